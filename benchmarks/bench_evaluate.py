@@ -37,7 +37,7 @@ PHASES = {
     "rlsched_envs.engine.Engine.__init__": "jobs and cluster as arrays",
     "rlsched_envs.engine.Engine.run_rule": "replay",
     "rlsched_agents.evaluate.simulate.build_report": "metrics",
-    "rlsched_agents.evaluate.report.print_report": "tables",
+    "rlsched_agents.evaluate.tables.print_report": "tables",
 }
 """Functions of the command, and what they are called here. None of them calls another one."""
 

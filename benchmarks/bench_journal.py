@@ -27,7 +27,7 @@ from typing import Any
 
 import msgspec
 
-from rlsched.broker.entries import (
+from rlsched.broker.journal.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
@@ -37,7 +37,7 @@ from rlsched.broker.entries import (
     RankEnded,
     RankLaunched,
 )
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.decide.actions import Start
 
 COMMAND = "python benchmarks/bench_journal.py"
@@ -47,9 +47,9 @@ TAIL_JOBS = 4_000
 CHILD = """
 import sys, time
 from pathlib import Path
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import Predictions
-from rlsched.broker.recovery import keep_snapshot, recovered
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.decide.registry import load_scheduler
 scheduler = load_scheduler("fifo-backfill")
 began_s, began_cpu_s = time.perf_counter(), time.process_time()

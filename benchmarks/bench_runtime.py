@@ -1,17 +1,18 @@
 """What serving the policy costs: imports, a broker's start, the latency of a decision.
 
-    .venv/bin/python benchmarks/bench_runtime.py               # 2 minutes on one core
+    .venv/bin/python benchmarks/bench_runtime.py               # 4 minutes on one core
     .venv/bin/python benchmarks/bench_runtime.py --only decision --json
 
-Parts (`--only NAME`). `import`: fresh processes that import the runtime alone (checkpoint, network,
-draw; no kernels), that also load the default checkpoint and score a window, and that import the scheduler
-with its kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty directory, from its start until
-a client has its first answer, kernels compiled before. `decision`: `Scheduler.decide` on a live cluster,
-where one job ends and others come before each round of decisions, from the look at the queue to the action:
-candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are looked at, and
-the window that the network scores has 24 rows. Decisions that need no network (one legal row) are counted,
-not timed. `plans`: the same of the rule `tuned` on GPUs of three types under models, half of the jobs
-preemptible: all plans of every job that is looked at, up to four tenants on a GPU. `questions`: what the
+Parts (`--only NAME`). `cold`: CPU seconds of `load_policy`, which compiles what a broker needs, from an empty
+kernel cache, and how many kernels that are. `import`: fresh processes that import the runtime alone
+(checkpoint, network, draw; no kernels), that also load the default checkpoint and score a window, and that
+import the scheduler with its kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty directory,
+from its start until a client has its first answer, kernels compiled before. `decision`: `Scheduler.decide` on
+a live cluster, where one job ends and others come before each round of decisions, from the look at the queue
+to the action: candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are
+looked at, and the window that the network scores has 24 rows. Decisions that need no network (one legal row)
+are counted, not timed. `plans`: the same of the rule `tuned` on GPUs of three types under models, half of the
+jobs preemptible: all plans of every job that is looked at, up to four tenants on a GPU. `questions`: what the
 broker's loop spends on `queue`, `nodes`, `why` and `top` with 12,000 live jobs on 10,000 GPUs.
 
 Times are wall times. Where the load average, which is printed first, is more than the cores, they are mostly
@@ -57,7 +58,7 @@ from rlsched.models.catalogue import load_catalogue
 from rlsched_envs.small_clusters import GPU_TYPES
 
 COMMAND = "python benchmarks/bench_runtime.py"
-PARTS = ("import", "broker", "decision", "plans", "questions")
+PARTS = ("cold", "import", "broker", "decision", "plans", "questions")
 IMPORT_TARGET, READY_TARGET = (0.3, 60.0), (2.0, 200.0)  # seconds, MB
 DECISION_TARGET_MS = {512: 1.0, 10_000: 10.0}
 """p99 of a decision, by the jobs that wait."""
@@ -91,7 +92,31 @@ took_s = time.perf_counter() - began_s
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(took_s, int(status["VmHWM"].split()[0]))
 """
+COLD_POLICIES = ("tuned", "ppo", "fifo-backfill")
+COLD = """
+import sys, time
+from rlsched.broker.policy import load_policy
+from rlsched.compiling import COMPILING
+from rlsched.decide.policy import Policy
+before_s = time.process_time()
+load_policy(Policy(sys.argv[1]), None, 60_000.0)
+print(time.process_time() - before_s, COMPILING.compiled)
+"""
 Row = dict[str, Any]
+
+
+def cold() -> Iterator[Row]:
+    """Once for each policy: a fresh process with an empty kernel cache."""
+    for name in COLD_POLICIES:
+        with tempfile.TemporaryDirectory() as cache:
+            cpu_s, kernels = subprocess.run(
+                [sys.executable, "-c", COLD, name],
+                env=os.environ | {"XDG_CACHE_HOME": cache},
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout.split()
+        yield {"policy": name, "cpu_s": float(cpu_s), "kernels": int(kernels)}
 
 
 def imports(repeats: int) -> Iterator[Row]:
@@ -174,7 +199,7 @@ class Crowd:
             spec = ClusterSpec(name="crowd", nodes=tuple(groups))
             gpus = spec.num_gpus
         self.state = ClusterState.from_spec(
-            spec, OrderedQueue(scheduler.order), slots=waiting + MAX_TENANTS * gpus + 16
+            spec, OrderedQueue(scheduler.order), slots=waiting + (MAX_TENANTS if modelled else 1) * gpus + 16
         )
         if modelled:
             self.state.use_models(load_catalogue().arrays(self.state.kind_names))
@@ -327,6 +352,16 @@ def main() -> None:
     quiet = arguments.json
     if not quiet:
         print(f"{found['cores']} cores, load average {found['load_average']:.1f} before\n")
+    if "cold" in wanted:
+        if not quiet:
+            print("| `load_policy`, empty kernel cache | CPU s | kernels |\n|---|---:|---:|")
+        found["cold"] = []
+        for row in cold():
+            found["cold"].append(row)
+            if not quiet:
+                print(f"| `{row['policy']}` | {row['cpu_s']:.1f} | {row['kernels']} |", flush=True)
+        if not quiet:
+            print()
     if not quiet and ("import" in wanted or "broker" in wanted):
         print("| what | measured | target | |\n|---|---:|---:|---|")
     if "import" in wanted:

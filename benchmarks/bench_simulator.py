@@ -22,10 +22,13 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
 
 RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "tiresias", "gittins")
 POLICIES = ("qssf-backfill", "random", "ppo:untrained", "ppo")
-LOAD = 0.95
+PARTS = ("rules", "models", "decisions")
+MODELLED = ("pack", "tuned")
+LOAD, REPEATS = 0.95, 3
 
 
 COMMAND = "python benchmarks/bench_simulator.py"
@@ -54,6 +57,28 @@ def rules(jobs: int) -> None:
             f"{len(trace) / cpu_s:,.0f} jobs/s",
             cpu_s,
             f"--only rules --jobs {jobs}",
+        )
+
+
+def modelled(jobs: int) -> None:
+    """Jobs a second of rules that share, set clocks and cores, under models on 1,024 GPUs."""
+    trace, spec = synthesize("helios", jobs, LOAD, 1_024, seed=1, predictability="informative")
+    predictions = predict_trace(trace, spec)
+    for name in MODELLED:
+        rule = Policy(name).rule
+        Engine(trace.select(slice(0, 64)), spec, order=rule.order, models=Models()).run_rule(rule)
+        took_s = []
+        for _ in range(REPEATS):
+            engine = Engine(trace, spec, order=rule.order, predictions=predictions, models=Models())
+            began_s = time.process_time()
+            engine.run_rule(rule)
+            took_s.append(time.process_time() - began_s)
+        row(
+            f"compiled rule `{name}`, models, best of {REPEATS}",
+            f"{len(trace):,} jobs, {spec.num_gpus} GPUs, load {LOAD}",
+            f"{len(trace) / min(took_s):,.0f} jobs/s",
+            min(took_s),
+            f"--only models --modelled {jobs}",
         )
 
 
@@ -93,12 +118,15 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs of the trace for the compiled rules")
     parser.add_argument("--decisions", type=int, default=4_000, help="jobs of the trace for single decisions")
-    parser.add_argument("--only", action="append", choices=("rules", "decisions"), help="default: both")
+    parser.add_argument("--modelled", type=int, default=20_000, help="jobs of the trace under models")
+    parser.add_argument("--only", action="append", choices=PARTS, help="default: all")
     arguments = parser.parse_args()
-    wanted = arguments.only or ("rules", "decisions")
+    wanted = arguments.only or PARTS
     print("| what | setting | speed | CPU s | command |\n|---|---|---|---:|---|")
     if "rules" in wanted:
         rules(arguments.jobs)
+    if "models" in wanted:
+        modelled(arguments.modelled)
     if "decisions" in wanted:
         decisions(arguments.decisions)
 

@@ -44,7 +44,7 @@ def main() -> None:
 def row(recipe: Recipe, data: TrainingData, threads: int, rollouts: int) -> str:
     """Measure one setting."""
     torch.set_num_threads(threads)
-    venv = RowsVecEnv([data.train], recipe.num_envs, seed=0, config=recipe.episode, copy=False)
+    venv = RowsVecEnv([data.train], recipe.num_envs, seed=0, config=recipe.episode, copy=False, oracle=True)
     model = build_model(ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip), recipe, 0)
     model.learn(recipe.rollout)
     optimising_s, optimise = 0.0, model.train

@@ -17,10 +17,9 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.job_tables import print_jobs
-from rlsched.cli.show import console, print_table
+from rlsched.cli.job_tables import job_lines
+from rlsched.cli.show import console, print_lines, print_table
 from rlsched.client.client import OVER, Client
-from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import JobInfo, StatsReport
 
 NODES, GPUS_PER_NODE = 2, 4
@@ -32,16 +31,23 @@ MIN_CONTESTED = 8
 DEADLINE_S = 180.0
 LOOK_EVERY_S = 4.0
 RLSCHED = (sys.executable, "-m", "rlsched")
+UP = f"up --nodes {NODES} --gpus {GPUS_PER_NODE} --address tcp://127.0.0.1:0".split()
 
 
 def main() -> int:
-    """Offline, then online."""
+    """Offline, then online; the cluster starts meanwhile, so that two cores compile."""
     out = console()
-    with tempfile.TemporaryDirectory(prefix="rlsched-demo-") as folder:
-        out.rule("1. Offline: replay a synthetic trace of 4,000 jobs")
-        offline(Path(folder))
-        out.rule("2. Online: the same policy places real processes on two nodes")
-        return online(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="rlsched-demo-") as made:
+        folder = Path(made)
+        cluster = up(folder)
+        try:
+            out.rule("1. Offline: replay a synthetic trace of 4,000 jobs")
+            offline(folder)
+            out.rule("2. Online: the same policy places real processes on two nodes")
+            return online(folder, cluster)
+        finally:
+            cluster.send_signal(signal.SIGTERM)
+            cluster.wait(timeout=60)
 
 
 def offline(folder: Path) -> None:
@@ -77,49 +83,34 @@ def run(*words: str) -> None:
     subprocess.run([*RLSCHED, *words], check=True)
 
 
-def online(folder: Path) -> int:
-    """Start a local cluster, submit everything, watch, and judge."""
-    keys = folder / "keys"
-    words = [
-        "up",
-        "--nodes",
-        str(NODES),
-        "--gpus",
-        str(GPUS_PER_NODE),
-        "--address",
-        "tcp://127.0.0.1:0",
-        "--dir",
-        str(folder / "up"),
-        "--keys",
-        str(keys),
-    ]
-    click.echo("$ rlsched " + " ".join(words))
-    cluster = subprocess.Popen([*RLSCHED, *words], start_new_session=True)
-    try:
-        with connect(cluster, folder / "up" / "broker" / "address", keys) as client:
-            numbers = submit_all(client)
-            jobs = watch(client, set(numbers))
-            return judge(jobs, client.stats())
-    finally:
-        cluster.send_signal(signal.SIGTERM)
-        cluster.wait(timeout=60)
+def up(folder: Path) -> subprocess.Popen[bytes]:
+    """Start a local cluster; what it says goes to a file."""
+    words = [*UP, "--dir", str(folder / "up"), "--keys", str(folder / "keys")]
+    click.echo("$ rlsched " + " ".join(words) + " &")
+    with (folder / "up.log").open("wb") as log:
+        return subprocess.Popen([*RLSCHED, *words], stdout=log, stderr=log, start_new_session=True)
 
 
-def connect(cluster: subprocess.Popen[bytes], address: Path, keys: Path) -> Client:
-    """A client, once both nodes are up; the broker writes its address into a file."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and cluster.poll() is None:
-        try:
-            client = Client(address.read_text().strip(), home=keys)
-        except (OSError, BrokerUnavailableError):
-            time.sleep(0.2)
-            continue
-        try:
-            if sum(node.state == "up" for node in client.nodes()) == NODES:
-                return client
-        except (BrokerUnavailableError, InputError):
-            pass
-        client.close()
+def online(folder: Path, cluster: subprocess.Popen[bytes]) -> int:
+    """Submit everything to the cluster, watch, and judge."""
+    with connect(cluster, folder) as client:
+        numbers = submit_all(client)
+        jobs = watch(client, set(numbers))
+        return judge(jobs, client.stats())
+
+
+def connect(cluster: subprocess.Popen[bytes], folder: Path) -> Client:
+    """A client, once the cluster is ready; until then its words are repeated."""
+    deadline, shown, log = time.monotonic() + 120, 0, folder / "up.log"
+    while time.monotonic() < deadline:
+        said = log.read_text()
+        click.echo(said[shown:], nl=False)
+        shown = len(said)
+        if "ready" in said:
+            address = (folder / "up" / "broker" / "address").read_text().strip()
+            return Client(address, home=folder / "keys")
+        if cluster.poll() is not None:
+            break
         time.sleep(0.2)
     raise SystemExit("error: the local cluster did not come up within two minutes")
 
@@ -168,7 +159,8 @@ def show(client: Client, jobs: list[JobInfo]) -> None:
     click.echo(
         f"\n$ rlsched queue      # {done} over, {len(active) - len(waiting)} running, {len(waiting)} waiting"
     )
-    print_jobs([job for job in active if job.state != "queued"] + waiting[:4], console=console())
+    shown = [job for job in active if job.state != "queued"] + waiting[:4]
+    print_lines(lambda width: job_lines(shown, width))
     if waiting:
         largest = max(waiting, key=lambda job: job.num_gpus)
         explanation = client.why(largest.job)

@@ -36,6 +36,7 @@ def words(more: Sequence[str]) -> list[str]:
         print(f"{shared}: no traces here; training on synthetic ones (RLSCHED_DATA)", file=sys.stderr)
         for like in SYNTHETIC:
             said += ["--synthetic", like]
+    said += [] if "--resume" in more else ["--overwrite"]
     return [*said, *more]
 
 

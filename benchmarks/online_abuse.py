@@ -6,7 +6,9 @@
 A broker with its defaults and a node with four simulated GPUs, on loopback, with real processes. Somebody
 submits a job of one line ten times a second and counts how long each answer takes; another process does
 harm meanwhile. Undisturbed comes first and last. `decision p99`: of the time that a decision took, by the
-broker's records. On a machine with few cores whoever does harm also takes one of them.
+broker's records. On a machine with few cores whoever does harm also takes one of them, and the kernel makes
+the broker wait: `loop cpu` is what the broker's loop has used itself, and `loop waits` for how long it was
+ready and had no core, both in milliseconds of each second. `dropped`: messages that were not read, a second.
 
     knock     keys that are not on the list shake hands without end
     flood     an authorised client sends frames that are no messages, as fast as it can
@@ -34,12 +36,12 @@ from pathlib import Path
 
 import zmq
 
-from rlsched.broker.access import Member
-from rlsched.broker.keys import KeyHome
-from rlsched.broker.records import RECORDS_FILE
-from rlsched.broker.roles import Peer
+from rlsched.broker.access.access import Member
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.records import STORE_FOLDER
 from rlsched.client.client import Client
-from rlsched.decide.record import read_records
+from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Cancel, DrainNode, ListJobs, Message, encode
@@ -140,6 +142,18 @@ class Trial:
         self._client = Client(self._address, home=self._home, timeout_s=60.0)
         self._client.wait(self._client.submit(["true"]))
         self.windows: dict[str, tuple[float, float]] = {}
+        self.loops: dict[str, dict[str, float]] = {}
+
+    def _loop(self) -> dict[str, float]:
+        """What the broker's loop has used and waited for so far, milliseconds, and what it dropped."""
+        broker = self._running[0].pid
+        cpu_ns, waits_ns, _ = Path(f"/proc/{broker}/task/{broker}/schedstat").read_text().split()
+        dropped = self._client.stats().connections.get("dropped", 0)
+        return {
+            "loop_cpu_ms": int(cpu_ns) / 1e6,
+            "loop_waits_ms": int(waits_ns) / 1e6,
+            "dropped": float(dropped),
+        }
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         with (self._directory / f"{words[0]}.log").open("ab") as log:
@@ -159,7 +173,7 @@ class Trial:
         harming = [subprocess.Popen([*words, kind], stderr=subprocess.DEVNULL) for kind in kinds]
         try:
             time.sleep(SETTLE_S)
-            began_s, taken = time.time(), []
+            before, began_s, taken = self._loop(), time.time(), []
             while time.time() < began_s + SECONDS:
                 asked_s = time.perf_counter()
                 try:
@@ -169,6 +183,8 @@ class Trial:
                     taken.append(float("inf"))
                 time.sleep(max(EVERY_S - (time.perf_counter() - asked_s), 0.0))
             self.windows[name] = (began_s, time.time())
+            lasted_s = time.time() - began_s
+            self.loops[name] = {what: (much - before[what]) / lasted_s for what, much in self._loop().items()}
         finally:
             for one in harming:
                 one.kill()
@@ -181,7 +197,7 @@ class Trial:
         for one in self._running:
             one.send_signal(signal.SIGTERM)
             one.wait(60.0)
-        records = list(read_records(self._directory / "b" / RECORDS_FILE))
+        records = list(read_records(self._directory / "b" / STORE_FOLDER))
         found = {}
         for name, (from_s, to_s) in self.windows.items():
             took = sorted(record.took_us / 1e3 for record in records if from_s <= record.now_s <= to_s)
@@ -218,19 +234,22 @@ def main() -> None:
         finally:
             decisions = trial.close()
     found = {
-        name: {"p50_ms": at(ms, 0.5), "p99_ms": at(ms, 0.99), "decision_p99_ms": decisions[name]}
+        name: {
+            "p50_ms": at(ms, 0.5),
+            "p99_ms": at(ms, 0.99),
+            "decision_p99_ms": decisions[name],
+            **trial.loops[name],
+        }
         for name, ms in taken.items()
     }
     if args.json:
         print(json.dumps({"load": os.getloadavg()[0], **found}))
         return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, milliseconds")
-    print(f"{'':20}{'submit p50':>12}{'submit p99':>12}{'decision p99':>14}")
+    heads = ("submit p50", "submit p99", "decision p99", "loop cpu", "loop waits", "dropped")
+    print(f"{'':20}" + "".join(f"{head:>14}" for head in heads))
     for name, row in found.items():
-        print(
-            f"{name:20}"
-            + "".join(f"{value:{width}.2f}" for value, width in zip(row.values(), (12, 12, 14), strict=True))
-        )
+        print(f"{name:20}" + "".join(f"{value:14.2f}" for value in row.values()))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.pauses import ShortPauses
-from rlsched.broker.roles import Peer
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import ClientRequest, Hello, Jobs, ListJobs, ListNodes, Nodes, Stats, Submit, Why
 

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.bench_journal import write
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")

@@ -90,6 +90,7 @@ class Lesson:
             seed=seed,
             config=self.recipe.episode,
             copy=False,
+            oracle=True,
         )
         try:
             return train(

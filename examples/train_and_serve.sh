@@ -6,7 +6,7 @@
 set -eu
 recipe=${1:-smoke}
 
-rlsched train --synthetic helios --recipe "$recipe" --logdir runs/ours --out ours.toml
+rlsched train --synthetic helios --recipe "$recipe" --logdir runs/ours --overwrite --out ours.toml
 rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --seed 9 -o t.csv.gz --cluster-out c.toml
 ours=
 [ ! -f ours.toml ] || ours="--policy ours.toml"

@@ -22,7 +22,6 @@ With it, Gymnasium knows `gymnasium.make("rlsched/Cluster-v0", trace=trace, clus
 """
 
 import importlib
-import importlib.abc
 import importlib.util
 import sys
 from types import ModuleType
@@ -81,8 +80,11 @@ def _register() -> None:
     _above("register_environment")()
 
 
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Registers the environment when Gymnasium is imported: it has no entry points of its own since 1.0."""
+class _WhenImported:
+    """A finder of modules, which registers the environment when Gymnasium is imported.
+
+    Gymnasium has no entry points of its own since 1.0.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
         if name != "gymnasium":
@@ -103,4 +105,4 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 if "gymnasium" in sys.modules:
     _register()
 else:
-    sys.meta_path.insert(0, _WhenImported())
+    sys.meta_path.insert(0, _WhenImported())  # `importlib.abc`, its type, would load a third of `submit`

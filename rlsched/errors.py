@@ -19,6 +19,8 @@ RlschedError                 one clear line for people; the command line exits w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RlschedError(Exception):
     """Base of all of rlsched's own errors. `str(error)` is one line that a person can act on."""
@@ -84,3 +86,13 @@ class BrokerUnavailableError(RlschedError):
     """Nobody answers at the broker's address."""
 
     exit_code = 2
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`did you mean X? `, "" where nothing known is near."""
+    import difflib
+
+    words = list(known)
+    swapped = [one for one in words if sorted(one) == sorted(word)]  # which a short word is not near to
+    near = difflib.get_close_matches(word, words, 1) or swapped
+    return f"did you mean {near[0]}? " if near else ""

@@ -23,12 +23,14 @@ if _BLAS not in sys.modules:
     del sys.modules[_BLAS]
 
 import numba  # noqa: E402 - see above
+import numpy as np  # noqa: E402
 from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
 
 import rlsched.frontend  # noqa: E402
 import rlsched.packing  # noqa: E402, F401 - how kernels pass tuples of arrays
 from rlsched.kernel_cache import KernelCache  # noqa: E402
 from rlsched.linking import EntryCompiler, InsideCompiler  # noqa: E402
+from rlsched.reference import BY_REFERENCE  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +55,9 @@ class Kernel:
             "no_cfunc_wrapper": True,
         }
         self._entry: Any = None
+        self._stateless: Any = None  # that entry, of a kernel that takes no state
+        self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
+        self._known_for: object = None
         self._inside = self._dispatcher(
             "inside",
             no_cpython_wrapper=True,
@@ -61,7 +66,7 @@ class Kernel:
 
     def _dispatcher(self, part: str, **more: Any) -> Any:
         made = numba.njit(**self._options, **more)(self.py_func)
-        made._cache = cached = KernelCache(cast("FunctionType", self.py_func), part)
+        made._cache = cached = KernelCache(cast("FunctionType", self.py_func), part, lambda: called(self))
         compile_now = made.compile
 
         def compile_once(sig: Any) -> Any:
@@ -81,9 +86,109 @@ class Kernel:
 
     def __call__(self, *args: Any) -> Any:
         """Call it from Python."""
+        if self._stateless is not None:
+            return self._stateless(*args)
+        latest = _LATEST.get(type(args[0])) if args else None
+        if latest is not None and args[0] is latest.state and self._known_for is latest.mark:
+            entry = self._known.get(tuple(map(type, args))) or self._known.get(tuple(map(_look, args[1:])))
+            if entry is not None:
+                return entry(*args)
+        return self._find_and_call(args)
+
+    def _find_and_call(self, args: tuple[Any, ...]) -> Any:
+        """Let numba find out what types these are, which for a state takes it 20 us."""
+        found = self._made_entry()(*args)
+        if args and type(args[0]) in BY_REFERENCE:
+            latest = _LATEST.get(type(args[0]))
+            if latest is not None and args[0] is latest.state:
+                self._remember(args, latest)
+            else:
+                _LATEST[type(args[0])] = _Latest(args[0])
+        else:
+            self._stateless = self._entry
+        return found
+
+    def _made_entry(self) -> Any:
         if self._entry is None:
             self._entry = self._dispatcher("entries", pipeline_class=EntryCompiler)
-        return self._entry(*args)
+        return self._entry
+
+    def compile_for(self, *args: Any) -> None:
+        """Compile it, or load it, for calls from Python with such arguments, without calling it."""
+        entry = self._made_entry()
+        entry.compile(tuple(widened(entry.typeof_pyval(one)) for one in args))
+
+    def bound(self, *args: Any) -> Callable[..., Any]:
+        """What a call with such arguments goes to: for a loop whose arguments are of the same types for ever.
+
+        It looks at nothing: arguments of other types, also of other layouts, are read as these are.
+        """
+        entry = self._made_entry()
+        wanted = tuple(widened(entry.typeof_pyval(one)) for one in args)
+        entry.compile(wanted)
+        return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
+
+    def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
+        """Which compiled function this call went to: all further ones with this state and others alike do."""
+        others = args[1:]
+        if not all(map(_shows_its_type, others)):
+            return
+        wanted = tuple(widened(self._entry.typeof_pyval(one)) for one in others)
+        fits = [made.entry_point for sig, made in self._entry.overloads.items() if sig[1:] == wanted]
+        if len(fits) != 1:
+            return
+        if self._known_for is not latest.mark:
+            self._known, self._known_for = {}, latest.mark
+        numbers = all(type(one) in _NUMBERS for one in others)
+        self._known[tuple(map(type, args)) if numbers else tuple(map(_look, others))] = fits[0]
+
+
+class _Latest:
+    """The state, or another tuple of its kind, that a kernel was called with last, from Python.
+
+    Attributes:
+        state: The tuple of arrays.
+        mark: Another one for each; kernels keep it beside what they know of the tuple, which it keeps alive.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.state, self.mark = state, object()
+
+
+_LATEST: dict[type, _Latest] = {}
+"""By kind: a run and its state are handed to kernels in turn, and neither may displace the other."""
+_NUMBERS = frozenset((int, float, bool))
+_ARRAYS = frozenset((np.ndarray, np.recarray))
+_dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
+"""Without `np.recarray`'s detour."""
+
+
+def _look(one: Any) -> object:
+    """What an argument has to have in common with another one, to be of the same type for numba."""
+    kind = type(one)
+    if kind in _ARRAYS:
+        return kind, _dtype(one), one.ndim, one.flags.num
+    if isinstance(one, tuple):
+        return kind, *map(_look, one)
+    return kind
+
+
+def _shows_its_type(one: Any) -> bool:
+    """Whether `_look` says all that numba goes by."""
+    if isinstance(one, tuple):
+        return all(map(_shows_its_type, one))
+    return type(one) in _NUMBERS or type(one) in _ARRAYS
+
+
+def called(kernel: Kernel) -> set[FunctionType]:
+    """The functions of all kernels that a kernel calls, and that those call."""
+    found, left = set[FunctionType](), [kernel]
+    while left:
+        for value in _referred(left.pop().py_func).values():
+            if isinstance(value, Kernel) and value.py_func not in found:
+                found.add(cast("FunctionType", value.py_func))
+                left.append(value)
+    return found
 
 
 @contextmanager

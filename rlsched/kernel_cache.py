@@ -16,7 +16,7 @@ import hashlib
 import os
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from numba.core.caching import (
 )
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]
 
+from rlsched.compiling import COMPILING
 from rlsched.reference import BY_REFERENCE
 
 KEPT_UNUSED_DAYS: Final = 30
@@ -112,6 +113,11 @@ def _versions() -> str:
     return hasher.hexdigest()[:12]
 
 
+def is_kept(function: types.FunctionType) -> bool:
+    """Whether a kernel that Python calls was compiled before, for any types."""
+    return any(folder("entries").glob(f"*-{DIGESTS.of(function).hex()[:16]}.*.nbi"))
+
+
 # ---- where it is kept -----------------------------------------------------------------------------
 
 
@@ -155,10 +161,13 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
     Args:
         function: The kernel's own function; what it calls may be defined after it.
         part: `inside` or `entries`.
+        calls: The functions of all kernels that it calls, and that those call.
     """
 
-    def __init__(self, function: types.FunctionType, part: str) -> None:
-        self._function, self._part = function, part
+    def __init__(
+        self, function: types.FunctionType, part: str, calls: Callable[[], set[types.FunctionType]]
+    ) -> None:
+        self._function, self._part, self._calls = function, part, calls
         self._is_open = False
 
     def _open(self, sig: Any) -> None:
@@ -188,14 +197,33 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
                 index.touch()
         except Exception:
             index.unlink(missing_ok=True)
-            return None
+            found = None
+        if found is None:
+            COMPILING.begins(self._said, self._needed())
+        else:
+            COMPILING.has(self._said, compiled=False)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """See `numba.core.caching`; entries that nobody uses any more make room."""
         self._open(sig)
-        super().save_overload(sig, data)
+        super().save_overload(sig, data._replace(type_annotation=""))  # its source with all types, as text
+        COMPILING.has(self._said, compiled=True)
+        if self._part == "entries":
+            COMPILING.ends(self._needed())
         _prune(Path(self.cache_path).parent.parent)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """See `numba.core.caching`: the types themselves are ten times as long as all else in an index."""
+        return _types_digest(sig), codegen.magic_tuple(), DIGESTS.of(self._function)
+
+    @property
+    def _said(self) -> bytes:
+        """What the kernel is called where its compilation is told of, in another process too."""
+        return DIGESTS.of(self._function)
+
+    def _needed(self) -> set[bytes]:
+        return set(map(DIGESTS.of, self._calls())) if self._part == "entries" else set()
 
     @contextmanager
     def alone(self, sig: Any) -> Iterator[None]:
@@ -205,7 +233,11 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         place.mkdir(parents=True, exist_ok=True)
         name = hashlib.sha256(f"{self._part} {self._cache_file._index_name}".encode()).hexdigest()[:24]
         with (place / name).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                COMPILING.waits()
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 

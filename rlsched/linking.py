@@ -36,7 +36,22 @@ def _name(name: str, argtypes: Any, **more: Any) -> str:
 funcdesc.default_mangler = _name
 
 
-class InsideLibrary(JITCodeLibrary):  # type: ignore[misc]
+class _Library(JITCodeLibrary):  # type: ignore[misc]
+    """What both kinds have in common."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        # numba makes a pass manager for each function, and for each that is merely named
+        ll_module.data_layout = self._codegen._data_layout
+        passes, builder = self._function_passes()
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes.run(function, builder)
+
+    def _function_passes(self) -> tuple[Any, Any]:
+        return self._codegen._function_pass_manager()  # type: ignore[no-any-return]
+
+
+class InsideLibrary(_Library):
     """A kernel and all that it calls as intermediate code: no machine code is made of it."""
 
     _final_module: Any
@@ -62,7 +77,7 @@ class InsideLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._finalize_final_module()
 
 
-class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
+class EntryLibrary(_Library):
     """What Python calls, with all that it needs. The cache keeps its machine code alone."""
 
     _final_module: Any
@@ -79,6 +94,12 @@ class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         return llvm.parse_assembly(
             "\n".join([shell, *(f'define void @"{name}"() {{ ret void }}' for name in names)])
         )
+
+    def _function_passes(self) -> tuple[Any, Any]:
+        # the whole is optimised below, and these functions with it
+        passes = llvm.create_new_function_pass_manager()
+        passes.add_sroa_pass()
+        return passes, self._codegen._pass_builder()
 
     def _optimize_final_module(self) -> None:
         # nobody else calls what was linked in: LLVM may drop arguments that it does not use

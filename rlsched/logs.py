@@ -17,6 +17,7 @@ from typing import Any, Final, Literal
 
 import click
 
+from rlsched.compiling import COMPILING
 from rlsched.terminal import visible
 
 LogFormat = Literal["text", "json"]
@@ -66,11 +67,12 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Its line, and its traceback, indented."""
-        first = logging.Formatter(self._fmt, self.datefmt)
         traceback = self.formatException(record.exc_info) if record.exc_info else ""
-        plain = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None})
-        plain.msg, plain.args = visible(record.getMessage()), ()
-        return "\n".join([first.format(plain), *(_INDENT + visible(line) for line in traceback.splitlines())])
+        record.message = visible(record.getMessage())
+        if self.usesTime():
+            record.asctime = self.formatTime(record, self.datefmt)
+        lines = [self.formatMessage(record)]
+        return "\n".join([*lines, *(_INDENT + visible(line) for line in traceback.splitlines())])
 
 
 def set_up(
@@ -90,6 +92,7 @@ def set_up(
         logging.basicConfig(level=level, handlers=[handler])
         return click.echo
     handler.setFormatter(JsonLines(**fields))
+    COMPILING.told = False  # in lines that are no JSON
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _uncaught

@@ -15,7 +15,8 @@ pinned in `constraints.txt`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import cache, partial
+from typing import Any, Final
 
 import numba.cpython.tupleobj as of_numba
 from llvmlite import ir
@@ -25,6 +26,7 @@ from numba.core.datamodel.models import DataModel, TupleModel
 from numba.core.datamodel.registry import register_default
 from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_generic
 from numba.core.pythonapi import NativeValue, _boxers, unbox
+from numba.np.numpy_support import as_dtype
 
 from rlsched.reference import BY_REFERENCE
 
@@ -151,7 +153,12 @@ def _unbox_into(
     model: ReferenceModel, given: Any, c: Any, place: Any, failed: Any
 ) -> Iterator[Callable[[], None]]:
     """Unbox a tuple to where it shall lie. Its class says how many parts it has."""
+    arrays = [position for position, kind in enumerate(model.fe_type) if type(kind) is types.Array]
+    if arrays:
+        _unbox_arrays(model, arrays, given, c, place, failed)
     for position, kind in enumerate(model.fe_type):
+        if type(kind) is types.Array:
+            continue
         part, inner = c.pyapi.tuple_getitem(given, position), _reference(c.context, kind)
         if inner is not None:
             yield from _unbox_into(inner, part, c, model.place(c.builder, place, position), failed)
@@ -162,6 +169,76 @@ def _unbox_into(
             c.builder.store(cgutils.true_bit, failed)
         if native.cleanup is not None:
             yield native.cleanup
+
+
+_WORD: Final = ir.IntType(64)
+_UNBOX_ARRAYS: Final = "unbox_arrays"
+_ITEMSIZE: Final = 3
+"""The word of an unboxed array that says how large an item is (`numba.core.datamodel.models.ArrayModel`)."""
+
+
+def _unbox_arrays(
+    model: ReferenceModel, arrays: list[int], given: Any, c: Any, place: Any, failed: Any
+) -> None:
+    """Unbox a tuple's arrays, in a loop over a table of where each is, where it goes, how large an item is.
+
+    numba's way writes thirty instructions for each of them, which for a state is more than most kernels have.
+    """
+    offsets = _offsets(c.context, model)
+    table = [
+        number
+        for position in arrays
+        for number in (position, offsets[position], as_dtype(model.fe_type[position].dtype).itemsize)
+    ]
+    rows = cgutils.global_constant(c.builder, "arrays", ir.Constant(ir.ArrayType(_WORD, len(table)), table))
+    to_bytes = partial(c.builder.bitcast, typ=c.pyapi.voidptr)
+    call = c.builder.call(_array_loop(c), (given, to_bytes(place), to_bytes(rows), _WORD(len(arrays))))
+    with c.builder.if_then(call, likely=False):
+        c.builder.store(cgutils.true_bit, failed)
+
+
+@cache
+def _offsets(context: Any, model: ReferenceModel) -> list[int]:
+    """Where in memory each part of a tuple begins."""
+    return [
+        model.struct.get_element_offset(context.target_data, position)
+        for position in range(len(model.struct))
+    ]
+
+
+def _array_loop(c: Any) -> ir.Function:
+    """`unbox_arrays(tuple, to, table, count)`: whether one could not be unboxed; then an error is set."""
+    found = c.builder.module.globals.get(_UNBOX_ARRAYS)
+    if found is not None:
+        return found
+    text, flag = c.pyapi.voidptr, ir.IntType(1)
+    kind = ir.FunctionType(flag, [c.pyapi.pyobj, text, text, _WORD])
+    made = ir.Function(c.builder.module, kind, _UNBOX_ARRAYS)
+    made.linkage = "internal"
+    made.attributes.add("noinline")
+    builder = ir.IRBuilder(made.append_basic_block())
+    api = c.context.get_python_api(builder)
+    adapt = api.nrt_adapt_ndarray_from_python if c.context.enable_nrt else api.numba_array_adaptor
+    given, to, table, count = made.args
+    table = builder.bitcast(table, _WORD.as_pointer())
+    get_type = ir.FunctionType(c.pyapi.pyobj, [c.pyapi.pyobj, api.py_ssize_t])
+    get = cgutils.get_or_insert_function(c.builder.module, get_type, "PyTuple_GetItem")
+    with cgutils.for_range(builder, count) as loop:
+        row = builder.mul(loop.index, _WORD(3))
+        position, offset, wanted = (
+            builder.load(builder.gep(table, [builder.add(row, _WORD(word))])) for word in range(3)
+        )
+        place = builder.gep(to, [offset])
+        error = adapt(builder.call(get, (given, position)), place)
+        itemsize = builder.load(builder.gep(builder.bitcast(place, _WORD.as_pointer()), [_WORD(_ITEMSIZE)]))
+        wrong = builder.or_(
+            cgutils.is_not_null(builder, error), builder.icmp_unsigned("!=", itemsize, wanted)
+        )
+        with builder.if_then(wrong, likely=False):
+            api.err_set_string("PyExc_TypeError", "an array was expected, of the type that the kernel is for")
+            builder.ret(flag(1))
+    builder.ret(flag(0))
+    return made
 
 
 def _box(kind: Any, value: Any, c: Any) -> Any:

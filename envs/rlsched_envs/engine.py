@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -192,7 +192,7 @@ class Engine:
                     "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
                     "events, or the power-down rule"
                 )
-            self._sleeping = SleepingNodes(self.state, spec, models.power_down, models.node_power, self.now_s)
+            self._sleeping = SleepingNodes(self.state, models.power_down, models.node_power, self.now_s)
             self.arrays.progress.run.review_s = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
@@ -249,9 +249,7 @@ class Engine:
             until_started: (J,) stop soon after these jobs have started, since their ends follow from that; or
                 after they have ended, where jobs can be interrupted.
         """
-        self._begin(rule.order, rule)
-        self.state.sort_queue(rule.sorted_queue)
-        run = self._compiled(loop.run_rule, rule)
+        run = self.begun_by(rule)
         stop = self._stop(until_started)
         while True:
             moved = int(run(self.arrays, rule.options, stop.next_look_row, loop.NO_CURVE))
@@ -268,6 +266,26 @@ class Engine:
         progress = self.arrays.progress.run
         decisions = int(progress.starts[0] + progress.preemptions[0])
         return self._table(decisions, np.empty(0), {"rule": decisions})
+
+    def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
+        """Run a compiled rule; look at the state after the first arrival of every so many seconds.
+
+        Yields how many rows of the run have arrived, at instants whose decisions have been taken.
+        """
+        run = self.begun_by(rule)
+        submit_s = self.arrays.truth.submit_s
+        until_row = 1
+        while until_row <= len(submit_s):
+            moved = int(run(self.arrays, rule.options, until_row, loop.NO_CURVE))
+            if moved == NEED_SLOTS:
+                self._grow()
+            elif moved == NEED_ROOM:
+                self._grow_log()
+            elif moved == REVIEW_DUE:
+                self._review()
+            else:
+                yield until_row
+                until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
 
     def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
         """Make ready for a scheduler, or for a rule."""
@@ -293,6 +311,12 @@ class Engine:
             profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
+    def begun_by(self, rule: CompiledRule) -> Any:
+        """Begin a run by a rule; the kernel that it goes on with."""
+        self._begin(rule.order, rule)
+        self.state.sort_queue(rule.sorted_queue)
+        return self._compiled(loop.run_rule, rule)
+
     def _compiled(self, template: Any, rule: CompiledRule | None = None) -> Any:
         """A kernel of the simulator for this run."""
         steps = rule.steps if rule is not None else None
@@ -309,6 +333,7 @@ class Engine:
         scheduler: Scheduler,
         *,
         until_started: NDArray[np.bool_] | None = None,
+        until_s: float = math.inf,
         on_record: Callable[[DecisionRecord], None] | None = None,
         on_instant: Callable[[float], None] | None = None,
     ) -> JobTable:
@@ -317,6 +342,7 @@ class Engine:
         Args:
             scheduler: It must keep the engine's order.
             until_started: As for `run_rule`.
+            until_s: Stop at this time, before its decisions.
             on_record: Called with every decision's record; None: no records are made.
             on_instant: Called with every instant, for progress bars.
         """
@@ -328,7 +354,7 @@ class Engine:
         asked_for_s = np.full(self.state.num_partitions, math.inf)
         sources: Counter[str] = Counter()
         took_us: list[float] = []
-        while self.advance():
+        while self.advance() and self.now_s < until_s:
             if on_instant is not None:
                 on_instant(self.now_s)
             began = time.perf_counter()
@@ -342,8 +368,8 @@ class Engine:
             ):
                 took_us.append((time.perf_counter() - began) * 1e6)
                 if isinstance(decision.action, Wait):
-                    until_s = decision.action.until_s
-                    asked_for_s[partition] = math.inf if until_s is None else until_s
+                    asked_s = decision.action.until_s
+                    asked_for_s[partition] = math.inf if asked_s is None else asked_s
                 else:
                     self._note(decision.action)
                 sources[decision.source] += 1
@@ -352,7 +378,8 @@ class Engine:
                 began = time.perf_counter()
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
             timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
-            self.arrays.progress.run.timer_s = math.inf if self._is_stuck() else timer_s
+            timer_s = math.inf if self._is_stuck() else timer_s
+            self.arrays.progress.run.timer_s = min(timer_s, until_s)
             if stop.now():
                 break
         return self._table(sum(sources.values()), np.array(took_us), dict(sources))
@@ -543,5 +570,6 @@ def truth_records(
     truth.vc = vc_numbers[inverse]
     truth.reference_kind = -1
     truth.pinned = flags(trace, "preemptible")[rows] == 0
+    truth.unshared = flags(trace, "shares")[rows] == 0
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

@@ -18,7 +18,8 @@ from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import MigrationOptions, RuleOptions, energy_weight, policy_start
-from rlsched.decide.rows.arrays import LEGAL, WindowArrays
+from rlsched.decide.rows.arrays import WindowArrays
+from rlsched.decide.rows.reasons import LEGAL
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rows.variants import has_one_way, num_variants, variant_window
 from rlsched.decide.rows.windows import job_window, note_wait

@@ -61,6 +61,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
     sim.progress.ends.row[slot] = row
     sim.state.job.workload[slot] = truth.workload[row]
     sim.state.job.reference_kind[slot] = truth.reference_kind[row]
+    sim.state.job.unshared[slot] = truth.unshared[row]
     queue.arrive(sim.state, slot, at_s)
     return slot
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,7 @@ class Fleet:
         self.rewards = np.zeros(num_envs, np.float32)
         self.dones = np.zeros(num_envs, np.bool_)
         self._step_all = _compiled(config)
+        self._step_entry: Callable[..., Any] | None = None  # two sets of arrays in turn, of the same types
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
@@ -218,7 +219,10 @@ class Fleet:
         before = self.observations
         self._arrays, self._before = self._before, self._arrays
         self.observations = self._arrays.window.features
-        self._step_all(self._arrays, rows, self.masks, self.rewards, self.dones)
+        rows = np.ascontiguousarray(rows, np.int64)
+        if self._step_entry is None:
+            self._step_entry = self._step_all.bound(self._arrays, rows, self.masks, self.rewards, self.dones)
+        self._step_entry(self._arrays, rows, self.masks, self.rewards, self.dones)
         self._returns += self.rewards
         infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
         for k in np.flatnonzero(self.dones).tolist():

@@ -113,7 +113,7 @@ class Packed(NamedTuple):
     sim: SimArrays
 
 
-def _pack(run: SimArrays) -> Packed:
+def pack(run: SimArrays) -> Packed:
     """The same run in one buffer."""
     size = 0
     offsets: list[int] = []
@@ -211,7 +211,7 @@ class LookAhead:
             truth = np.zeros(slots, TRUTH).view(np.recarray)
             progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
             run = SimArrays(state, truth, progress)
-            self._base, self._work = _pack(run), _pack(run)
+            self._base, self._work = pack(run), pack(run)
         return self._base
 
     def costs(
@@ -254,8 +254,11 @@ class LookAhead:
         return costs
 
 
-def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int) -> None:
-    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index has to be rebuilt."""
+def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
+    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index has to be rebuilt.
+
+    The jobs are those of one partition alone from then on; -1: of the partitions that they were of.
+    """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
     number[slots] = np.arange(len(slots))
@@ -264,10 +267,11 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     to.job.status[:] = SLOT_EMPTY
     live = to.job[: len(slots)]
     live[:] = s.job[slots]
-    live.own_partition[:], live.shared_partition[:] = partition, -1
+    if partition >= 0:
+        live.own_partition[:], live.shared_partition[:] = partition, -1
     to.config[:], to.counters[:] = s.config, s.counters
     to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
-    to.order.code[:] = s.order.code[:1]
+    to.order.code[:] = s.order.code[: len(to.order.code)]
     to.config.modelled = to.order.code.revises = 0  # what is imagined runs as drawn, and teaches nobody
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
@@ -311,9 +315,20 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
         truth.predicted_s[row] = futures.predicted_s[sample, row - live]
         truth.spread[row] = futures.spread[sample, row - live]
     for row in range(live):
-        if run.state.job.status[row] == RUNNING:
-            truth.fixed_end_s[row] = futures.end_s[sample, row]
+        truth.fixed_end_s[row] = futures.end_s[sample, row]
+    let_run(run, live)
+
+
+@kernel
+def let_run(run: SimArrays, live: int) -> None:
+    """The first rows run already, or wait: those that run end when `fixed_end_s` says, unless preempted."""
+    truth, job = run.truth, run.state.job
+    for row in range(live):
+        if job.status[row] == RUNNING:
             note_start(run, row)
+            work_s = truth.fixed_end_s[row] - job.start_s[row] - job.overhead_left_s[row]
+            truth.duration_s[row] = job.saved_s[row] + work_s
+        truth.fixed_end_s[row] = np.nan
 
 
 @kernel

@@ -22,7 +22,7 @@ from rlsched.cluster.arrays import (
     StateArrays,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.kernels import forget_speeds, tenants_of
 from rlsched.jit import kernel
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
@@ -226,6 +226,7 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
         s.gpu.clock_since_s[g] = now_s
+        forget_speeds(s, g)
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
         if slot >= 0:

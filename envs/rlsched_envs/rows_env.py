@@ -16,7 +16,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.dial_env import source_of
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import row_spaces
+from rlsched_envs.vector import row_columns, row_spaces
 
 
 class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
@@ -26,14 +26,15 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     warm-up; then the agent decides. `reset` returns at the first contested decision; everything that can
     start at once, or has one legal choice, happens by itself.
 
-    **Observation.** Box (K, F + C) float32. K: `WINDOW_ROWS` = 24 rows, or as many as
+    **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or as many as
     the config's `window_rows` says. First half of a decision: row 0 is
     *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
     variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 49 columns, with units in
     `rlsched.decide.rows.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
-    predictions, never the true ones). The last C: `NUM_CRITIC` = 9 columns, `CRITIC_FEATURES`, hold the truth
-    and the future (waiting jobs against the reference's, true run times, the reference's queue in the hours
-    to come) and are for a critic while training.
+    predictions, never the true ones). With `oracle`, (K, F + C): C: `NUM_CRITIC` = 9 more columns,
+    `CRITIC_FEATURES`, hold the truth and the future (waiting jobs against the reference's, true run times,
+    the reference's queue in the hours to come). They are for a critic while training: no broker can fill
+    them, so a policy that looks at them cannot be served.
 
     **Action.** Discrete(K): a row. `action_masks()` gives the (K,) legal ones. Not legal: a job that does not
     fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can start;
@@ -73,6 +74,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         cluster: What they run on, or its file; goes with `trace`.
         sources: Several traces, each with a cluster of its own, instead of `trace` and `cluster`.
         config: What an episode looks like.
+        oracle: Whether observations also have the columns of the critic.
 
     Raises:
         InputError: a trace without a cluster, or a cluster without a trace; or a file cannot be read.
@@ -81,7 +83,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
     >>> env = gymnasium.make("rlsched/Rows-v0", trace=trace, cluster=cluster)
     >>> env.observation_space.shape, env.action_space.n
-    ((24, 58), np.int64(24))
+    ((24, 49), np.int64(24))
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form
@@ -93,6 +95,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         *,
         sources: Sequence[EpisodeSource] | None = None,
         config: EpisodeConfig | None = None,
+        oracle: bool = False,
         render_mode: str | None = None,
     ) -> None:
         if sources is None:
@@ -101,7 +104,8 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
             raise InputError("expected a trace with a cluster, or sources, got both")
         self.render_mode = render_mode
         config = config or EpisodeConfig()
-        box, rows = row_spaces(config.window_rows)
+        box, rows = row_spaces(config.window_rows, oracle=oracle)
+        self._columns = row_columns(oracle=oracle)
         self.observation_space: gym.spaces.Space[NDArray[np.float32]] = cast(
             "gym.spaces.Space[NDArray[np.float32]]", box
         )
@@ -117,7 +121,10 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         if seed is not None:
             self._fleet.reseed(seed)
         self._fleet.begin(0)
-        return self._fleet.observations[0].copy(), {}
+        return self._seen(self._fleet.observations[0]), {}
+
+    def _seen(self, window: NDArray[np.float32]) -> NDArray[np.float32]:
+        return window[:, : self._columns].copy()
 
     def action_masks(self) -> NDArray[np.bool_]:
         """(K,) which rows may be taken now."""
@@ -130,5 +137,5 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         info = self._fleet.step(np.array([row], np.int64), restart=False)[0]
         info["illegal_action"] = not legal
         done = bool(self._fleet.dones[0])
-        observation = info.pop("terminal_observation") if done else self._fleet.observations[0].copy()
-        return observation, float(self._fleet.rewards[0]), done, False, info
+        seen = info.pop("terminal_observation") if done else self._fleet.observations[0]
+        return self._seen(seen), float(self._fleet.rewards[0]), done, False, info

@@ -26,6 +26,7 @@ TRUTH: Final = np.dtype(
         ("workload", np.int32),  # number in the catalogue, 0: unknown
         ("reference_kind", np.int32),  # GPU type that the duration is of, -1: whichever it gets
         ("pinned", np.int32),  # 1: must not be preempted
+        ("unshared", np.int32),  # 1: it shares its GPUs with no other job
     ]
 )
 """The jobs of a run, in trace order, one entry a row; all of them are able to run on the cluster."""

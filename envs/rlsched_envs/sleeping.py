@@ -21,17 +21,15 @@ from rlsched.cluster.arrays import (
     NODE_UP,
     StateArrays,
 )
-from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower
+from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import PowerDown
 from rlsched.power_down.states import NodeState, NodeStates
-from rlsched.workload.predict.node_demand import SLOT_S
 from rlsched_envs.events import set_nodes
 from rlsched_envs.loop import for_run
-from rlsched_envs.node_need import NodeNeed, NodeSet, node_sets
 from rlsched_envs.sim_arrays import SimArrays
 
 _STATUS: Final = np.zeros(len(NodeState), np.int32)
@@ -73,7 +71,7 @@ class _Asked:
         states.advance(now_s)
         ended = np.flatnonzero(states.busy & ~busy)
         done = [command for node in ended.tolist() for command in states.ended(node, now_s)]
-        states.busy[:] = busy
+        states.keep_busy(busy, now_s)
         commands = self.service.review(now_s, states.busy, waiting, states)
         for command in commands:
             states.apply(command, now_s)
@@ -97,22 +95,19 @@ class SleepingNodes:
 
     Args:
         state: The cluster, idle and on.
-        spec: Its description.
         plan: How they sleep.
         power: What they draw, and how long they take.
         now_s: The start of the run.
     """
 
-    def __init__(
-        self, state: ClusterState, spec: ClusterSpec, plan: PowerDownPlan, power: NodePower, now_s: float
-    ) -> None:
-        sets = node_sets(state, spec)
+    def __init__(self, state: ClusterState, plan: PowerDownPlan, power: NodePower, now_s: float) -> None:
+        sets = node_sets(state)
         services = plan.services([len(one.nodes) for one in sets])
         self._sets = [
             _Asked(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
         ]
         self._need, self._ledger = NodeNeed(sets), state
-        self._review_s = float(plan.review)
+        self._review_s, self._slot_s = float(plan.review), float(plan.slot)
         self._review_at_s = (now_s // self._review_s + 1) * self._review_s
         self._due_s = np.full(len(sets), math.inf)
         self._slot, self._seen = -1, np.zeros(0, np.int64)
@@ -167,7 +162,7 @@ class SleepingNodes:
         A set is asked when something about it has changed or jobs wait for its nodes, and once in a slot of
         the forecasts.
         """
-        slot, changes = int(now_s // SLOT_S), state.derived.part.changes
+        slot, changes = int(now_s // self._slot_s), state.derived.part.changes
         waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
         fresh = slot != self._slot
         if not fresh and not waiting and np.array_equal(changes, self._seen):

@@ -21,12 +21,17 @@ from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.windows import Drawn
 
 
-def row_spaces(rows: int = WINDOW_ROWS) -> tuple[gym.spaces.Box, gym.spaces.Discrete[np.int64]]:
+def row_columns(*, oracle: bool) -> int:
+    """Columns of a window: those that a broker can fill, and with `oracle` also those of the critic."""
+    return NUM_FEATURES + NUM_CRITIC if oracle else NUM_FEATURES
+
+
+def row_spaces(
+    rows: int = WINDOW_ROWS, *, oracle: bool = False
+) -> tuple[gym.spaces.Box, gym.spaces.Discrete[np.int64]]:
     """(observation space, action space) of a window with `rows` rows."""
-    return (
-        gym.spaces.Box(-np.inf, np.inf, (rows, NUM_FEATURES + NUM_CRITIC), np.float32),
-        gym.spaces.Discrete(rows),
-    )
+    columns = row_columns(oracle=oracle)
+    return gym.spaces.Box(-np.inf, np.inf, (rows, columns), np.float32), gym.spaces.Discrete(rows)
 
 
 class FleetVecEnv(VecEnv):
@@ -114,6 +119,7 @@ class RowsVecEnv(FleetVecEnv):
         seed: Seed of all draws.
         config: What an episode looks like.
         copy: As of `FleetVecEnv`.
+        oracle: Whether observations also have the columns of the critic, which no broker could fill.
     """
 
     def __init__(
@@ -124,10 +130,22 @@ class RowsVecEnv(FleetVecEnv):
         seed: int = 0,
         config: EpisodeConfig | None = None,
         copy: bool = True,
+        oracle: bool = False,
     ) -> None:
         config = config or EpisodeConfig()
-        self._fleet = Fleet(sources, num_envs, config, seed)
-        super().__init__(self._fleet, *row_spaces(config.window_rows), copy=copy)
+        self._fleet, self._columns = Fleet(sources, num_envs, config, seed), row_columns(oracle=oracle)
+        super().__init__(self._fleet, *row_spaces(config.window_rows, oracle=oracle), copy=copy)
+
+    def _seen(self) -> NDArray[np.float32]:
+        return super()._seen()[:, :, : self._columns]
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all clusters; see `FleetVecEnv.step_wait`."""
+        seen, rewards, dones, infos = super().step_wait()
+        for info in infos:
+            if "terminal_observation" in info:
+                info["terminal_observation"] = info["terminal_observation"][:, : self._columns]
+        return seen, rewards, dones, infos
 
     def enter(self, stage: Stage | None) -> None:
         """Draw the next episodes from this stage of a curriculum; None: from all that `config` allows.

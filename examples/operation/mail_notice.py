@@ -21,7 +21,7 @@ WORDS = {"start": "started", "requeue": "queued again", "end": "over", "fail": "
 
 def mail(notice: dict[str, object], domain: str, sender: str) -> EmailMessage:
     """The mail for a notice."""
-    event, number = WORDS.get(str(notice["event"]), str(notice["event"])), notice["job"]
+    event, number = WORDS.get(str(notice["event"]), str(notice["event"])), notice.get("called", notice["job"])
     name = re.sub(r"[^ -~]", "?", str(notice["name"]))
     message = EmailMessage()
     message["From"], message["To"] = sender, f"{notice['user']}@{domain}"

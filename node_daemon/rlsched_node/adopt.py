@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from rlsched_node.attempt import EXIT_VANISHED, VANISHED, Attempt, AttemptKey, Phase
 from rlsched_node.ranks import Ranks
 from rlsched_node.store import AttemptDir, AttemptStore, ExitRecord
+from rlsched_node.usage.meter import kept_usage
 
 _log = logging.getLogger("rlsched.node")
 
@@ -47,9 +49,10 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
     process = process or directory.process()  # its shim may have been faster
     launch = directory.launch()
     gpus, pid = tuple(launch.gpus) if launch else (), process.pid if process else 0
+    workload = launch.workload if launch else ""
     if record is None and process is not None and process.is_alive():
         ranks.adopt(key, process)
-        return Attempt(key, gpus, Phase.RUNNING, pid)
+        return Attempt(key, gpus, Phase.RUNNING, pid, limit_s=_limit_s(directory), workload=workload)
     record = record or directory.exit()  # it may have been written just now
     has_vanished = record is None
     if record is None:
@@ -58,5 +61,21 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
     if not ranks.clear(key, record, has_vanished=has_vanished):
         return Attempt(key, gpus, Phase.RUNNING, pid)
     return Attempt(
-        key, exit_code=record.exit_code, reason=record.reason, ended_s=record.when_s, ran_s=record.ran_s
+        key,
+        exit_code=record.exit_code,
+        reason=record.reason,
+        ended_s=record.when_s,
+        ran_s=record.ran_s,
+        usage=kept_usage(directory.usage()),
     )
+
+
+def _limit_s(directory: AttemptDir) -> float | None:
+    """The time limit that a shim goes by, infinite for none; None: it cannot change."""
+    launch = directory.launch()
+    if launch is None or not launch.hears_limits:
+        return None
+    ordered = directory.limit_ordered()
+    if ordered is not None:
+        return ordered
+    return math.inf if launch.time_limit_s is None else launch.time_limit_s

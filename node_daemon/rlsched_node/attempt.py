@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from rlsched.wire.messages import AttemptReport, ClockHeld, Ended, Launch, Launched, LaunchRefused
+from rlsched.wire.messages import (
+    AttemptReport,
+    ClockHeld,
+    Ended,
+    Launch,
+    Launched,
+    LaunchRefused,
+    RankUsage,
+    TimeLimited,
+)
 from rlsched_node import shim
 
 EXIT_VANISHED = 137
@@ -66,7 +75,12 @@ class Attempt:
         hard_kill_at_s: When the daemon stops trusting the shim to end it; None: not told to end.
         launch: Kept while WAITING.
         sm_clock_mhz: What its GPUs are held to; 0: nobody has set their clocks.
+        asked_mhz: What it was to be held to; of those that share GPUs, the highest clock counts.
         clock_note: Why not what was ordered.
+        limit_s: The time limit that its shim goes by, infinite for none; None: its shim is an older daemon's,
+            and goes by what it began with.
+        workload: A name of the catalogue; "" where nobody gave one.
+        usage: What it used, once it is ENDED; None where nobody measured it.
     """
 
     key: AttemptKey
@@ -82,7 +96,11 @@ class Attempt:
     hard_kill_at_s: float | None = None
     launch: Launch | None = None
     sm_clock_mhz: int = 0
+    asked_mhz: int = 0
     clock_note: str = ""
+    limit_s: float | None = None
+    workload: str = ""
+    usage: RankUsage | None = None
 
     @property
     def is_live(self) -> bool:
@@ -102,10 +120,11 @@ class Attempt:
             reason=self.reason,
             ended_s=self.ended_s,
             ran_s=self.ran_s,
+            usage=self.usage,
         )
 
-    def launched(self) -> Launched:
-        """This rank runs."""
+    def launched(self, *, tells_limit: bool) -> Launched:
+        """This rank runs; its time limit is told to brokers that know the word."""
         return Launched(
             job=self.key.job,
             attempt=self.key.attempt,
@@ -113,6 +132,7 @@ class Attempt:
             pid=self.pid,
             sm_clock_mhz=self.sm_clock_mhz,
             clock_note=self.clock_note,
+            limit_s=self.limit_s if tells_limit else None,
         )
 
     def clock_held(self) -> ClockHeld:
@@ -123,6 +143,13 @@ class Attempt:
             rank=self.key.rank,
             sm_clock_mhz=self.sm_clock_mhz,
             clock_note=self.clock_note,
+        )
+
+    def time_limited(self) -> TimeLimited:
+        """What it goes by now."""
+        assert self.limit_s is not None
+        return TimeLimited(
+            job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, limit_s=self.limit_s
         )
 
     def report(self) -> AttemptReport:
@@ -137,4 +164,6 @@ class Attempt:
             ended_s=self.ended_s,
             ran_s=self.ran_s,
             sm_clock_mhz=self.sm_clock_mhz,
+            limit_s=self.limit_s,
+            usage=self.usage,
         )

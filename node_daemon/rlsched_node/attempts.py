@@ -6,7 +6,8 @@ daemon lives, and longer where it is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -20,6 +21,7 @@ from rlsched_node.steps import (
     Exited,
     HardKill,
     HoldClocks,
+    LimitRank,
     Note,
     RecordEnded,
     ResetClocks,
@@ -43,10 +45,11 @@ class Attempts:
     Attributes:
         known: Every rank that this node has started or has been told to end, so that none starts twice.
             Those of another cluster are only waited for, until they have left their GPUs.
+        tells_limits: The broker knows what ranks say of their time limits.
     """
 
     def __init__(self, num_gpus: int, attempts: Iterable[Attempt] = ()) -> None:
-        self._num_gpus = num_gpus
+        self._num_gpus, self.tells_limits = num_gpus, False
         self.known: dict[AttemptKey, Attempt] = {}
         self._open: dict[AttemptKey, Attempt] = {}  # those of `known` that are not over and acknowledged
         for attempt in attempts:
@@ -57,6 +60,11 @@ class Attempts:
     def gpus_held(self) -> set[int]:
         """GPU numbers on which a rank runs."""
         return {gpu for attempt in self._open.values() if attempt.is_live for gpu in attempt.gpus}
+
+    @property
+    def live(self) -> list[Attempt]:
+        """Those that run, or are being started."""
+        return [attempt for attempt in self._open.values() if attempt.is_live]
 
     @property
     def is_drained(self) -> bool:
@@ -94,16 +102,23 @@ class Attempts:
             elif known.phase is Phase.ENDED:
                 yield Send(known.ended())
             elif known.phase is Phase.RUNNING:
-                yield Send(known.launched())
+                yield Send(known.launched(tells_limit=self.tells_limits))
             return
         if key in self._refused:
             yield Send(self._refused[key])
             return
-        objection = "this node is being stopped" if is_stopping else self._objection(launch)
+        objection = "this node is being stopped" if is_stopping else self._objection(launch, key.cluster)
         if objection:
             yield self._refuse(key, objection)
             return
-        attempt = Attempt(key, tuple(launch.gpus), Phase.WAITING, launch=launch)
+        attempt = Attempt(
+            key,
+            tuple(launch.gpus),
+            Phase.WAITING,
+            launch=launch,
+            asked_mhz=launch.sm_clock_mhz,
+            workload=launch.workload,
+        )
         self._add(attempt)
         yield from self._start_waiting()
 
@@ -122,10 +137,26 @@ class Attempts:
         attempt = self.known.get(key)
         if attempt is None:
             return
+        attempt.asked_mhz = mhz
+        if attempt.is_live:
+            yield from self._clock(attempt.gpus)
+
+    def limit_time(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
+        """A rank goes by another time limit. One that waits for its GPUs begins with it."""
+        attempt = self.known.get(key)
+        if attempt is None or attempt.is_forgotten:
+            return
         if attempt.launch is not None:
-            attempt.launch = msgspec.structs.replace(attempt.launch, sm_clock_mhz=mhz)
-        elif attempt.is_live:
-            yield HoldClocks(key, attempt.gpus, mhz)
+            attempt.launch = msgspec.structs.replace(
+                attempt.launch, time_limit_s=None if limit_s == math.inf else limit_s
+            )
+        elif attempt.phase is Phase.ENDED:
+            yield Send(attempt.ended())
+        elif attempt.limit_s is not None:
+            if attempt.limit_s == limit_s:
+                yield Send(attempt.time_limited())
+            else:
+                yield LimitRank(key, limit_s)
 
     def forget(self, attempt: Attempt, now_s: float) -> Iterator[Effect]:
         """The broker has disowned it: end it, and report nothing."""
@@ -173,7 +204,7 @@ class Attempts:
         attempt = self.known[key]
         attempt.phase, attempt.pid = Phase.RUNNING, pid
         yield Note(f"attempt {key} runs as process {pid} on GPUs {list(attempt.gpus)}")
-        yield Send(attempt.launched())
+        yield Send(attempt.launched(tells_limit=self.tells_limits))
 
     def start_failed(self, failed: StartFailed) -> Iterator[Effect]:
         """Nothing of it is left."""
@@ -197,7 +228,7 @@ class Attempts:
         attempt = self.known[exited.key]
         exit_code, reason = exited.exit_code, exited.reason
         attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
-        attempt.ended_s, attempt.ran_s = exited.ended_s, exited.ran_s
+        attempt.ended_s, attempt.ran_s, attempt.usage = exited.ended_s, exited.ran_s, exited.usage
         attempt.hard_kill_at_s = None
         yield from self._reset_clocks(attempt)
         yield Note(f"attempt {attempt.key} ended with exit code {exit_code}{reason and f' ({reason})'}")
@@ -216,6 +247,13 @@ class Attempts:
         if attempt.phase is Phase.RUNNING:
             yield Send(attempt.clock_held())
 
+    def limited(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
+        """Its shim goes by another time limit."""
+        attempt = self.known[key]
+        attempt.limit_s = limit_s
+        yield Note(f"attempt {key} has a time limit of {limit_s:g} s now")
+        yield Send(attempt.time_limited())
+
     def hard_kills(self, now_s: float) -> Iterator[Effect]:
         """End what its shim should have ended by now."""
         for attempt in self._open.values():
@@ -232,7 +270,7 @@ class Attempts:
         self._refused[key] = key.refused(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
         return Send(self._refused[key])
 
-    def _objection(self, launch: Launch) -> str:
+    def _objection(self, launch: Launch, cluster: str) -> str:
         """Why this launch cannot be obeyed; "" where it can."""
         if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
             return (
@@ -246,16 +284,25 @@ class Attempts:
             return f"expected distinct GPUs from 0 to {self._num_gpus - 1}, got {launch.gpus}"
         for attempt in self._open.values():
             taken = sorted(set(attempt.gpus) & set(launch.gpus))
+            if attempt.key.job in launch.beside and attempt.key.cluster == cluster:
+                continue
             if taken and (attempt.phase is Phase.WAITING or (attempt.is_live and not attempt.is_ending)):
                 return f"GPUs {taken} are held by attempt {attempt.key}"
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        held = self.gpus_held
+        """Start what waits for nobody: those that go on, on GPUs that it is to have, it shares them with."""
+        left = {gpu for attempt in self.live if attempt.is_ending for gpu in attempt.gpus}
         for attempt in self._open.values():
-            if attempt.phase is Phase.WAITING and held.isdisjoint(attempt.gpus):
+            if attempt.phase is Phase.WAITING and left.isdisjoint(attempt.gpus):
                 assert attempt.launch is not None
                 launch, attempt.launch = attempt.launch, None
+                others = self._tenants(attempt.gpus)
+                joint_mhz = _joint_mhz([attempt, *others])
+                launch = msgspec.structs.replace(launch, sm_clock_mhz=joint_mhz)
+                if others and joint_mhz != others[0].sm_clock_mhz:
+                    yield from self._clock(attempt.gpus, joint_mhz)
+                attempt.limit_s = math.inf if launch.time_limit_s is None else launch.time_limit_s
                 attempt.phase = Phase.LAUNCHING
                 yield StartRank(launch)
 
@@ -271,9 +318,25 @@ class Attempts:
         yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
         yield Send(attempt.ended())
 
-    @staticmethod
-    def _reset_clocks(attempt: Attempt) -> Iterator[Effect]:
-        if attempt.sm_clock_mhz:
+    def _tenants(self, gpus: Iterable[int]) -> list[Attempt]:
+        """Ranks that run on one of these GPUs."""
+        return [attempt for attempt in self.live if not set(gpus).isdisjoint(attempt.gpus)]
+
+    def _clock(self, gpus: Sequence[int], mhz: int | None = None) -> Iterator[Effect]:
+        """Hold GPUs to this clock; None: to what those who have them are to have together."""
+        tenants = self._tenants(gpus)
+        mhz = _joint_mhz(tenants) if mhz is None else mhz
+        for attempt in tenants:
+            yield HoldClocks(attempt.key, attempt.gpus, mhz)
+
+    def _reset_clocks(self, attempt: Attempt) -> Iterator[Effect]:
+        """An attempt is over; those who shared its GPUs have their own clock from now on."""
+        others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
+        if others:
+            attempt.sm_clock_mhz = 0
+            if any(one.sm_clock_mhz != _joint_mhz(others) for one in others):
+                yield from self._clock(others[0].gpus, _joint_mhz(others))
+        elif attempt.sm_clock_mhz:
             attempt.sm_clock_mhz = 0
             yield ResetClocks(attempt.gpus)
 
@@ -290,6 +353,12 @@ class Attempts:
         attempt.is_acknowledged = True
         del self._open[attempt.key]
         yield Acknowledge(attempt.key)
+
+
+def _joint_mhz(tenants: Sequence[Attempt]) -> int:
+    """The highest clock that one of these is to have, as in the simulator; 0: one may have any."""
+    asked = [attempt.asked_mhz for attempt in tenants]
+    return max(asked, default=0) if all(asked) else 0
 
 
 def _clock_words(mhz: int) -> str:

@@ -1,34 +1,44 @@
 """One control group (cgroup v2) for each rank, where the daemon may make them: nothing of a rank gets away.
 
 A process leaves its session, its parent and its environment behind as it likes, and its control group never.
-`cgroup.kill` ends all of a group at once. Imported by the shim, so it imports the standard library alone.
+`cgroup.kill` ends all of a group at once. Where the kernel's controllers are given on to the daemon, a group
+also has its limits: memory, processes, processors, shares of processor and disk time.
+
+Imported by the shim, so it imports the standard library alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
+from rlsched_node import clone, records
+
+CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
+SUBGROUP = "rlsched-node"
+"""Where the daemon itself is, beside the groups of its ranks: a group with controllers below holds no process
+of its own (kernel, cgroup-v2.rst, «No Internal Process Constraint»). systemd: `DelegateSubgroup=`."""
 _PREFIX = "rlsched-"
-_CLONE3 = 435
-"""The same number on all machines."""
-_CLONE_WORDS, _EXIT_SIGNAL, _CGROUP = 11, 4, 10
-"""`struct clone_args`: its length, and where what is set stands."""
-_CLONE_INTO_CGROUP = 0x200000000
 
 
 class Cgroup:
     """The group of one rank; of path "" where there is none, and then nothing is done."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, controllers: Collection[str] = (), all_memory_bytes: int = 0) -> None:
+        """`controllers`: those that the node's group gives on to it; `all_memory_bytes`: what the groups of
+        all ranks may have together, 0: no bound."""
         self.path = path
+        self._controllers, self._all_memory_bytes = controllers, all_memory_bytes
 
     def create(self) -> bool:
-        """Make it: whether it is there."""
+        """Make it, and the node's where this is the first: whether it is there."""
+        above = Cgroup(os.path.dirname(self.path))
         with contextlib.suppress(OSError):
+            if not os.path.exists(above.path):
+                os.makedirs(above.path, exist_ok=True)
+                above.write({"cgroup.subtree_control": " ".join(f"+{name}" for name in self._controllers)})
+                above.write({"memory.max": self._all_memory_bytes})
             os.makedirs(self.path, exist_ok=True)
             return True
         return False
@@ -47,6 +57,27 @@ class Cgroup:
                     _write(f"{self.path}/cgroup.procs", "0")
         return pid
 
+    def write(self, values: Mapping[str, int | str]) -> set[str]:
+        """Set what has a value, neither 0 nor "": the names of those that the kernel took."""
+        taken = set()
+        for name, value in values.items():
+            if self.path and value:
+                with contextlib.suppress(OSError):
+                    records.write_existing(f"{self.path}/{name}", str(value).encode())
+                    taken.add(name)
+        return taken
+
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel has ended because memory was short: the group's, or all."""
+        try:
+            for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
+                name, _, count = line.partition(b" ")
+                if name == b"oom_kill":
+                    return int(count)
+        except (OSError, ValueError):
+            pass
+        return 0
+
     def kill(self) -> bool:
         """SIGKILL everything in it: whether anything was there."""
         if not self.path or not self.is_populated():
@@ -58,17 +89,19 @@ class Cgroup:
     def is_populated(self) -> bool:
         """Whether a process is in it, or in a group below it."""
         try:
-            with open(f"{self.path}/cgroup.events", encoding="ascii") as file:
-                return "populated 1" in file.read()
+            return b"populated 1" in records.read(f"{self.path}/cgroup.events")
         except OSError:
             return False
 
     def remove(self) -> None:
         """Remove it with all groups below it where they are empty, and the node's if this was the last."""
         if self.path:
-            for path, _, _ in os.walk(self.path, topdown=False):
-                with contextlib.suppress(OSError):
-                    os.rmdir(path)
+            try:
+                os.rmdir(self.path)
+            except OSError:  # a rank may have made groups in it
+                for path, _, _ in os.walk(self.path, topdown=False):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(path)
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(self.path))
 
@@ -78,16 +111,23 @@ class Cgroups:
 
     Attributes:
         note: Why there are none; "" where there are.
+        controllers: What they can be held to, of `CONTROLLERS`.
+        missing: Why not to all of it; "" where they can.
     """
 
-    def __init__(self, directory: str) -> None:
-        """`directory`: the node's; tells its groups from those of other nodes of this machine."""
+    def __init__(self, directory: str, memory_bytes: int = 0) -> None:
+        """`directory`: the node's; tells its groups from those of other nodes of this machine.
+        `memory_bytes`: what all of its ranks may have together; 0: no bound."""
         import hashlib  # not for the shim, which has no use for it and little time
 
         self.root, self.note = "", "there is no cgroup v2"
+        self.controllers: frozenset[str] = frozenset()
+        self.missing, self._memory_bytes = "", memory_bytes
         own = _own_cgroup()
         if not own:
             return
+        if os.path.basename(own) == SUBGROUP:
+            own = os.path.dirname(own)
         root = f"{own}/{_PREFIX}{hashlib.sha256(directory.encode()).hexdigest()[:12]}"
         trial = Cgroup(f"{root}/trial")
         if not trial.create() or not os.access(f"{trial.path}/cgroup.procs", os.W_OK):
@@ -96,11 +136,14 @@ class Cgroups:
             self.note = "this kernel has no cgroup.kill (before Linux 5.14)"
         else:
             self.root, self.note = root, ""
+            self.controllers, self.missing = _controllers(own, root)
         trial.remove()
 
     def at(self, name: str) -> Cgroup:
         """The group of a rank, there or not."""
-        return Cgroup(f"{self.root}/{name}" if self.root else "")
+        if not self.root:
+            return Cgroup("")
+        return Cgroup(f"{self.root}/{name}", sorted(self.controllers), self._memory_bytes)
 
     def clean(self, kept: Collection[str]) -> None:
         """Remove the empty groups that an earlier daemon left, but for those with these paths."""
@@ -111,26 +154,15 @@ class Cgroups:
 
 
 def _born_in(path: str) -> int:
-    """clone3(2) with CLONE_INTO_CGROUP: as `os.fork`, or -1 where that cannot be."""
+    """As `os.fork`, the child in this group; -1 where that cannot be."""
     try:
         group = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return -1
-    arguments = (ctypes.c_uint64 * _CLONE_WORDS)()
-    arguments[0], arguments[_EXIT_SIGNAL], arguments[_CGROUP] = _CLONE_INTO_CGROUP, signal.SIGCHLD, group
-    python = ctypes.pythonapi
-    python.PyOS_BeforeFork()
-    pid = -1
     try:
-        size = ctypes.c_size_t(ctypes.sizeof(arguments))
-        pid = int(python.syscall(ctypes.c_long(_CLONE3), arguments, size))
+        return clone.fork(clone.INTO_CGROUP, group)
     finally:
-        if pid == 0:
-            python.PyOS_AfterFork_Child()
-        else:
-            python.PyOS_AfterFork_Parent()
         os.close(group)
-    return pid
 
 
 def _own_cgroup() -> str:
@@ -147,6 +179,62 @@ def _own_cgroup() -> str:
     except (OSError, StopIteration, IndexError, ValueError):
         pass
     return ""
+
+
+def _controllers(own: str, root: str) -> tuple[frozenset[str], str]:
+    """Give on to the ranks' groups what this group has: (which controllers they have, why not all)."""
+    present = _listed(f"{own}/cgroup.controllers")
+    wanted = [name for name in CONTROLLERS if name in present]
+    why = _give_on(own, wanted) or _give_on(root, wanted)
+    found = frozenset(CONTROLLERS) & _listed(f"{root}/cgroup.subtree_control")
+    absent = [name for name in CONTROLLERS if name not in found]
+    return found, why or (f"no controller {', '.join(absent)} in {own}" if absent else "")
+
+
+def _give_on(group: str, wanted: Collection[str]) -> str:
+    """Give a group's controllers to those below it: why not, "" where that is done.
+
+    All at once: a group with processes of its own takes `cpu` alone, and its groups below are then threaded,
+    which take no process.
+    """
+    if not wanted:
+        return ""
+    is_root = not os.path.exists(f"{group}/cgroup.type")  # which alone may have both
+    if not is_root and _listed(f"{group}/cgroup.procs"):
+        why = _step_aside(group)
+        if why:
+            return why
+    try:
+        _write(f"{group}/cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
+    except OSError as error:
+        return f"{group} does not give on {', '.join(wanted)}: {error.strerror}"
+    return ""
+
+
+def _step_aside(group: str) -> str:
+    """Move this process, alone in its group, into one below: why that cannot be, "" where it is done.
+
+    Not below a systemd without `DelegateSubgroup=`: it puts the next daemon into the group itself, which it
+    could not while jobs of this one are below.
+    """
+    if os.environ.get("INVOCATION_ID"):
+        return f"the unit of this node has no DelegateSubgroup={SUBGROUP}"
+    if _listed(f"{group}/cgroup.procs") != {str(os.getpid())}:
+        return f"other processes are in {group}"
+    try:
+        os.makedirs(f"{group}/{SUBGROUP}", exist_ok=True)
+        _write(f"{group}/{SUBGROUP}/cgroup.procs", "0")
+    except OSError as error:
+        return f"{group}/{SUBGROUP}: {error.strerror}"
+    return ""
+
+
+def _listed(path: str) -> set[str]:
+    """The words of a small file; none where there is no such file."""
+    try:
+        return set(records.read(path).decode("ascii", "replace").split())
+    except OSError:
+        return set()
 
 
 def _write(path: str, text: str) -> None:

@@ -32,7 +32,26 @@ Example:
 @click.option("--name", help="Name of this node, the one in its key.  [required]")
 @click.option("--gpus", type=int, metavar="N", help="Offer N GPUs; default: all that NVML shows.")
 @click.option("--simulated", "is_simulated", is_flag=True, help="Make up GPUs instead of asking NVML.")
-@click.option("--gpu-type", help="Model of the GPUs, as jobs name it; default: generic.", default="generic")
+@click.option(
+    "--replay-gpus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Play the GPUs of a recording instead.",
+)
+@click.option(
+    "--record-gpus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write what the GPUs show, once a second, for --replay-gpus.",
+)
+@click.option(
+    "--no-gpm",
+    is_flag=True,
+    help="Leave GPU performance monitoring alone: beside a DCGM exporter, both perturb each other.",
+)
+@click.option(
+    "--gpu-type", metavar="TYPE", help="Model of the GPUs, as jobs ask for it; default: as NVML calls it."
+)
 @click.option("--vc", default="", help="The virtual cluster that owns this node; default: serves every one.")
 @click.option(
     "--dir",
@@ -46,6 +65,12 @@ Example:
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="Directory of keys; default: RLSCHED_HOME, else ~/.config/rlsched.",
+)
+@click.option(
+    "--host",
+    default="",
+    metavar="ADDR",
+    help="Where other nodes reach this one, for gangs; default: the address that the broker sees.",
 )
 @click.option(
     "--end-jobs-on-exit",
@@ -67,6 +92,12 @@ Example:
     type=click.IntRange(min=0),
     metavar="N",
     help="Start nothing with less space on the disk of --dir; default: 1024, or 5 % of a smaller disk.",
+)
+@click.option(
+    "--max-processes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Processes and threads of a job here; 0: no bound  [default: 16384, or half of the kernel's]",
 )
 @click.option(
     "--keep-output-days",
@@ -132,15 +163,20 @@ def node(
     name: str | None,
     gpus: int | None,
     is_simulated: bool,
-    gpu_type: str,
+    replay_gpus: Path | None,
+    record_gpus: Path | None,
+    no_gpm: bool,
+    gpu_type: str | None,
     vc: str,
     directory: Path | None,
     keys: Path | None,
     end_jobs: bool,
     max_output_mib: int,
     min_free_mib: int | None,
+    max_processes: int | None,
     keep_output_days: float,
     pass_env: tuple[str, ...],
+    host: str,
     run_as: str | None,
     run_as_owner: bool,
     users: Path | None,
@@ -161,36 +197,47 @@ def node(
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)
-    from rlsched.broker.keys import KeyHome, default_home
+    from rlsched.broker.access.keys import KeyHome, default_home
+    from rlsched.models.gpu_types import GENERIC
     from rlsched.wire.dealer import broker_addresses
     from rlsched_node.config import NodeConfig
     from rlsched_node.daemon import NodeDaemon, run_until_signalled
-    from rlsched_node.gpu import open_gpus
+    from rlsched_node.gpu import open_gpus, type_of
     from rlsched_node.user import read_users
 
     home = keys if keys is not None else default_home()
     address = ",".join(broker_addresses(broker))
     key_home = KeyHome(home)
     pair, broker_public = key_home.node(name), key_home.broker_public()
+    opened = open_gpus(
+        gpus,
+        is_simulated=is_simulated,
+        node=name,
+        gpu_type=gpu_type or GENERIC,
+        replayed=replay_gpus,
+        gpm=not no_gpm,
+    )
     config = NodeConfig(
         name=name,
         broker=address,
         directory=(directory or home / "nodes" / name).absolute(),
-        gpu_type=gpu_type,
+        gpu_type=gpu_type or type_of(opened),
         vc=vc,
         end_jobs=end_jobs,
         max_output_mib=max_output_mib,
         min_free_mib=min_free_mib,
+        max_processes=max_processes,
         keep_output_days=keep_output_days,
         pass_env=pass_env,
         run_as=run_as,
         run_as_owner=run_as_owner,
+        host=host,
         accounts=None if users is None else read_users(users),
         allow_root=allow_root,
+        gpm=not no_gpm,
+        record_gpus=record_gpus,
         health_check=health_check,
         health_check_every_s=health_check_every_s,
         health_check_timeout_s=health_check_timeout_s,
     )
-    run_until_signalled(
-        NodeDaemon(config, open_gpus(gpus, is_simulated=is_simulated, node=name), pair, broker_public)
-    )
+    run_until_signalled(NodeDaemon(config, opened, pair, broker_public))

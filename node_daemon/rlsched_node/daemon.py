@@ -14,16 +14,20 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from rlsched.broker.keys import KeyPair
+from rlsched.broker.access.keys import KeyPair
 from rlsched.errors import InputError, RlschedError
-from rlsched.wire.dealer import broker_addresses, is_loopback
-from rlsched.wire.messages import Hello, Launch, LogData
+from rlsched.signals import END, on_signals
+from rlsched.wire.dealer import broker_addresses, is_loopback, own_host
+from rlsched.wire.messages import Capabilities, Ended, Heartbeat, Hello, Launch, LogData
 from rlsched_node import shim
+from rlsched_node.accounts import AccountsAwayError
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.bounds import Bounds, least_memory_mib, minors_of
 from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
+from rlsched_node.cores import cores_of_machine
 from rlsched_node.gpu.device import GpuSet
 from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
@@ -33,9 +37,11 @@ from rlsched_node.launch import (
     rank_environment,
     refuse_foreign_processes,
     refuse_on_full_disk,
+    refuse_on_full_gpus,
 )
 from rlsched_node.lease_file import read_lease, since_boot_s, write_lease
 from rlsched_node.leftovers import attempt_directory_of
+from rlsched_node.limits import memory_for_jobs_mib, most_processes
 from rlsched_node.link import BrokerLink
 from rlsched_node.machine import NodeMachine
 from rlsched_node.mishaps import Mishaps
@@ -49,8 +55,11 @@ from rlsched_node.steps import (
     EndJobs,
     EndRank,
     Event,
+    Exited,
     HardKill,
     HoldClocks,
+    Limited,
+    LimitRank,
     Note,
     Persist,
     Quit,
@@ -66,6 +75,7 @@ from rlsched_node.steps import (
     TryNext,
 )
 from rlsched_node.store import AttemptStore
+from rlsched_node.usage.watch import UsageWatch
 from rlsched_node.user import JobUsers, OwnerError
 
 CLEAN_EVERY_S = 86400.0
@@ -96,11 +106,22 @@ class NodeDaemon:
             accounts=config.accounts,
         )
         self._users.check_reachable(config.directory)
+        self._environment = dict(os.environ)  # which itself decodes each name and value at each look
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
         self._terms = Terms(str(self._home.lease), config.max_output_mib)
         self._mishaps = Mishaps(_log)
-        self._cgroups = Cgroups(str(config.directory.resolve()))
+        self._memory_mib = memory_for_jobs_mib()
+        self._cgroups = Cgroups(str(config.directory.resolve()), self._memory_mib << 20)
+        self._cores = cores_of_machine(gpus)
+        self._bounds = Bounds(
+            self._cores,
+            self._cgroups,
+            gpus.count,
+            self._memory_mib,
+            most_processes() if config.max_processes is None else config.max_processes,
+            minors_of(gpus),
+        )
         is_subreaper = shim.become_subreaper()
         check = _health_check(config)
         self._ranks = Ranks(
@@ -116,7 +137,15 @@ class NodeDaemon:
         self._machine = NodeMachine(
             self._hello(), self._adopted(), is_checked=check is None, has_standby=len(self._addresses) > 1
         )
-        self._health = Health(check, OwnChecks(gpus, config.directory, config.min_free_mib))
+        self._usage = UsageWatch(
+            gpus,
+            config.gpu_type,
+            self._store,
+            config.directory,
+            {attempt.key for attempt in self._machine.attempts.live},
+            config.record_gpus,
+        )
+        self._health = Health(check, OwnChecks(self._usage.gpus, config.directory, config.min_free_mib))
         self._link = BrokerLink(self._addresses, pair, broker_public)
         self._wake, self._waker = socket.socketpair()
         for end in (self._wake, self._waker):
@@ -132,7 +161,10 @@ class NodeDaemon:
         self._cgroups.clean({self._cgroups.at(f"{one.key.cluster}.{one.key}").path for one in running})
         self._clocks.recover({gpu for attempt in running for gpu in attempt.gpus})
         for attempt in running:
-            attempt.sm_clock_mhz = self._clocks.of(attempt.gpus)
+            attempt.sm_clock_mhz = attempt.asked_mhz = self._clocks.of(attempt.gpus)
+            record = self._store.at(attempt.key).launch()
+            if record is not None:
+                self._bounds.adopt(attempt.key, record)
         return attempts
 
     def stop(self) -> None:
@@ -164,6 +196,12 @@ class NodeDaemon:
                 "and its processes may get away when the one that watches it is shot",
                 self._config.name,
                 self._cgroups.note,
+            )
+        if self._bounds.note:
+            why = self._cgroups.note or self._cgroups.missing
+            held = "; ".join(self._bounds.weaker)
+            _log.info(
+                "node %s cannot hold jobs to all limits by groups (%s): %s", self._config.name, why, held
             )
         if self._clocks_note:
             _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)
@@ -199,7 +237,8 @@ class NodeDaemon:
         self._ranks.close()
         self._wake.close()
         self._waker.close()
-        if self._health.close():
+        self._health.close()
+        if self._usage.close():
             self._gpus.close()
         self._home.close()
 
@@ -219,7 +258,7 @@ class NodeDaemon:
             with self._mishaps.set_aside("what the broker sent"):
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("what the ranks did"):
-                self._feed(*self._ranks.collect())
+                self._feed(*self._usage.ended(self._collected()))
             with self._mishaps.set_aside("looking after the node's health"):
                 unhealthy = self._health.news()
                 if unhealthy is not None:
@@ -228,7 +267,22 @@ class NodeDaemon:
             with self._mishaps.set_aside("removing old output"):
                 self._clean()
             with self._mishaps.set_aside("following the GPUs"):
-                self._gpus.follow(self._machine.attempts.gpus_held)
+                self._usage.follow(self._machine.attempts.live)
+                self._tell_usage()
+
+    def _tell_usage(self) -> None:
+        if self._machine.is_registered and self._machine.tells_usage:
+            news = self._usage.news()
+            if news is not None:
+                self._link.send(news)
+
+    def _collected(self) -> list[Event]:
+        """What ranks did; what those had that are over is for others."""
+        events = self._ranks.collect()
+        for event in events:
+            if isinstance(event, Exited | StartFailed):
+                self._bounds.over(event.key)
+        return events
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
@@ -269,12 +323,19 @@ class NodeDaemon:
         match effect:
             case Send(Hello() as hello, request):
                 self._link.send(msgspec.structs.replace(hello, wall_s=time.time()), request)
+            case Send(Heartbeat() as beat, request) if self._machine.tells_power:
+                self._link.send(msgspec.structs.replace(beat, power_w=self._health.power_w), request)
+            case Send(Ended() as ended, request) if not self._machine.tells_usage:
+                self._link.send(msgspec.structs.replace(ended, usage=None), request)
             case Send(message, request):
                 self._link.send(message, request)
             case StartRank(launch):
                 yield from self._start(launch)
             case HoldClocks(key, gpus, mhz):
                 yield self._hold_clocks(key, gpus, mhz)
+            case LimitRank(key, limit_s):
+                self._ranks.limit(key, limit_s)
+                yield Limited(key, limit_s)
             case ResetClocks(gpus):
                 self._clocks.reset(gpus)
             case EndRank(key, grace_s, reason):
@@ -305,25 +366,35 @@ class NodeDaemon:
 
     def _start(self, launch: Launch) -> Iterator[Event]:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
+        for event in self._started(key, launch):
+            if isinstance(event, StartFailed):
+                self._bounds.over(key)
+            yield event
+
+    def _started(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
         directory = self._store.at(key)
         try:
             user = self._users.of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
             refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
+            refuse_on_full_gpus(self._gpus, launch.gpus, launch.gpu_memory_mib)
             env = rank_environment(
                 launch,
                 gpus=self._gpus,
                 directory=str(directory.job_path),
                 is_local=all(map(is_loopback, self._addresses)),
-                inherited=os.environ,
+                inherited=self._environment,
                 passed=self._config.pass_env,
                 user=user,
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
-            self._ranks.start(key, launch, env, self._terms._replace(user=user))
+            limits = self._bounds.of(key, launch)
+            self._ranks.start(key, launch, env, self._terms._replace(user=user, limits=limits))
         except LaunchError as error:
             yield StartFailed(key, str(error), is_for_now=error.is_for_now)
+        except AccountsAwayError as error:
+            yield StartFailed(key, str(error), is_for_now=True)
         except OwnerError as error:
             yield StartFailed(key, str(error), is_about_owner=True)
         except RlschedError as error:
@@ -351,8 +422,8 @@ class NodeDaemon:
             gpus=gpus.count,
             gpu_type=self._config.gpu_type,
             gpu_uuids=[gpus.uuid(gpu) for gpu in range(gpus.count)],
-            cpus=len(os.sched_getaffinity(0)),
-            memory_mib=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+            cpus=self._cores.count,
+            memory_mib=self._memory_mib,
             vc=self._config.vc,
             boot_id=shim.boot_id(),
             epoch=self._home.state.epoch,
@@ -361,7 +432,11 @@ class NodeDaemon:
             clocks_note=clocks.note,
             directory_id=self._home.state.directory_id,
             lost_after_s=lease[2] if lease else 0.0,
-            notes=["no control groups (rlsched doctor says more)"] if self._cgroups.note else [],
+            host=self._config.host or own_host(self._addresses[0]),
+            notes=[self._bounds.note] if self._bounds.note else [],
+            capabilities=Capabilities(
+                holds_to=self._bounds.holds_to, gpu_memory_mib=least_memory_mib(gpus), shares=True
+            ),
         )
 
 
@@ -382,12 +457,5 @@ def _log_os_errors(consequence: str) -> Iterator[None]:
 
 def run_until_signalled(daemon: NodeDaemon) -> None:
     """Run with SIGTERM, SIGINT and SIGHUP as requests to stop."""
-    before = {
-        number: signal.signal(number, lambda *_: daemon.stop())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    }
-    try:
+    with on_signals(lambda *_: daemon.stop(), (*END, signal.SIGHUP)):
         daemon.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

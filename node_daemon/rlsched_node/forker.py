@@ -2,21 +2,21 @@
 
 Run by the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets or threads. On FD,
 a socket of packets, the daemon sends the path of an attempt's records and a pipe, and gets the shim's process
-number. The shim is forked twice, so that it is given to the daemon, which is a subreaper, and outlives both.
-When the daemon is gone the socket ends, and so does this.
+number. The shim is born as the child of the daemon, and outlives both. When that is gone the socket ends, and
+so does this.
 """
 
 from __future__ import annotations
 
 import codecs
+import gc
 import os
-import signal
 import socket
 import sys
 
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from rlsched_node import shim
+from rlsched_node import clone, shim
 
 MAX_PATH_BYTES = 1 << 14
 _PR_SET_NAME = 15
@@ -29,7 +29,7 @@ def serve(control: socket.socket) -> int:
         if not path:
             return 0
         try:
-            answer = str(_fork(os.fsdecode(path), pipes[0], control))
+            answer = str(_fork(os.fsdecode(path), pipes[0]))
         except OSError as error:
             answer = f"cannot fork: {error.strerror}"
         for pipe in pipes:
@@ -37,8 +37,18 @@ def serve(control: socket.socket) -> int:
         control.send(answer.encode())
 
 
-def _fork(path: str, pipe: int, control: socket.socket) -> int:
-    """The process number of a new shim; it is nobody's child here."""
+def _fork(path: str, pipe: int) -> int:
+    """The process number of a new shim; it is the daemon's child, and nobody's here."""
+    pid = clone.fork(clone.PARENT)
+    if pid < 0:
+        return _fork_twice(path, pipe)
+    if pid == 0:
+        _become_shim(path, pipe)
+    return pid
+
+
+def _fork_twice(path: str, pipe: int) -> int:
+    """The same where the kernel has no clone3: an orphan is given to the daemon, which is a subreaper."""
     told, tells = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -49,7 +59,6 @@ def _fork(path: str, pipe: int, control: socket.socket) -> int:
             if pid != 0:
                 os.write(tells, str(pid).encode())
                 os._exit(0)
-        control.close()
         _become_shim(path, pipe)
     os.close(tells)
     os.waitpid(middle, 0)
@@ -61,11 +70,12 @@ def _fork(path: str, pipe: int, control: socket.socket) -> int:
 
 
 def _become_shim(path: str, pipe: int) -> None:
-    """In the new process: what `python shim.py` begins with. Never returns."""
+    """In the new process: what `python shim.py` begins with, its pipe in the place of the socket that the
+    forker has. Never returns.
+    """
     code = 1
     try:
         os.setsid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, shim.SIGNALS)
         records = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         wanted = (
             os.open(os.devnull, os.O_RDONLY),
@@ -87,5 +97,7 @@ def _become_shim(path: str, pipe: int) -> None:
 
 if __name__ == "__main__":
     os.closerange(shim.PIPE_FD + 1, 1 << 16)
-    codecs.lookup("ascii")  # else each shim would load it
+    for codec in ("ascii", "utf-8"):  # else each shim would load it
+        codecs.lookup(codec)
+    gc.freeze()  # what is here is not looked at again, and so stays shared with the shims
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,24 +1,22 @@
 """Whether this node is fit for new jobs: what a command of the operator's says, and what the daemon sees.
 
 Neither may hold the daemon up. The command is a process that is looked at in each turn of the daemon's loop.
-GPUs are asked by a thread, since a call to a driver in trouble may not return.
+GPUs are asked by the meter's thread, since a call to a driver in trouble may not return.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rlsched.terminal import visible
-from rlsched_node.gpu.device import GpuError, GpuLostError, GpuSet, GpuUnavailableError
 from rlsched_node.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096
@@ -27,14 +25,12 @@ MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
 """So long the node waits for the first check before it registers; then as one that has not passed it."""
 NOT_YET = "health check: the first is not over yet"
-OWN_EVERY_S = 5.0
 STUCK_S = 60.0
 """GPUs that have not answered for so long have a driver in trouble."""
 FREE_AGAIN = 1.1
 """A disk that was full is not when it has so much of what is wanted; else one write would turn it over."""
 _READ_BYTES = 1 << 16
 _READS = 16
-_log = logging.getLogger("rlsched.node")
 
 
 class HealthCheck:
@@ -161,60 +157,46 @@ class HealthCheck:
                 self._groups.discard(group)
 
 
+class WatchedGpus(Protocol):
+    """GPUs that somebody looks at all the time, on a thread that a driver may hold up."""
+
+    @property
+    def lost(self) -> list[str]:
+        """Those that are lost, and how that is known, at the last look."""
+
+    @property
+    def asked_s(self) -> float | None:
+        """Since when a look waits for its answer, monotonic seconds; None: none does."""
+
+    @property
+    def power_w(self) -> float | None:
+        """What all of them draw, W; None where not all say."""
+
+
 class OwnChecks:
     """What the daemon looks at itself: GPUs that are lost, and the space on its disk.
 
     Args:
-        gpus: The node's.
+        gpus: The node's, as its meter sees them.
         directory: On the disk that is meant.
         min_free_mib: See `refuse_on_full_disk`.
-        every_s: How often.
     """
 
-    def __init__(
-        self, gpus: GpuSet, directory: Path, min_free_mib: int | None, every_s: float = OWN_EVERY_S
-    ) -> None:
-        self._gpus, self._directory, self._min_free_mib, self._every_s = (
-            gpus,
-            directory,
-            min_free_mib,
-            every_s,
-        )
-        self._lost: list[str] = []
-        self._asked_s: float | None = None
+    def __init__(self, gpus: WatchedGpus, directory: Path, min_free_mib: int | None) -> None:
+        self._gpus, self._directory, self._min_free_mib = gpus, directory, min_free_mib
         self._is_full = False
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._ask_gpus, name="gpus", daemon=True)
-        if gpus.kind != "simulated":
-            self._thread.start()
+
+    @property
+    def power_w(self) -> float | None:
+        """What the GPUs draw, W; None where not all of them say."""
+        return self._gpus.power_w
 
     def found(self) -> list[str]:
         """Why this node is not fit for jobs; empty where it is."""
-        return [*self._stuck(), *self._lost, *self._disk()]
-
-    def close(self) -> bool:
-        """Ask no more: whether the thread has ended."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(1.0)
-        return not self._thread.is_alive()
-
-    def _ask_gpus(self) -> None:
-        while not self._closing.is_set():
-            self._asked_s = time.monotonic()
-            lost = []
-            for gpu in range(self._gpus.count):
-                try:
-                    self._gpus.check(gpu)
-                except (GpuLostError, GpuUnavailableError) as error:
-                    lost.append(f"GPU {gpu} is lost: {error}")
-                except GpuError as error:
-                    _log.debug("GPU %d: %s", gpu, error)
-            self._lost, self._asked_s = lost, None
-            self._closing.wait(self._every_s)
+        return [*self._stuck(), *self._gpus.lost, *self._disk()]
 
     def _stuck(self) -> list[str]:
-        asked_s = self._asked_s
+        asked_s = self._gpus.asked_s
         if asked_s is None or time.monotonic() - asked_s < STUCK_S:
             return []
         return [f"its GPUs have not answered for {STUCK_S:g} s or more"]
@@ -244,6 +226,11 @@ class Health:
         self._checked: str | None = "" if check is None else None
         self._told: str | None = None
 
+    @property
+    def power_w(self) -> float | None:
+        """What the GPUs draw, W; None where not all of them say."""
+        return self._own.power_w
+
     def news(self) -> str | None:
         """Why this node is not fit for jobs, "" where it is; None where nothing has changed."""
         said = self._check.step() if self._check is not None else None
@@ -260,11 +247,10 @@ class Health:
         self._told = unhealthy
         return unhealthy
 
-    def close(self) -> bool:
-        """End what runs: whether the GPUs are asked nothing more."""
+    def close(self) -> None:
+        """End what runs."""
         if self._check is not None:
             self._check.close()
-        return self._own.close()
 
 
 def _in_kind(reason: str) -> str:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from rlsched.broker.private import make_private
+from rlsched.broker.access.private import make_private
 from rlsched.errors import InputError
 from rlsched_node import records
 

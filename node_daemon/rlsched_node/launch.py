@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,9 @@ from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
 from rlsched_node.cgroup import Cgroup
+from rlsched_node.devices import FOR_ALL, close_others
 from rlsched_node.gpu.device import GpuSet
+from rlsched_node.limits import Limits, hold
 from rlsched_node.shims import Shims, Spawned
 from rlsched_node.store import AttemptDir, LaunchRecord
 from rlsched_node.user import JobUser
@@ -40,6 +43,8 @@ INHERITED = frozenset(
     }
 )
 """What a job has of the daemon's environment: what it needs to find programs, files and GPUs."""
+PROCESS_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+"""As torch reads them: they count processes, and rlsched starts one a node."""
 INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
@@ -55,17 +60,19 @@ class LaunchError(RlschedError):
 
 
 class Terms(NamedTuple):
-    """What holds for every rank of a node.
+    """On which terms a rank starts, beside its order.
 
     Attributes:
         lease: The file of the node's lease.
         max_output_mib: What the output may take on disk; 0: whatever it likes.
         user: As whom the command runs; None: as the daemon's own user.
+        limits: What it may use.
     """
 
     lease: str = ""
     max_output_mib: int = 0
     user: JobUser | None = None
+    limits: Limits = Limits()
 
 
 def master_port(job: int, attempt: int) -> int:
@@ -113,14 +120,46 @@ def rank_environment(
         "RLSCHED_NUM_RANKS": str(launch.num_ranks),
         "RLSCHED_NODES": ",".join(launch.nodes),
         DIRECTORY_VARIABLE: directory,
-        "MASTER_ADDR": "127.0.0.1" if is_local else launch.nodes[0],
+        "MASTER_ADDR": launch.master or ("127.0.0.1" if is_local else launch.nodes[0]),
         "MASTER_PORT": str(master_port(launch.job, launch.attempt)),
-        "RANK": str(launch.rank),
-        "WORLD_SIZE": str(launch.num_ranks),
     }
+    if launch.launcher == "per-gpu":
+        gpus_of_ranks = launch.gpus_of_ranks or [len(launch.gpus)] * launch.num_ranks
+        env |= {
+            "WORLD_SIZE": str(sum(gpus_of_ranks)),
+            "LOCAL_WORLD_SIZE": str(len(launch.gpus)),
+            "GROUP_RANK": str(launch.rank),
+            "RLSCHED_FIRST_RANK": str(sum(gpus_of_ranks[: launch.rank])),
+        }
+    else:  # who starts the processes counts them
+        for name in PROCESS_VARIABLES:
+            env.pop(name, None)
     if launch.grace_s is not None:
         env["RLSCHED_GRACE_S"] = f"{launch.grace_s:g}"
     return env
+
+
+def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
+    """What a rank's shim runs: the command, or who starts it once for each GPU.
+
+    Args:
+        launch: What to start.
+        env: Its environment.
+    """
+    match launch.launcher:
+        case "torchrun":
+            return [
+                "torchrun",
+                f"--nnodes={launch.num_ranks}",
+                f"--nproc-per-node={len(launch.gpus)}",
+                f"--node-rank={launch.rank}",
+                f"--master-addr={env['MASTER_ADDR']}",
+                f"--master-port={env['MASTER_PORT']}",
+                *launch.command,
+            ]
+        case "per-gpu":
+            return [sys.executable, "-I", "-S", str(Path(__file__).with_name("per_gpu.py")), *launch.command]
+    return launch.command
 
 
 def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[[int], bool]) -> None:
@@ -134,6 +173,22 @@ def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[
         for process in gpus.foreign_processes(gpu, is_ours) or ():
             used = "" if process.used_mib is None else f" ({process.used_mib} MiB)"
             raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
+
+
+def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) -> None:
+    """See that as much memory is free on each GPU as the job asked for, whoever has the rest.
+
+    Raises:
+        LaunchError: less is.
+        GpuError: a GPU is lost.
+    """
+    for gpu in wanted if gpu_memory_mib else ():
+        total, used = gpus.memory_total_mib(gpu), gpus.memory_used_mib(gpu)
+        if total is not None and used is not None and total - used < gpu_memory_mib:
+            raise LaunchError(
+                f"GPU {gpu} has {total - used} of {total} MiB free, and the job asks for {gpu_memory_mib}",
+                is_for_now=True,
+            )
 
 
 def free_and_wanted_mib(directory: Path, min_free_mib: int | None) -> tuple[int, int]:
@@ -176,7 +231,7 @@ def start_rank(
         launch: What to start.
         directory: Where its records, its output and its own files go.
         env: Its environment.
-        terms: What holds for every rank of this node.
+        terms: On which terms.
         cgroup: Its control group, not there yet.
         shims: Starts the process.
 
@@ -184,16 +239,27 @@ def start_rank(
         LaunchError: this rank was started before, or the node cannot write or fork.
     """
     user = terms.user
+    group = cgroup if cgroup.path and cgroup.create() else Cgroup("")
+    if group.path and terms.limits.devices is not None:
+        try:
+            close_others(group.path, [*terms.limits.devices, *FOR_ALL])
+        except OSError as error:
+            group.remove()
+            raise LaunchError(f"cannot close the other GPUs to it: {error.strerror}") from error
     record = LaunchRecord(
         gpus=launch.gpus,
-        command=launch.command,
+        command=launch_command(launch, env),
         env=env,
         cwd=os.path.abspath(launch.cwd or (user.home if user else os.path.expanduser("~"))),
         time_limit_s=launch.time_limit_s,
         lease=terms.lease if launch.fenced else "",
         max_output_bytes=terms.max_output_mib << 20 or None,
-        cgroup=cgroup.path if cgroup.path and cgroup.create() else "",
+        cgroup=group.path,
         user=user,
+        limits=terms.limits,
+        setup=hold(group, terms.limits),
+        hears_limits=True,
+        workload=launch.workload,
     )
     try:
         directory.create(record)

@@ -9,6 +9,8 @@ import math
 import os
 import time
 
+from rlsched_node import records
+
 LOOK_S = 1.0
 """A shim with a lease looks at the clock so often: while a machine is suspended, sleeps do not end."""
 
@@ -31,8 +33,7 @@ def write_lease(path: str, until_s: float, grace_s: float, lost_after_s: float) 
 def read_lease(path: str) -> tuple[float, float, float] | None:
     """(until when, seconds since boot; grace_s; lost_after_s); None where there is none, or half of one."""
     try:
-        with open(path, encoding="ascii") as file:
-            first, second = file.readlines()
+        first, second = records.read(path).decode("ascii").splitlines()
         until_s, grace_s, lost_after_s = map(float, first.split())
     except (OSError, ValueError):
         return None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from rlsched.broker.keys import KeyPair
+from rlsched.broker.access.keys import KeyPair
 from rlsched.errors import WireError
-from rlsched.wire.dealer import connect_dealer
+from rlsched.wire.dealer import connect_dealer, connect_watched_dealer
 from rlsched.wire.messages import BrokerToNode, Heartbeat, LaterBroker, NodeMessage, SayHello, decode, encode
 from rlsched_node.steps import Connected, Disconnected, Event, Received
 
@@ -81,11 +81,12 @@ class BrokerLink:
 
     def _dial(self) -> None:
         self._dialled_s = self._elapsed()
-        self.socket = connect_dealer(self._context, self.address, self._pair, self._broker_public)
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED_HANDSHAKES
         if len(self._addresses) > 1:
             events |= zmq.EVENT_CONNECT_RETRIED
-        self.monitor = self.socket.get_monitor_socket(events)
+        self.socket, self.monitor = connect_watched_dealer(
+            self._context, self.address, self._pair, self._broker_public, events
+        )
 
     def _hang_up(self, linger_ms: int = 0) -> None:
         self.socket.disable_monitor()

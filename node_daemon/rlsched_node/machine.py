@@ -21,6 +21,7 @@ from rlsched.wire.messages import (
     Kill,
     Launch,
     Leaving,
+    LimitTime,
     Refused,
     SayHello,
     Welcome,
@@ -37,6 +38,7 @@ from rlsched_node.steps import (
     EndJobs,
     Event,
     Exited,
+    Limited,
     Note,
     Persist,
     Quit,
@@ -74,6 +76,8 @@ class NodeMachine:
         epoch: The highest broker epoch of it obeyed; orders of a lower one are ignored.
         is_connected: The connection stands.
         is_registered: The broker on this connection has answered our `Hello`.
+        tells_power: It takes what the GPUs draw with a heartbeat ...
+        tells_usage: ... and what ranks use.
         is_stopping: The node ends its jobs and takes no new ones.
         is_checked: Its health is known; before that it does not register.
     """
@@ -91,7 +95,7 @@ class NodeMachine:
         self.cluster = hello.cluster
         self.epoch = hello.epoch
         self.attempts = Attempts(hello.gpus, attempts)
-        self.is_registered = False
+        self.is_registered = self.tells_power = self.tells_usage = False
         self.is_connected = False
         self.is_stopping = False
         self.is_checked = is_checked
@@ -140,6 +144,8 @@ class NodeMachine:
                     )
                     self._tells_anew = True
                 yield from self.attempts.clocks_locked(event)
+            case Limited(key, limit_s):
+                yield from self.attempts.limited(key, limit_s)
             case Checked():
                 yield from self._checked(event.unhealthy, now_s)
             case Tick():
@@ -168,9 +174,9 @@ class NodeMachine:
                     yield renewed
             case SayHello():
                 yield from self._say_hello(now_s)
-            case Launch() | Kill() | HoldClock() if not self.is_registered:
+            case Launch() | Kill() | HoldClock() | LimitTime() if not self.is_registered:
                 yield Note("ignored an order that came before the broker's welcome")
-            case Launch() | Kill() | HoldClock():
+            case Launch() | Kill() | HoldClock() | LimitTime():
                 if message.epoch < self.epoch:
                     yield Note(f"ignored an order of epoch {message.epoch}; this node obeys {self.epoch}")
                     return
@@ -183,6 +189,8 @@ class NodeMachine:
                     yield from self.attempts.launch(key, message, is_stopping=self.is_stopping)
                 elif isinstance(message, HoldClock):
                     yield from self.attempts.hold_clock(key, max(message.sm_clock_mhz, 0))
+                elif isinstance(message, LimitTime):
+                    yield from self.attempts.limit_time(key, message.limit_s)
                 else:
                     yield from self.attempts.kill(key, message.grace_s, now_s)
             case EndedAck() if not self.is_registered:
@@ -236,7 +244,9 @@ class NodeMachine:
         yield from self._obey(welcome.epoch)
         self._heartbeat_s = min(max(welcome.heartbeat_s, _HEARTBEAT_RANGE_S[0]), _HEARTBEAT_RANGE_S[1])
         self._heartbeat_at_s = now_s + self._heartbeat_s
-        self.is_registered = True
+        self.is_registered, self.tells_power = True, welcome.hears_power
+        self.attempts.tells_limits = welcome.hears_limits
+        self.tells_usage = welcome.hears_usage
         self._refusal = ""
         yield self._lease.welcome(request, welcome.lost_after_s)
         yield Note(f"registered with the broker at epoch {self.epoch}")
@@ -245,7 +255,7 @@ class NodeMachine:
             if attempt.key[:2] in forget:
                 yield from self.attempts.forget(attempt, now_s)
             elif attempt.phase is Phase.RUNNING:
-                yield Send(attempt.launched())
+                yield Send(attempt.launched(tells_limit=welcome.hears_limits))
         yield from self._report_ends(now_s)
 
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:

@@ -68,8 +68,11 @@ def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
     """(a piece of output from `offset` on, where it begins, whether nothing follows it at this moment).
 
     It begins later where a hole is passed over, and is a line that says so where the file has become shorter.
+    A negative offset counts from the end.
     """
     size = os.fstat(fd).st_size
+    if offset < 0:
+        offset = max(size + offset, 0)
     if offset > size:
         return CUT, size - len(CUT), True
     start, end = offset, size
@@ -81,6 +84,33 @@ def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
             return b"", offset, True
     data = os.pread(fd, min(max_bytes, max(end - start, 0)), start)
     return data, start, start + len(data) >= size
+
+
+GPU_MEMORY_WORDS = (
+    b"CUDA out of memory",
+    b"HIP out of memory",
+    b"OutOfMemoryError",  # torch.OutOfMemoryError, torch.cuda.OutOfMemoryError, cupy's
+    b"CUDA_ERROR_OUT_OF_MEMORY",
+    b"cudaErrorMemoryAllocation",
+    b"CUBLAS_STATUS_ALLOC_FAILED",
+    b"RESOURCE_EXHAUSTED: Out of memory",  # XLA
+    b"OOM when allocating tensor",  # TensorFlow
+)
+"""What libraries print that got no memory of a GPU."""
+TAIL_BYTES = 1 << 16
+
+
+def tells_of_gpu_memory(path: str) -> bool:
+    """Whether the last 64 KiB of output say that a GPU had no memory left."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            tail = os.pread(fd, TAIL_BYTES, max(os.fstat(fd).st_size - TAIL_BYTES, 0))
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return any(words in tail for words in GPU_MEMORY_WORDS)
 
 
 def _down(num_bytes: int) -> int:

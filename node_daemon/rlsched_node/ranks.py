@@ -157,6 +157,17 @@ class Ranks:
             rank.directory.order_kill(grace_s, reason)
         self._signal(rank, signal.SIGTERM)
 
+    def limit(self, key: AttemptKey, limit_s: float) -> None:
+        """Let the shim go by another time limit, seconds from the rank's start, infinite for none.
+
+        Raises:
+            OSError: that cannot be written: the disk is full.
+        """
+        rank = self._ranks.get(key)
+        if rank is not None and rank.record is None:
+            rank.directory.order_limit(limit_s)
+            self._signal(rank, shim.LOOK_AT_LIMIT)
+
     def hard_kill(self, key: AttemptKey) -> None:
         """SIGKILL the shim and every process of the rank."""
         rank = self._ranks.get(key)

@@ -15,6 +15,22 @@ RESERVED_BYTES = 512
 """The size of an exit record on disk, reserved before the rank starts: a full disk must not lose an end."""
 
 
+def read(path: str) -> bytes:
+    """All of a small file. In a shim that was just forked `open` costs more than all else together.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while piece := os.read(fd, 1 << 16):
+            data += piece
+        return data
+    finally:
+        os.close(fd)
+
+
 def write(path: str, data: bytes, *, synced: bool = False) -> None:
     """Write a file in place, and where it is to outlive the machine, force it to disk."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -27,9 +43,31 @@ def write(path: str, data: bytes, *, synced: bool = False) -> None:
         os.close(fd)
 
 
+def write_existing(path: str, data: bytes) -> None:
+    """Write at once into a file that is there, such as one of the kernel's.
+
+    Raises:
+        OSError: it is not there, or does not take this.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
 def write_synced(path: str, data: bytes) -> None:
     """Write a file in place and force it to disk."""
     write(path, data, synced=True)
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file beside, and put it in the place of the one that is there."""
+    draft = f"{path}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft)
+    write(draft, data)
+    os.rename(draft, path)
 
 
 def reserve(path: str) -> None:

@@ -8,6 +8,7 @@ environment tells where it is:
 
     launch.json   in:  what to run, and on which terms: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
+    limit         in:  time_limit_s, in place of that of launch.json; read at the start and at SIGUSR1
     pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s, ran_s; written over `exit.tmp`, whose space was reserved
 
@@ -15,7 +16,9 @@ A daemon that is there hears the same on a pipe: a byte when the attempt is clai
 end. What it heard stands above the file, which a job of the same user could write.
 
 Exit codes: the command's own; 128 + n when signal n ended it; 124 when the time limit did; 127 when the
-command does not exist; 126 when it, or its working directory, cannot be used.
+command does not exist; 126 when it, or its working directory, cannot be used. A command that failed, and of
+whose group the kernel has ended processes for want of memory, ends with the reason `out_of_memory`; one whose
+last output tells that a GPU had none left, with `gpu_out_of_memory`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import ctypes
 import json
 import math
 import os
+import resource
 import signal
 import sys
 import time
@@ -32,15 +36,18 @@ from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from rlsched_node import records
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, read_lease, since_boot_s
-from rlsched_node.output import OutputBound
+from rlsched_node.output import OutputBound, tells_of_gpu_memory
 from rlsched_node.records import claim, exit_record, write_exit
 
 EXIT_TIME_LIMIT = 124
 EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 EXIT_KILLED = 143
+OUT_OF_MEMORY = "out_of_memory"
+GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 PIPE_FD = 3
 """Where a shim tells its daemon of its claim, and of the end."""
 RECORDS_FD = 4
@@ -48,7 +55,22 @@ RECORDS_FD = 4
 CLAIMED = b"."
 DEFAULT_GRACE_S = 5.0
 STRAGGLER_GRACE_S = 2.0
-SIGNALS = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+LOOK_AT_LIMIT = signal.SIGUSR1
+SIGNALS = {
+    *(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+    LOOK_AT_LIMIT,
+}
+_IGNORED = [
+    number
+    for number in signal.valid_signals()
+    if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler)
+]
+"""What a command is to have as if nobody had: Python ignores some, a shell's `&` and nohup others."""
+_set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
+_set_mask = getattr(signal.pthread_sigmask, "__wrapped__", signal.pthread_sigmask)
+"""Without looking up a name for each number that comes back: a new shim has little time."""
+_OOM_SCORE = "/proc/self/oom_score_adj"
+_libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -56,8 +78,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def boot_id() -> str:
     """The kernel's id of this boot; "" where the kernel does not say."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        return records.read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
     except OSError:
         return ""
 
@@ -65,8 +86,7 @@ def boot_id() -> str:
 def read_stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the third (the state) on; None where there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
+        return records.read(f"/proc/{pid}/stat").rpartition(b")")[2].decode("ascii").split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -86,8 +106,8 @@ def say(line: str) -> None:
 def prctl(option: int, value: int | bytes) -> bool:
     """prctl(2): whether it was done. Where it is not, a killed shim leaves processes behind."""
     try:
-        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
-    except (AttributeError, OSError):
+        return bool(_libc.prctl(option, value, 0, 0, 0) == 0)
+    except AttributeError:
         return False
 
 
@@ -98,10 +118,25 @@ def become_subreaper() -> bool:
 
 def give_up_oom_protection() -> None:
     """What keeps the kernel's OOM killer from daemon and shim is not for the job, which would inherit it."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
-        if int(file.read()) < 0:
-            file.seek(0)
-            file.write("0")
+    with contextlib.suppress(OSError, ValueError):
+        if int(records.read(_OOM_SCORE)) < 0:
+            records.write(_OOM_SCORE, b"0")
+
+
+def set_limits(setup: dict[str, Any]) -> None:
+    """What the command and all that it starts is held to: `Setup` in limits.py. What cannot be set is not."""
+    if setup.get("cpus"):
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, setup["cpus"])
+    for kind, name in ((resource.RLIMIT_DATA, "data_bytes"), (resource.RLIMIT_NPROC, "processes")):
+        if setup.get(name):
+            most = resource.getrlimit(kind)[1]
+            bound = setup[name] if most == resource.RLIM_INFINITY else min(setup[name], most)
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, (bound, bound))
+    if setup.get("oom_score_adj"):
+        with contextlib.suppress(OSError):
+            records.write_existing(_OOM_SCORE, str(setup["oom_score_adj"]).encode())
 
 
 def run_command(launch: dict[str, Any]) -> None:
@@ -110,6 +145,7 @@ def run_command(launch: dict[str, Any]) -> None:
     try:
         os.setpgid(0, 0)
         give_up_oom_protection()
+        set_limits(launch.get("setup") or {})
         user = launch.get("user")
         if user:
             if user.get("umask") is not None:
@@ -118,10 +154,9 @@ def run_command(launch: dict[str, Any]) -> None:
             os.setgid(user["gid"])
             os.setuid(user["uid"])
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in signal.valid_signals():  # Python ignores some, a shell's `&` and nohup others
-            if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
-                signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for number in _IGNORED:
+            _set_handler(number, signal.SIG_DFL)
+        _set_mask(signal.SIG_SETMASK, ())
         command, env = launch["command"], launch["env"]
         try:
             os.chdir(launch["cwd"])
@@ -129,7 +164,7 @@ def run_command(launch: dict[str, Any]) -> None:
             say(f"cannot enter the working directory {launch['cwd']}: {error.strerror}")
             os._exit(code)
         try:
-            os.execvpe(command[0], command, env)
+            _execute(command, env)
         except (FileNotFoundError, NotADirectoryError):
             code = EXIT_NOT_FOUND
             say(f"{command[0]}: command not found")
@@ -141,15 +176,36 @@ def run_command(launch: dict[str, Any]) -> None:
         os._exit(code)
 
 
+def _execute(command: list[str], env: dict[str, str]) -> None:
+    """`os.execvpe`, which would look for warnings first.
+
+    Raises:
+        OSError: the command cannot be executed; as the first directory of PATH that has it says.
+    """
+    name = command[0]
+    if "/" in name:
+        os.execve(name, command, env)
+    found: OSError | None = None
+    for directory in env.get("PATH", os.defpath).split(os.pathsep):
+        try:
+            os.execve(os.path.join(directory, name), command, env)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except OSError as error:
+            found = found or error
+    raise found or missing
+
+
 class Rank:
     """The command's process group, and everything that its processes left to this subreaper."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
         self.reason = ""
         self.kill_at_s = math.inf
-        limit_s = launch["time_limit_s"]
-        self.limit_at_s = math.inf if limit_s is None else time.monotonic() + limit_s
-        self.limit_s = limit_s
+        self.began_s = time.monotonic()
+        self.limit_s = self.limit_at_s = math.inf
+        self.set_limit(launch["time_limit_s"])
+        self.read_limit()
         self.fence = Fence(launch.get("lease", ""))
         self.output = OutputBound("output.log", launch.get("max_output_bytes"))
         self.cgroup = Cgroup(launch.get("cgroup", ""))
@@ -213,7 +269,9 @@ class Rank:
         """Wait for the next signal or deadline, and act on it."""
         until_s = min(self.limit_at_s, self.kill_at_s, self.output.look_at_s) - time.monotonic()
         info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), self.fence.look_s))
-        if info is not None and info.si_signo != signal.SIGCHLD:
+        if info is not None and info.si_signo == LOOK_AT_LIMIT:
+            self.read_limit()
+        elif info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
         grace_s = self.fence.closed_grace_s()
@@ -231,11 +289,24 @@ class Rank:
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
 
+    def set_limit(self, limit_s: float | None) -> None:
+        """It may run for so long from its start, None: for ever. One that is being ended has no limit."""
+        if not self.reason:
+            self.limit_s = math.inf if limit_s is None else limit_s
+            self.limit_at_s = self.began_s + self.limit_s
+
+    def read_limit(self) -> None:
+        """Go by the limit that the daemon has left last, if any."""
+        try:
+            limit_s = json.loads(records.read("limit"))["time_limit_s"]
+            self.set_limit(None if limit_s is None else float(limit_s))
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+
     def read_kill(self) -> dict[str, Any]:
         """What the daemon asks for; empty when the signal came from somebody else."""
         try:
-            with open("kill", encoding="utf-8") as file:
-                order = json.load(file)
+            order = json.loads(records.read("kill"))
         except (OSError, ValueError):
             return {}
         return order if isinstance(order, dict) else {}
@@ -259,6 +330,11 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
         rank.step()
     exit_code = EXIT_TIME_LIMIT if rank.reason == "time_limit" else rank.exit_code
     reason = rank.reason
+    if exit_code and not reason and rank.cgroup.oom_kills():
+        reason = OUT_OF_MEMORY
+        say("the kernel ended a process of this job for want of memory (`rlsched submit --mem`)")
+    elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory("output.log"):
+        reason = GPU_OUT_OF_MEMORY
     if left:
         rank.end_rest()
     give_up_s = rank.kill_at_s + 5.0
@@ -280,8 +356,7 @@ def main(records_fd: int) -> int:
     os.close(records_fd)
     mine = os.getpid()
     try:
-        with open("launch.json", encoding="utf-8") as file:
-            launch = json.load(file)
+        launch = json.loads(records.read("launch.json"))
         if not claim(".", {"pid": mine, "start_ticks": start_ticks(mine), "boot_id": boot_id()}):
             return 0
     except FileNotFoundError:  # a later daemon has dropped the attempt: it may start again as another
@@ -301,7 +376,7 @@ def main(records_fd: int) -> int:
 
 def begin() -> int:
     """What a new process starts with, its descriptors in their places."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    _set_mask(signal.SIG_BLOCK, SIGNALS)
     os.closerange(RECORDS_FD + 1, 1 << 16)  # what the daemon's own parent may have left open
     os.set_inheritable(PIPE_FD, False)
     return main(RECORDS_FD)

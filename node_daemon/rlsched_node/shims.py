@@ -81,6 +81,7 @@ class Shims:
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), shim.PIPE_FD),
                 ],
                 setsid=True,
+                setsigmask=shim.SIGNALS,
             )
         self._control = ours
 

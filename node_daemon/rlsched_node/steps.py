@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlsched.wire.messages import BrokerToNode, Launch, NodeMessage
+from rlsched.wire.messages import BrokerToNode, Launch, NodeMessage, RankUsage
 from rlsched_node.attempt import AttemptKey
 
 # ---- events -----------------------------------------------------------------------------------------
@@ -59,6 +59,8 @@ class Exited:
     """Unix seconds; None where nobody saw it end."""
     ran_s: float | None = None
     """How long it ran, seconds; likewise."""
+    usage: RankUsage | None = None
+    """None where nobody measured it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,14 @@ class ClocksLocked:
     note: str = ""
     never: bool = False
     """No order to this node will do better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limited:
+    """The shim of a rank has been told of another time limit."""
+
+    key: AttemptKey
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,7 @@ Event = (
     | StartFailed
     | Exited
     | ClocksLocked
+    | Limited
     | Checked
     | Tick
     | Stopping
@@ -154,6 +165,14 @@ class HoldClocks:
     key: AttemptKey
     gpus: tuple[int, ...]
     mhz: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRank:
+    """The rank goes by another time limit, seconds from its start, infinite for none. See `Limited`."""
+
+    key: AttemptKey
+    limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +251,7 @@ Effect = (
     | RenewLease
     | StartRank
     | HoldClocks
+    | LimitRank
     | ResetClocks
     | EndRank
     | HardKill

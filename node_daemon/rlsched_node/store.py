@@ -20,15 +20,27 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rlsched.broker.private import make_private
+from rlsched.broker.access.private import make_private
 from rlsched_node import records, shim
 from rlsched_node.attempt import VANISHED, AttemptKey
+from rlsched_node.limits import Limits, Setup
 from rlsched_node.output import read_piece
 from rlsched_node.removal import remove_tree
 from rlsched_node.user import JobUser
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
-REASONS = frozenset({"", "killed", "time_limit", "node_stopped", "fenced", VANISHED})
+REASONS = frozenset(
+    {
+        "",
+        "killed",
+        "time_limit",
+        "node_stopped",
+        "fenced",
+        shim.OUT_OF_MEMORY,
+        shim.GPU_OUT_OF_MEMORY,
+        VANISHED,
+    }
+)
 """What the record of an end may say; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
 MAX_TURNS = 1000
@@ -100,6 +112,12 @@ class KillOrder(msgspec.Struct, frozen=True):
     reason: str
 
 
+class LimitOrder(msgspec.Struct, frozen=True):
+    """Another time limit, seconds from the rank's start; None: none."""
+
+    time_limit_s: float | None
+
+
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What the shim runs.
 
@@ -109,6 +127,10 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         max_output_bytes: What its output may take on disk; None: whatever it likes.
         cgroup: The directory of its control group; "" where it has none.
         user: As whom the command runs; None: as the daemon's own user.
+        limits: What it may use; absent in records of daemons before this.
+        setup: What of that its processes are held to themselves.
+        hears_limits: Its shim looks for another time limit when it is told to; those of older daemons do not.
+        workload: A name of the catalogue; "" where nobody gave one.
     """
 
     gpus: list[int]
@@ -120,6 +142,10 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_output_bytes: int | None = None
     cgroup: str = ""
     user: JobUser | None = None
+    limits: Limits = Limits()
+    setup: Setup = Setup()
+    hears_limits: bool = False
+    workload: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +172,9 @@ class AttemptDir:
         """
         self._make(self.path)
         try:
-            records.write(str(self.path / "launch.json"), msgspec.json.encode(launch))
-            records.reserve(str(self.path / "exit.tmp"))
-            records.write(str(self.path / "output.log"), b"")
+            records.write(self._file("launch.json"), msgspec.json.encode(launch))
+            records.reserve(self._file("exit.tmp"))
+            records.write(self._file("output.log"), b"")
             self._make_for_job(launch.user)
         except OSError:
             self.remove()
@@ -167,15 +193,18 @@ class AttemptDir:
 
     @staticmethod
     def _make(path: Path) -> None:
-        make_private(path.parent)
-        path.mkdir(mode=0o700)
+        try:
+            os.mkdir(path, 0o700)
+        except FileNotFoundError:
+            make_private(path.parent)
+            os.mkdir(path, 0o700)
 
     def _make_for_job(self, user: JobUser | None) -> None:
         """What stands there without a record is what an earlier job left, or made."""
         remove_tree(self.job_path)
         self._make(self.job_path)
         with contextlib.suppress(OSError):  # not every file system has links
-            os.link(self.path / "output.log", self.job_path / "output.log")
+            os.link(self._file("output.log"), f"{self.job_path}/output.log")
         if user is not None:
             for path in (self.path / "output.log", self.job_path):
                 os.chown(path, user.uid, user.gid)
@@ -199,17 +228,24 @@ class AttemptDir:
     def exit(self) -> ExitRecord | None:
         """How it ended; None while it runs, when it vanished, and where no shim can have written it."""
         record = self._read("exit", ExitRecord)
-        launch = self.launch()
-        has_limit = launch is None or launch.time_limit_s is not None
-        told = "node_stopped" if launch is None or self.is_of_earlier_boot else self.told_to_end()
-        damage = record.damage(has_limit=has_limit, told=told) if record is not None else ""
+        if record is None:
+            return None
+        has_limit, told = True, ""
+        if record.reason in ("time_limit", "node_stopped"):
+            launch = self.launch()
+            has_limit = launch is None or launch.time_limit_s is not None or self.limit_ordered() is not None
+            told = "node_stopped" if launch is None or self.is_of_earlier_boot else self.told_to_end()
+        damage = record.damage(has_limit=has_limit, told=told)
         if damage:
             _log.warning("%s: not an exit record: %s", self.path / "exit", damage)
         return None if damage else record
 
+    def _file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
     def _read(self, name: str, kind: type[_Record]) -> _Record | None:
         try:
-            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+            return msgspec.json.decode(records.read(self._file(name)), type=kind)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError, ValueError) as error:
@@ -236,16 +272,48 @@ class AttemptDir:
         draft.write_bytes(msgspec.json.encode(KillOrder(grace_s, reason)))
         draft.rename(self.path / "kill")
 
+    def order_limit(self, limit_s: float) -> None:
+        """Leave another time limit for the shim, seconds from its start, infinite for none."""
+        draft = self._file("limit.tmp")
+        records.write(draft, msgspec.json.encode(LimitOrder(None if limit_s == math.inf else limit_s)))
+        os.rename(draft, self._file("limit"))
+
+    def limit_ordered(self) -> float | None:
+        """The last such limit; None where none came."""
+        order = self._read("limit", LimitOrder)
+        if order is None:
+            return None
+        return math.inf if order.time_limit_s is None else order.time_limit_s
+
     def told_to_end(self) -> str:
         """The reason of the order to end it; "" where none came."""
         order = self._read("kill", KillOrder)
         return order.reason if order is not None else ""
 
+    def keep_usage(self, data: bytes) -> None:
+        """What it has used up to now, for the next daemon.
+
+        Raises:
+            OSError: the disk is full, or the directory gone.
+        """
+        records.write_whole(self._file("usage"), data)
+
+    def usage(self) -> bytes | None:
+        """What was kept last; None where nothing was."""
+        with contextlib.suppress(OSError):
+            return records.read(self._file("usage"))
+        return None
+
     def acknowledge(self) -> None:
         """The broker has the end in its journal: keep the exit record and the output alone."""
-        (self.path / "acknowledged").touch()
-        for name in ("launch.json", "pid", "kill", "exit.tmp"):
-            (self.path / name).unlink(missing_ok=True)
+        try:
+            os.utime(self._file("pid"), follow_symlinks=False)  # from now on it is kept for a while
+            os.rename(self._file("pid"), self._file("acknowledged"))
+        except FileNotFoundError:
+            (self.path / "acknowledged").touch()
+        for name in ("launch.json", "kill", "limit", "exit.tmp", "usage"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._file(name))
 
     @property
     def is_acknowledged(self) -> bool:
@@ -268,10 +336,10 @@ class AttemptDir:
     def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
         """(a piece of the output, where it begins, whether nothing follows it): see `read_piece`."""
         try:
-            fd = os.open(self.path / "output.log", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            fd = os.open(self._file("output.log"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
-            is_gone = os.path.lexists(self.path) and offset == 0
-            return OUTPUT_GONE if is_gone else b"", offset, True
+            is_gone = os.path.lexists(self.path) and offset <= 0
+            return OUTPUT_GONE if is_gone else b"", max(offset, 0), True
         try:
             return read_piece(fd, offset, max_bytes)
         except OSError:  # a job of the earlier layout has put something else there
@@ -304,7 +372,7 @@ class AttemptStore:
 
     def at(self, key: AttemptKey) -> AttemptDir:
         """The directories of an attempt, there or not."""
-        name = Path(key.cluster, str(key))
+        name = f"{key.cluster}/{key}"
         return AttemptDir(self.records / name, self.attempts / name)
 
     def scan(self) -> dict[AttemptKey, AttemptDir]:

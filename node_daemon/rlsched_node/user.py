@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rlsched.errors import InputError, RlschedError
+from rlsched_node.accounts import Accounts
 
 FIRST_UID = 1000
 """Accounts below are the system's, and run jobs only where `--users` names them."""
@@ -61,7 +62,7 @@ class JobUsers:
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self._allow_root, self._accounts = allow_root, dict(accounts or {})
-        self._as_owner = as_owner
+        self._as_owner, self._directory = as_owner, Accounts()
         if as_owner and run_as is not None:
             raise InputError("--run-as and --run-as-owner: give one of them")
         if accounts is not None and not as_owner:
@@ -78,6 +79,7 @@ class JobUsers:
 
         Raises:
             OwnerError: the person has no account here, or one that may not run jobs.
+            AccountsAwayError: the machine does not say now who that is.
         """
         if not self._as_owner:
             return self._all
@@ -87,7 +89,7 @@ class JobUsers:
         if "\0" in name:
             raise OwnerError("its owner's name holds a NUL character")
         try:
-            user = _account(name)
+            user = _user(self._directory.of(name))
         except KeyError:
             raise OwnerError(
                 f"{person} has no account on this node: there is no user {name!r}; make one, or map {person} "
@@ -161,7 +163,7 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
     user = None
     if run_as is not None:
         try:
-            user = _account(run_as)
+            user = _user(pwd.getpwnam(run_as))
         except KeyError:
             raise InputError(
                 f"--run-as: there is no user {run_as!r} on this machine; give one that is"
@@ -206,11 +208,5 @@ def _my_name() -> str:
         return f"uid {os.geteuid()}"
 
 
-def _account(name: str) -> JobUser:
-    """An account.
-
-    Raises:
-        KeyError: there is none of this name.
-    """
-    found = pwd.getpwnam(name)
+def _user(found: pwd.struct_passwd) -> JobUser:
     return JobUser(found.pw_name, found.pw_uid, found.pw_gid, found.pw_dir, found.pw_shell)

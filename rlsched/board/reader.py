@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rlsched.errors import InputError
+
+_HEAD_BYTES: Final = 12
+"""Of a record: its length, and the checksum of that; the record follows, and ..."""
+_CHECK_BYTES: Final = 4
+"""... its own checksum."""
 
 
 @dataclass
@@ -16,18 +23,20 @@ class RunEvents:
         scalars: (step, value) pairs by tag.
         texts: (step, text) pairs by tag.
         histograms: Steps by tag.
+        damaged: Lines for people, one for each file of which a part cannot be read.
     """
 
     scalars: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     texts: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     histograms: dict[str, list[int]] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
 
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
     """Every run under `logdir` by its path below it, `.` for the folder itself.
 
     Reads what rlsched, Stable-Baselines3 and torch write. Checksums are verified in Python, so a large
-    file takes a while (about 4 MB/s).
+    file takes a while (about 4 MB/s). Of a damaged file what comes before the damage is read.
 
     Raises:
         InputError: no such folder, no event file in it, or tensorboard is not installed.
@@ -53,7 +62,9 @@ def _read_file(path: Path, run: RunEvents) -> None:
             "reading event files needs tensorboard, which is not installed; install rlsched[board]"
         ) from error
     plugin_of: dict[str, str] = {}  # metadata stands in a tag's first value only
+    read, (whole, is_cut) = 0, _framed(path)
     for event in EventFileLoader(str(path)).Load():
+        read += 1
         for value in event.summary.value if event.HasField("summary") else ():
             plugin_of.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
             plugin = plugin_of[value.tag]
@@ -65,3 +76,20 @@ def _read_file(path: Path, run: RunEvents) -> None:
                 run.texts.setdefault(value.tag, []).append((event.step, text))
             elif plugin == "histograms":
                 run.histograms.setdefault(value.tag, []).append(event.step)
+    if read < whole or is_cut:
+        run.damaged.append(
+            f"{path}: damaged after {read:,} records; these are shown, the rest cannot be read"
+        )
+
+
+def _framed(path: Path) -> tuple[int, bool]:
+    """How many whole records lie one behind the other in a file, and whether bytes are left behind them."""
+    size, at, whole = path.stat().st_size, 0, 0
+    with path.open("rb") as file:
+        while at + _HEAD_BYTES <= size:
+            file.seek(at)
+            (length,) = struct.unpack("<Q", file.read(8))
+            if at + _HEAD_BYTES + length + _CHECK_BYTES > size:
+                break
+            at, whole = at + _HEAD_BYTES + length + _CHECK_BYTES, whole + 1
+    return whole, at < size

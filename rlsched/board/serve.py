@@ -17,7 +17,7 @@ def serve(logdir: str | Path, *, host: str = "localhost", port: int = 6006) -> N
         InputError: no such folder, the port is taken, or tensorboard is not installed.
     """
     if not Path(logdir).is_dir():
-        raise InputError(f"{logdir}: expected a folder of TensorBoard event files, found none there")
+        raise InputError(f"{logdir}: expected a folder with stores of decisions or event files, found none")
     try:
         from tensorboard import program
     except ImportError as error:

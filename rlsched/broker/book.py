@@ -3,143 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
-from rlsched.broker.accounts import Accounts
-from rlsched.broker.clocks import Clocks, workload_number
-from rlsched.broker.eligibility import Eligibility
-from rlsched.broker.ended import job_of
-from rlsched.broker.ended_table import EndedTable
-from rlsched.broker.entries import (
+from rlsched.broker.compaction import base_book
+from rlsched.broker.compaction.base import read_base
+from rlsched.broker.jobs.arrays import NO_SEQ
+from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.jobs.jobs import Attempt, Job, Rank
+from rlsched.broker.jobs.updates import change_ledger, updated
+from rlsched.broker.journal.entries import (
     AttemptEnding,
     AttemptOver,
+    BasePart,
     BrokerStarted,
     Decided,
     EligibilityReviewed,
     Entry,
+    GpusHeld,
     JobCancelled,
+    JobHeld,
     JobsRanked,
     JobSubmitted,
+    JobUpdated,
     MemberSet,
-    NodeAway,
-    NodeDown,
-    NodeDrained,
+    NodeEntry,
     NodeHealth,
-    NodeRemoved,
-    NodeResumed,
-    NodeUp,
     NumbersTaken,
     QuotaSet,
     RankClocked,
     RankEnded,
     RankLaunched,
     Restored,
+    TasksCancelled,
+    TasksHeld,
+    TaskSubmitted,
 )
-from rlsched.broker.fair_share import Usage
-from rlsched.broker.jobs import Attempt, Job, Rank
-from rlsched.broker.nodes import Node, change_node
-from rlsched.broker.numbers import NumberOfSeq, Numbers
-from rlsched.broker.predictions import Predictions
-from rlsched.broker.priorities import Priorities
-from rlsched.broker.quotas import Quotas, owner_of
-from rlsched.broker.rows import Row
-from rlsched.broker.seats import PREEMPTED, Seats
-from rlsched.cluster.state import ClusterState
+from rlsched.broker.journal.rows import Row
+from rlsched.broker.known import Known
+from rlsched.broker.learning.learning import learn
+from rlsched.broker.nodes.nodes import change_node
+from rlsched.broker.nodes.seats import PREEMPTED
+from rlsched.broker.users.quotas import owner_of
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
-from rlsched.decide.order.keys import Order
-from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.errors import JournalError, RlschedError
 
 
-class Book:
-    """Everything that the broker knows, made by applying entries in order.
+def _was_decided(entry: Entry) -> bool:
+    """By a scheduler; an engine that places jobs itself asks none."""
+    return isinstance(entry, Decided) and entry.source != "engine"
 
-    Args:
-        predictions: Told of every submission, start and end, in order.
-        order: What the queue goes by.
-        half_life_s: Half of what a user has used is forgotten after so long; infinite: nothing is.
 
-    Attributes:
-        cluster: What the scheduler sees.
-        jobs: By number: those that are not over, and some of those that are (`forget`). See `job`.
-        ended_jobs: (when, number) of those of `jobs` that are over, in order.
-        numbers: Those of all jobs, ascending.
-        table: The journal's table of jobs that are over; None: all of them are in `jobs`.
-        job_of_seq: Live jobs, by their number in `cluster`.
-        number_of_seq: Job number of every job that has been in `cluster`.
-        tokens: Submission token -> job number, of `jobs`. See `job_of_token`.
-        nodes: By name, in order of registration.
-        epoch: Of the last broker that took the journal up, 0 before the first.
-        last_number: The highest job number that has been given, here or before a backup was restored.
-        last_attempt: Attempts that begin have higher numbers.
-        highest_attempt: The highest number of any attempt of any job.
-        restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
-        taken_over: That was a standby's copy, and no backup.
-        identity: `BrokerStarted.cluster`.
-        order: What the queue goes by.
-        now_s: Time of the last entry, Unix seconds.
-        asked_for_s: Partition -> when its last *wait* asked to be asked again, Unix seconds.
-        decisions: Decisions by source.
-        contested: Those in which more than one row was legal, by source.
-        interventions: Decisions of the guard by its reason: the word before the colon.
-        outcomes: Jobs that are over, by state.
-        seats: Which preempted jobs have not left their GPUs yet.
-        clocks: Whether SM clocks are chosen.
-        over: Told of each job that is over, at that very fact.
-        priorities: Levels and weights of live jobs.
-        usage: What users have used.
-        eligibility: Which waiting jobs are kept out of the queue, and why.
-        quotas: Limits of users, accounts and VCs, and what they have.
-        accounts: Who may charge jobs to what.
-        health_failures: How often a node's own checks began to fail.
-        ran_on: By person: the nodes that have started a job of theirs, a bit for each node's number.
-    """
-
-    def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
-        self.cluster = ClusterState.empty(OrderedQueue(order))
-        self.cluster.stops_take_time = True
-        self.predictions = predictions
-        self.jobs: dict[int, Job] = {}
-        self.ended_jobs: deque[tuple[float, int]] = deque()
-        self.numbers = Numbers()
-        self.table: EndedTable | None = None
-        self.job_of_seq: dict[int, Job] = {}
-        self.number_of_seq = NumberOfSeq()
-        self.tokens: dict[str, int] = {}
-        self.nodes: dict[str, Node] = {}
-        self.epoch = 0
-        self.last_number = 0
-        self.last_attempt = self.highest_attempt = 0
-        self.restored_s: float | None = None
-        self.taken_over = False
-        self.identity = ""
-        self.order = order
-        self.now_s = 0.0
-        self.decisions: dict[str, int] = {}
-        self.contested: dict[str, int] = {}
-        self.interventions: dict[str, int] = {}
-        self.outcomes: dict[str, int] = {}
-        self.asked_for_s: dict[str, float] = {}
-        self.seats = Seats()
-        self.clocks = Clocks(self.cluster)
-        self.over: Callable[[Job], object] = _nobody
-        self.priorities = Priorities(self.cluster)
-        self.usage = Usage(half_life_s)
-        self.eligibility = Eligibility(self.cluster)
-        self.quotas = Quotas(self.eligibility)
-        self.accounts = Accounts()
-        self.health_failures = 0
-        self.ran_on: dict[str, int] = {}
-        self._can_run: dict[tuple[str, int], bool] = {}
-
-    def tell_nobody(self) -> None:
-        """From now on nobody is told of jobs that are over."""
-        self.over = _nobody
+class Book(Known):
+    """What the broker knows, made by applying entries in order."""
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
         """Apply a journal.
@@ -166,9 +85,11 @@ class Book:
         Raises:
             JournalError: as `replay`; the book is of no further use.
         """
+        if scheduler is not None:
+            self.policy_id = scheduler.policy_id
         for row in rows:
             try:
-                if scheduler is not None and (row.now_s > self.now_s or isinstance(row.entry, Decided)):
+                if scheduler is not None and (row.now_s > self.now_s or _was_decided(row.entry)):
                     scheduler.begin_instant(self.cluster, self.now_s)
                 self.apply(row.entry, row.now_s)
             except (RlschedError, KeyError, IndexError, AttributeError) as error:
@@ -189,27 +110,43 @@ class Book:
         match entry:
             case BrokerStarted():
                 self.epoch, self.identity = entry.epoch, entry.cluster
-                self.clocks.weigh(entry.speed_energy)
+                self.models.weigh(entry.speed_energy)
+                self.models.share(entry.shares)
             case Restored():
                 self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
                 self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
+            case BasePart():
+                self._base.append(entry)
+                if entry.part == entry.parts:
+                    base_book.take_up(self, read_base(self._base), self.policy_id)
+                    self._base = []
             case NumbersTaken():
                 self.last_number = max(self.last_number, entry.last)
-            case (
-                NodeUp()
-                | NodeAway()
-                | NodeDown()
-                | NodeDrained()
-                | NodeResumed()
-                | NodeHealth()
-                | NodeRemoved()
-            ):
-                if isinstance(entry, NodeHealth) and entry.unhealthy:
-                    self.health_failures += not self.nodes[entry.name].unhealthy
-                change_node(self.nodes, self.cluster, self.clocks, entry)
+            case node_entry if isinstance(node_entry, NodeEntry):
+                if isinstance(node_entry, NodeHealth) and node_entry.unhealthy:
+                    self.health_failures += not self.nodes[node_entry.name].unhealthy
+                change_node(self.nodes, self.cluster, self.models, node_entry)
                 self._can_run.clear()
+            case GpusHeld():
+                self.held.set(entry, self.nodes[entry.name], now_s)
+            case JobSubmitted() if entry.tasks:
+                self.arrays.submitted(entry, now_s)
+                self.last_number = max(self.last_number, entry.job)
             case JobSubmitted():
                 self._submitted(entry, now_s)
+            case TaskSubmitted():
+                self._submitted(self.arrays.live[entry.array].task(entry), now_s)
+            case JobHeld():
+                job = self.jobs.get(entry.job)
+                self.gates.held(NO_SEQ if job is None else job.seq, entry, now_s)
+            case TasksHeld():
+                self.arrays.held(entry)
+            case TasksCancelled():
+                self.arrays.cancelled(entry, now_s)
+            case JobUpdated():
+                self._updated(entry, now_s)
+            case JobCancelled(job=number) if number in self.arrays.live:
+                self.arrays.stop(number, entry.reason, now_s)
             case JobCancelled():
                 job = self.jobs[entry.job]
                 self.cluster.remove_waiting(job.seq)
@@ -239,77 +176,7 @@ class Book:
                 self.accounts.set(entry)
             case EligibilityReviewed():
                 self.quotas.review(now_s)
-
-    def can_ever_run(self, vc: str, num_gpus: int) -> bool:
-        """Whether a gang would fit the idle cluster, with every node that has registered up."""
-        known = self._can_run.get((vc, num_gpus))
-        if known is None:
-            known = self._can_run[vc, num_gpus] = self.cluster.can_ever_run(vc, num_gpus)
-        return known
-
-    @property
-    def ended(self) -> int:
-        """Jobs that are over."""
-        return sum(self.outcomes.values())
-
-    def fenced_jobs(self, node: Node) -> list[Job]:
-        """Jobs with a rank on a node that are not to wait for it, by number."""
-        jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
-        return [job for job in jobs if job.spec.on_lost != "wait"]
-
-    def gave(self, job: int, attempt: int) -> bool:
-        """Whether this journal has begun such an attempt, or a later one of its job."""
-        known = self.job(job)
-        return known is not None and known.attempt is not None and attempt <= known.attempt.number
-
-    def job(self, number: int) -> Job | None:
-        """A job, also one that has been forgotten; None: there is none.
-
-        Raises:
-            JournalError: its row is damaged.
-        """
-        job = self.jobs.get(number)
-        if job is not None or self.table is None or number not in self.numbers:
-            return job
-        row = self.table.row(number)
-        return None if row is None else job_of(row)
-
-    def job_of_token(self, token: str) -> Job | None:
-        """The job that was submitted with this token; None: there is none.
-
-        Raises:
-            JournalError: its row is damaged.
-        """
-        number = self.tokens.get(token)
-        if number is not None:
-            return self.jobs[number]
-        if self.table is None or len(self.numbers) == len(self.jobs):
-            return None
-        row = self.table.row_of_token(token)
-        return None if row is None else job_of(row)
-
-    def knows_token(self, token: str) -> bool:
-        """Whether a job was submitted with this token; not where its row is damaged."""
-        try:
-            return self.job_of_token(token) is not None
-        except JournalError:
-            return False
-
-    def forget(self, now_s: float, keep_s: float, most: int) -> None:
-        """Let jobs that are over leave the memory; the journal's table has them.
-
-        Args:
-            now_s: Unix seconds; those of this instant stay, as they may not be in the journal yet.
-            keep_s: Those that have been over for longer leave ...
-            most: ... and the first of the others, until there are so many.
-        """
-        while self.ended_jobs and self.ended_jobs[0][0] < now_s:
-            over_s, number = self.ended_jobs[0]
-            if now_s - over_s <= keep_s and len(self.ended_jobs) <= most:
-                return
-            self.ended_jobs.popleft()
-            job = self.jobs.pop(number)
-            self.tokens.pop(job.spec.token, None)
+                self.gates.review(now_s)
 
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
@@ -328,28 +195,41 @@ class Book:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
             level, ln_weight = self.priorities.of(entry)
             job.seq = self.cluster.add_job(
-                num_gpus=entry.num_gpus,
+                demand=demand_of(entry),
                 vc=entry.vc,
                 submit_s=now_s,
                 predicted_s=entry.predicted_s,
                 spread=entry.spread,
                 time_limit_s=limit_s,
                 preemptible=entry.preemptible,
-                workload=workload_number(entry.workload),
+                workload=runs_as(entry),
                 energy_weight=entry.speed_energy,
+                **sharing_of(entry),
                 level=level,
                 ln_weight=ln_weight,
             )
-            self.clocks.came(job.number, entry.speed_energy)
+            self.models.came(job.number, entry.speed_energy)
             self.priorities.came(entry, job.seq)
             self.job_of_seq[job.seq] = job
             self.number_of_seq.add(job.seq, job.number)
             self.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, now_s)
+            self.gates.submitted(job.seq, entry, now_s)
+            self.arrays.came(entry)
         self.jobs[job.number] = job
         self.numbers.append(job.number)
         self.last_number = max(self.last_number, job.number)
         self.tokens[entry.token] = job.number
         self.predictions.submitted(entry, now_s)
+
+    def _updated(self, entry: JobUpdated, now_s: float) -> None:
+        job = self.jobs.get(entry.job)
+        if job is None:
+            self.arrays.update(entry)
+        else:
+            job.spec = updated(job.spec, entry)
+        seq = NO_SEQ if job is None else job.seq
+        spec = None if job is None else job.spec
+        change_ledger(self.cluster, self.priorities, self.gates, seq, spec, entry, now_s)
 
     def _decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
         if not already_decided:
@@ -369,7 +249,10 @@ class Book:
             case Preempt(seq=seq, moved_for=other):
                 job = self.job_of_seq[seq]
                 assert job.attempt is not None
-                self.seats.preempted(job, job.attempt, entry.number, self.number_of_seq.get(other))
+                self._shares_no_more(job.attempt, now_s)
+                taker = self.job_of_seq.get(other)
+                moved_for = None if taker is None else taker.called
+                self.seats.preempted(job, job.attempt, entry.number, moved_for)
             case Wait(until_s=None):
                 self.asked_for_s.pop(entry.partition, None)
             case Wait(until_s=float() as until_s):
@@ -382,7 +265,11 @@ class Book:
         self.highest_attempt = max(self.highest_attempt, earlier + 1)
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
+        job.attempt.cpu_milli_each = start.cpu_milli_each
         job.state, job.reason = "launching", ""
+        self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)
+        self.gates.started(job.number, now_s)
+        self.arrays.started(job.spec, now_s)
         job.attempts += 1
         if job.first_start_s is None:
             job.first_start_s = now_s
@@ -390,6 +277,29 @@ class Book:
             self.nodes[rank.node].live_jobs.add(job.number)
         if self.seats.take(job, job.attempt):
             self._seated(job, job.attempt, now_s)
+
+    def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
+        """The GPUs of these jobs have another number of tenants from now on."""
+        for seq in seqs:
+            attempt = self.job_of_seq[seq].active
+            if attempt is not None:
+                attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
+
+    def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt has lost its GPUs in the ledger; those who shared them have more of them."""
+        if attempt.tenants > 1:
+            attempt.shares_with(1, now_s)
+            held = [(rank.node, rank.gpus) for rank in attempt.ranks]
+            self._share_anew(
+                (
+                    other.seq
+                    for other in self.job_of_seq.values()
+                    if other.active is not None
+                    and other.active.tenants > 1
+                    and [(rank.node, rank.gpus) for rank in other.active.ranks] == held
+                ),
+                now_s,
+            )
 
     def _seated(self, job: Job, attempt: Attempt, now_s: float) -> None:
         attempt.seated_s = now_s
@@ -417,7 +327,7 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
         rank.state, rank.exit_code, rank.reason = "ended", entry.exit_code, entry.reason
-        rank.ran_s = entry.ran_s
+        rank.ran_s, rank.usage = entry.ran_s, entry.usage
         reported_s = now_s if entry.ended_s is None else entry.ended_s
         if entry.ran_s is not None:
             reported_s = attempt.start_s + entry.ran_s
@@ -436,7 +346,12 @@ class Book:
         attempt = self._attempt(entry.job, entry.attempt)
         end_s = max(rank.ended_s for rank in attempt.ranks)
         run_s = attempt.run_s
+        attempt.shares_with(attempt.tenants, now_s)
         job.gpu_s += job.spec.num_gpus * attempt.held_s
+        used_j = attempt.energy_j
+        if used_j is not None:
+            job.energy_j = (job.energy_j or 0.0) + used_j
+        learn(self.profiles, job, attempt, self.nodes)
         self.usage.over(job, attempt, end_s, now_s)
         self.seats.over(job)
         if entry.outcome == "queued":
@@ -446,13 +361,17 @@ class Book:
                 if attempt.moved:
                     job.moves, job.last_move = job.moves + 1, attempt.ending_reason
                 job.earlier_s += run_s
-            self.cluster.requeue(job.seq, now_s)
+            job.gpu_memory_mib = max(job.gpu_memory_mib, entry.gpu_memory_mib)
+            job.alone = job.alone or entry.alone
+            self.cluster.requeue(job.seq, now_s, entry.gpu_memory_mib, alone=entry.alone)
+            self._shares_no_more(attempt, now_s)
             self.quotas.over(job.seq, now_s, waits=True)
             if attempt.seated_s < math.inf:
                 self.predictions.stopped(job.number, now_s)
             job.state, job.reason = "queued", entry.reason
             return
         self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
+        self._shares_no_more(attempt, now_s)
         self.quotas.over(job.seq, now_s, waits=False)
         if attempt.ending in ("", "failed", PREEMPTED):
             self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
@@ -462,8 +381,10 @@ class Book:
 
     def _close(self, job: Job, state: str, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]
-        self.clocks.gone(job.number)
+        self.models.gone(job.number)
         self.priorities.gone(job.number)
+        self.gates.over(job.number, state, self.now_s)
+        self.arrays.over(job.spec, state, self.now_s)
         job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
         self._over(job, self.now_s)
@@ -472,7 +393,3 @@ class Book:
         job.forget_start()
         self.ended_jobs.append((now_s, job.number))
         self.over(job)
-
-
-def _nobody(job: Job) -> None:
-    """Told of a job that is over."""

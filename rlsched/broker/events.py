@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
-from rlsched.broker.ended import EndedJob
-from rlsched.broker.entries import Entry
-from rlsched.broker.roles import NOBODY, Peer
+from rlsched.broker.access.roles import NOBODY, Peer
+from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.journal.entries import Entry
 from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.schema import JobEvent, NodeEvent
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
 
@@ -44,7 +47,15 @@ class Intake(msgspec.Struct, frozen=True):
     refusal: str
 
 
-Event = ClientAsked | NodeSaid | Tick | Due | Intake
+class PowerDone(msgspec.Struct, frozen=True):
+    """The operator's command to power a node up or down is over; `error`: why it failed, "" if it did not."""
+
+    node: str
+    order: Literal["suspend", "resume"]
+    error: str
+
+
+Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone
 
 
 class Journal(msgspec.Struct, frozen=True):
@@ -78,9 +89,17 @@ class DropNode(msgspec.Struct, frozen=True):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Keep these decision records, off the critical path."""
+    """Keep these decision records, and what happened to jobs and nodes, off the critical path."""
 
     records: list[DecisionRecord]
+    happened: list[JobEvent | NodeEvent] = []
 
 
-Effect = Journal | Reply | SendNode | DropNode | Records
+class PowerNode(msgspec.Struct, frozen=True):
+    """Run the operator's command for a node; what becomes of it is told by `PowerDone`."""
+
+    node: str
+    order: Literal["suspend", "resume"]
+
+
+Effect = Journal | Reply | SendNode | DropNode | Records | PowerNode

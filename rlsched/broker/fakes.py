@@ -7,18 +7,19 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlsched.broker.ended import EndedJob
-from rlsched.broker.entries import BrokerStarted, Entry
-from rlsched.broker.events import ClientAsked, Event, NodeSaid, Records, Tick
-from rlsched.broker.journal import Journal
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
+from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.journal.entries import BrokerStarted, Entry
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.sqlite_errors import clear_error
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
-from rlsched.broker.predictions import Predictions
-from rlsched.broker.priorities import Ranks
-from rlsched.broker.recovery import recovered
-from rlsched.broker.roles import Peer
-from rlsched.broker.serve import perform
-from rlsched.broker.sqlite_errors import clear_error
+from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.performing import perform
+from rlsched.broker.users.priorities import Ranks
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
@@ -80,10 +81,12 @@ class HandBroker:
         now_s: The first batch's time, Unix seconds.
         prediction: `running-mean` or `hedge`.
         speed_energy: What energy counts against time.
+        shares: Jobs share GPUs.
 
     Attributes:
         sent: What has left.
         records: Kept decision records.
+        powered: Commands of the operator's that were to be run.
         has_time: Asked after each answer to a question whether there is time for another in this batch.
     """
 
@@ -96,9 +99,12 @@ class HandBroker:
         now_s: float = 1_000.0,
         prediction: str = RUNNING_MEAN,
         speed_energy: float = 0.0,
+        shares: bool = False,
         ranks: Ranks | None = None,
+        sleep: SleepPlan | None = None,
     ) -> None:
         self.journal = journal
+        self.powered: list[PowerNode] = []
         self.sent = RecordingTransport()
         self.records: list[Records] = []
         self.has_time: Callable[[], bool] = lambda: True
@@ -114,9 +120,17 @@ class HandBroker:
             fallback="",
             order=scheduler.order.name,
             speed_energy=speed_energy,
+            shares=shares,
         )
         self.machine = Machine(
-            self.book, scheduler, started, self.now_s, ended=journal.ended, limits=limits, ranks=ranks
+            self.book,
+            scheduler,
+            started,
+            self.now_s,
+            ended=journal.ended,
+            limits=limits,
+            ranks=ranks,
+            sleep=sleep,
         )
         self._requests = itertools.count(1)
         self.batch([])
@@ -126,7 +140,7 @@ class HandBroker:
         self.now_s = round(self.now_s + after_s, 3)
         replies, orders = len(self.sent.replies), len(self.sent.orders)
         effects = self.machine.handle_batch(events, self.now_s)
-        self.records += perform(effects, self.now_s, self.journal, self.sent)
+        self.records += perform(effects, self.now_s, self.journal, self.sent, self.powered.append)
         perform(self.machine.answer(self.has_time), self.now_s, self.journal, self.sent)
         return [
             *(message for _, _, message in self.sent.replies[replies:]),

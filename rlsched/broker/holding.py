@@ -28,7 +28,7 @@ class Held:
 
     def __init__(self, knows: Callable[[str], bool], event_of: Callable[[Heard], Event]) -> None:
         self._knows, self._event_of = knows, event_of
-        self._events: dict[tuple[bytes, bytes], Event] = {}
+        self._events: dict[tuple[bytes, str, bytes], Event] = {}
 
     def take(self) -> list[Event]:
         """What has been kept, in order; it is not kept any longer."""
@@ -53,6 +53,8 @@ class Held:
             or (isinstance(message, Submit) and self._knows(message.token))
         ):
             if len(self._events) < MAX_HELD:
-                self._events[heard.route, msgspec.msgpack.encode(message)] = self._event_of(heard)
+                self._events[heard.route, heard.peer.name, msgspec.msgpack.encode(message)] = self._event_of(
+                    heard
+                )
         else:
             transport.reply(heard.route, request, Refused(message=f"nothing was done: {why}"))

@@ -6,29 +6,10 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rlsched.broker.attempts import Attempts
-from rlsched.broker.backlog import TOO_MANY, Backlog
+from rlsched.broker.answers.backlog import TOO_MANY, Backlog
+from rlsched.broker.answers.memory import RecordMemory
+from rlsched.broker.answers.report import Reports
 from rlsched.broker.book import Book
-from rlsched.broker.ended import EndedJob, ended_job
-from rlsched.broker.ended_table import EndedTable
-from rlsched.broker.entries import (
-    AttemptOver,
-    BrokerStarted,
-    Decided,
-    EligibilityReviewed,
-    Entry,
-    JobCancelled,
-    JobsRanked,
-    JobSubmitted,
-    NodeAway,
-    NodeDown,
-    NodeDrained,
-    NodeHealth,
-    NodeRemoved,
-    NodeResumed,
-    NodeUp,
-    QuotaSet,
-)
 from rlsched.broker.events import (
     ClientAsked,
     DropNode,
@@ -38,24 +19,58 @@ from rlsched.broker.events import (
     Intake,
     Journal,
     NodeSaid,
+    PowerDone,
+    PowerNode,
     Records,
     Reply,
     SendNode,
     Tick,
 )
-from rlsched.broker.jobs import Job
+from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
+from rlsched.broker.happenings import Happened, happened
+from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.journal.ended import EndedJob, ended_job
+from rlsched.broker.journal.ended_table import EndedTable
+from rlsched.broker.journal.entries import (
+    AttemptOver,
+    BrokerStarted,
+    Decided,
+    EligibilityReviewed,
+    Entry,
+    GpusHeld,
+    JobCancelled,
+    JobHeld,
+    JobsRanked,
+    JobSubmitted,
+    JobUpdated,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeHealth,
+    NodeRemoved,
+    NodeResumed,
+    NodeSlept,
+    NodeUp,
+    NodeWoken,
+    QuotaSet,
+    TasksCancelled,
+    TasksHeld,
+    TaskSubmitted,
+)
 from rlsched.broker.limits import Limits
-from rlsched.broker.members import Members
-from rlsched.broker.memory import RecordMemory
-from rlsched.broker.priorities import Ranks, ranked
-from rlsched.broker.report import Reports
+from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.troubles import Troubles
+from rlsched.broker.users.priorities import Ranks, ranked
 from rlsched.broker.vitals import Vitals
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.candidates import next_hold_end_s
+from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.wire.messages import (
     BrokerToNode,
@@ -64,13 +79,16 @@ from rlsched.wire.messages import (
     Ended,
     EndedAck,
     Heartbeat,
+    Held,
     Hello,
     LaterBroker,
     Launched,
     LaunchRefused,
     Leaving,
     LogData,
+    Metered,
     Refused,
+    TimeLimited,
 )
 
 _log = logging.getLogger("rlsched.broker")
@@ -92,6 +110,8 @@ class Machine:
         memory: The last record of each job.
         troubles: Counts records that could not be `made`, or `remembered`.
         vitals: What reports tell of the loop around it.
+        forecasts: What is said of starts and ends to come.
+        sleep: How idle nodes sleep; None: they do not.
 
     Attributes:
         started: The fact that began its epoch.
@@ -111,6 +131,8 @@ class Machine:
         memory: RecordMemory | None = None,
         troubles: Troubles | None = None,
         vitals: Callable[[], Vitals] = Vitals,
+        forecasts: Forecasts = NO_FORECASTS,
+        sleep: SleepPlan | None = None,
     ) -> None:
         self.book, self.scheduler = book, scheduler
         permit(book.cluster, scheduler)
@@ -125,15 +147,22 @@ class Machine:
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []
         self._records: list[DecisionRecord] = []
+        self._happened: list[Happened] = []
         self._over: list[EndedJob] = []
         book.over = lambda job: self._over.append(ended_job(job, book.nodes))
         self._dirty = self._forget_due(now_s)
+        self._held_until_s = float(book.cluster.arrays.job.held_until_s.max(initial=-math.inf))
         self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
         book.seats.emptied.clear()  # launched when their nodes say hello
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
         self._attempts = Attempts(book, self.limits, self._note, self._send)
-        self._members = Members(book, self._attempts, self.limits, self._note, self._send, now_s)
+        self._time_limits = TimeLimits(book, self._send)
+        self._members = Members(
+            book, self._attempts, self._time_limits, self.limits, self._note, self._send, now_s
+        )
+        self._sleepers = Sleepers(book, sleep, self._members.heard_s, self._note, self._effects_of_power)
+        self._members.wakes = lambda name: self._sleepers.wake(name, self.now_s)
         self._reports = Reports(
             book,
             scheduler,
@@ -142,10 +171,13 @@ class Machine:
             backlog=self.backlog,
             troubles=self.troubles,
             vitals=vitals,
+            forecasts=forecasts,
+            members=self._members,
         )
         self._requests = Requests(
             book,
             self._attempts,
+            self._time_limits,
             self._members,
             self.memory,
             self.limits,
@@ -155,16 +187,23 @@ class Machine:
             reply=self._reply,
             reports=self._reports,
             ended=ended,
+            forecasts=forecasts,
         )
 
     def due_s(self) -> float:
         """When the scheduler asked to be asked again, Unix seconds; infinite where it did not."""
+        if self.book.arrays.hungry():
+            return self.now_s
         due_s = min(self.book.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
 
     def later_epoch(self) -> int:
         """The epoch of a later broker of this cluster that most nodes know, 0 where they know none."""
         return self._members.later_epoch()
+
+    def ask_next(self) -> None:
+        """Let the scheduler be asked in the next batch, whatever happens in it."""
+        self._dirty = True
 
     # ---- the one entrance -------------------------------------------------------------------------
 
@@ -179,7 +218,7 @@ class Machine:
         if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
             self._members.pardon(now_s)
         self.now_s = now_s
-        self._effects, self._entries, self._records = [], [], []
+        self._effects, self._entries, self._records, self._happened = [], [], [], []
         self._over = []
         for entry in self._first:
             self._note(entry)
@@ -190,23 +229,31 @@ class Machine:
             except Exception as error:
                 self._set_aside(event, error)
         for intake in (event for event in events if isinstance(event, Intake)):
-            self._requests.refusal = intake.refusal
+            self._requests.submitting.refusal = intake.refusal
         asked = [event for event in events if isinstance(event, ClientAsked)]
         self._requests.change([event for event in asked if isinstance(event.message, CHANGES)], now_s)
         for question in asked:
             if not isinstance(question.message, CHANGES) and not self.backlog.add(question):
                 self._reply(question.peer, question.request, Refused(message=TOO_MANY))
+        for done in (event for event in events if isinstance(event, PowerDone)):
+            self._sleepers.done(done, now_s)
         if any(isinstance(event, Tick) for event in events):
             self._tick()
         elif any(isinstance(event, Due) for event in events):
             self._dirty = self._dirty or now_s >= self._ask_again_s
         self._launch_seated()
-        if now_s >= self.book.quotas.due_s:
+        self._members.hold()
+        if now_s >= min(self.book.quotas.due_s, self.book.gates.due_s):
             self._note(EligibilityReviewed())
+        while self.book.gates.hopeless:
+            job, why = next(iter(self.book.gates.hopeless.items()))
+            self._note(JobCancelled(job=job, reason=why))
+        self._let_tasks_come()
         if self._dirty:
             self._decide()
         head: list[Effect] = [Journal(self._entries, self._over)] if self._entries else []
-        tail: list[Effect] = [Records(self._records)] if self._records else []
+        kept = self._records or self._happened
+        tail: list[Effect] = [Records(self._records, self._happened)] if kept else []
         return head + self._effects + tail
 
     def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
@@ -245,6 +292,9 @@ class Machine:
                     message.sm_clock_mhz,
                     message.clock_note,
                 )
+                self._limited(node, message)
+            case TimeLimited():
+                self._limited(node, message)
             case LaunchRefused():
                 self._attempts.refused(
                     node,
@@ -265,6 +315,7 @@ class Machine:
                     message.reason,
                     message.ended_s,
                     message.ran_s,
+                    message.usage,
                 )
                 self._members.strangers.ended(node, message.job, message.attempt, message.rank, self.now_s)
             case ClockHeld():
@@ -276,9 +327,25 @@ class Machine:
             case LogData():
                 self._requests.logs.data(node, event.request, message)
             case Heartbeat():
-                self._members.heartbeat(node, event.request, message.unhealthy)
+                self._members.heartbeat(
+                    node,
+                    event.request,
+                    self.now_s,
+                    message.unhealthy,
+                    engine_away=message.engine_away,
+                    power_w=message.power_w,
+                )
+            case Metered():
+                self._members.metered.told(node, message, self.now_s)
+            case Held():
+                self._members.held(node, message.held)
             case Leaving():
                 self._members.leaving(node)
+
+    def _limited(self, node: str, message: Launched | TimeLimited) -> None:
+        """A node says what time limit a rank goes by."""
+        job = self._attempts.current(message.job, message.attempt, message.rank, node)
+        self._time_limits.told(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
         """A node's message that nobody foresaw ends nothing but what it is about, and its sender rests."""
@@ -313,11 +380,14 @@ class Machine:
         self._members.strangers.settle(self.now_s)
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
+        self._sleepers.step(self.now_s)
         self._rank()
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
         self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}
+        self._time_limits.keep(active)
+        launching_s = max(self._started_s, self._members.strangers.settled_s())
         for number in active:
-            self._tick_job(self.book.jobs[number])
+            self._tick_job(self.book.jobs[number], launching_s)
         self._requests.logs.expire(self.now_s)
         self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
@@ -332,7 +402,8 @@ class Machine:
         if entry is not None:
             self._note(entry)
 
-    def _tick_job(self, job: Job) -> None:
+    def _tick_job(self, job: Job, launching_s: float) -> None:
+        """`launching_s`: since then nodes may start it at least, Unix seconds."""
         attempt = job.active
         if attempt is None:
             return
@@ -340,16 +411,44 @@ class Machine:
             if self.now_s - self._killed_s.setdefault(job.number, self.now_s) >= self.limits.kill_again_s:
                 self._killed_s[job.number] = self.now_s
                 self._attempts.kill(job)
+        elif job.state == "running":
+            self._time_limits.tell(job)
         elif job.state == "launching" and not attempt.leaving:
-            since_s = max(attempt.seated_s, self._started_s, self._members.strangers.settled_s())
-            waited_s = self.now_s - since_s
+            nodes = {rank.node for rank in attempt.ranks if rank.state == "launching"}
+            back_s = max((self._members.engine_back_s(name, self.now_s) for name in nodes), default=0.0)
+            waited_s = self.now_s - max(attempt.seated_s, launching_s, back_s)
             if waited_s >= self.limits.launch_timeout_s:
-                silent = sorted({rank.node for rank in attempt.ranks if rank.state == "launching"})
                 self._attempts.end(
                     job,
                     "queued",
-                    f"{', '.join(silent)} did not start it within {self.limits.launch_timeout_s:g} s",
+                    f"{', '.join(sorted(nodes))} did not start it within {self.limits.launch_timeout_s:g} s",
+                    charged=self._members.are_own(nodes),
                 )
+
+    def _let_tasks_come(self) -> None:
+        """Tasks of arrays that are to come now become jobs."""
+        drafts = self.book.arrays.drafts(self.book.last_number) if self.book.arrays.live else []
+        if not drafts:
+            return
+        try:
+            drafts = self.book.predictions.predict(drafts, self.now_s)
+        except Exception as error:  # whatever a predictor makes of it
+            for array in sorted({draft.array for draft in drafts}):
+                _log.error("the tasks of array %d cannot be predicted", array, exc_info=error)
+                self._note(JobCancelled(job=array, reason=f"its tasks cannot be predicted: {error!r:.200}"))
+            return
+        for draft in drafts:
+            self._note(
+                TaskSubmitted(
+                    job=draft.job,
+                    array=draft.array,
+                    task=draft.task,
+                    predicted_s=draft.predicted_s,
+                    spread=draft.spread,
+                    predicted_by=draft.predicted_by,
+                    said=draft.said,
+                )
+            )
 
     # ---- deciding ---------------------------------------------------------------------------------
 
@@ -370,18 +469,26 @@ class Machine:
                 guard=decision.guard,
                 marks_hold=decision.marks_hold,
             )
+            if decision.marks_hold:
+                self._held_until_s = self.now_s + HOLD_S
             number = cluster.decisions
             self._entries.append(entry)
             self.book.apply(entry, self.now_s, already_decided=True)
+            self._tell(entry)
             self._keep(decision, entry.number)
             if isinstance(decision.action, Start):
                 self._attempts.launch(self.book.job_of_seq[decision.action.seq])
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.book.job_of_seq[decision.action.seq])
-        self._ask_again_s = min(next_hold_end_s(cluster, self.now_s), self.due_s())
+        self._ask_again_s = self.due_s()
+        if self.now_s < self._held_until_s:  # else nothing is kept back, in a queue that may be long
+            self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster, self.now_s))
 
     def _job_name(self, seq: int) -> str:
-        return str(self.book.number_of_seq[seq])
+        if self.book.held.stands_for(seq):
+            return "of others"
+        job = self.book.job_of_seq.get(seq)
+        return self.book.called(self.book.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
         """Keep a decision's record; one that cannot be made or remembered changes nothing else."""
@@ -420,10 +527,21 @@ class Machine:
     def _note(self, entry: Entry) -> None:
         self.book.apply(entry, self.now_s)
         self._entries.append(entry)  # what cannot be applied must not be in the journal
+        self._tell(entry)
         self._dirty = self._dirty or (isinstance(entry, _CHANGES) and not getattr(entry, "rejected", ""))
+
+    def _tell(self, entry: Entry) -> None:
+        """Let the store of decisions know of a fact; what it cannot say changes nothing else."""
+        try:
+            self._happened += happened(entry, self.book, self.now_s)
+        except Exception as error:  # whatever a fact holds
+            self.troubles.count("told", f"a fact {type(entry).__name__} could not be told", error)
 
     def _send(self, node: str, message: BrokerToNode, request: int = 0) -> None:
         self._effects.append(SendNode(node, message, request))
+
+    def _effects_of_power(self, order: PowerNode) -> None:
+        self._effects.append(order)
 
     def _reply(self, peer: bytes, request: int, message: ClientReply) -> None:
         self._effects.append(Reply(peer, request, message))
@@ -435,9 +553,17 @@ _CHANGES = (
     NodeDown,
     NodeDrained,
     NodeResumed,
+    NodeSlept,
+    NodeWoken,
     NodeHealth,
     NodeRemoved,
+    GpusHeld,
     JobSubmitted,
+    TaskSubmitted,
+    JobHeld,
+    TasksHeld,
+    TasksCancelled,
+    JobUpdated,
     JobCancelled,
     JobsRanked,
     AttemptOver,

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 
 EVERY_S = 5.0
+NEW = 10_000
+"""New objects after which Python itself looks at them, in between: cycles are few, and 700 are one turn's."""
 
 
 class ShortPauses:
@@ -23,6 +25,7 @@ class ShortPauses:
     def __init__(self, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._elapsed = elapsed
         self._last_s = -EVERY_S
+        gc.set_threshold(NEW)
 
     def step(self) -> None:
         """Collect, if it is time."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from rlsched.broker.clocks import Clocks
+from rlsched.ahead import compile_pieces
+from rlsched.broker.ahead import pieces
+from rlsched.broker.ledger_models import LedgerModels
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.plans.forecast import forecast
+from rlsched.decide.own import is_own
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
@@ -21,7 +23,8 @@ def load_policy(
     budget_ms: float,
     *,
     seed: int = 0,
-    chooses_clocks: bool = False,
+    has_models: bool = False,
+    shares: bool = False,
 ) -> tuple[Scheduler, str]:
     """The guarded policy, and the name of the rule behind it ("" where it needs none).
 
@@ -31,29 +34,46 @@ def load_policy(
             (`Scheduler.reference`).
         budget_ms: Time that one decision may take.
         seed: Seed of the policy's draws.
-        chooses_clocks: Compile what chooses clocks now, and not when the first job asks for it.
+        has_models: Compile what chooses clocks now, and not when the first job asks for it.
+        shares: Jobs may share GPUs: the policy may do all that models are needed for.
 
     Raises:
         InputError: the policy cannot be loaded or served, or the two do not go together.
     """
-    scheduler = _load("--policy", policy, seed)
+    scheduler = _load("--policy", policy, seed, shares)
     searches_ms = scheduler.abilities.search_ms
     if searches_ms >= budget_ms:
         raise InputError(
             f"a search of {searches_ms:g} ms leaves nothing of the {budget_ms:g} ms that a decision may "
             "take; lower search.time_ms, or raise --decision-budget-ms"
         )
-    _warm_up(scheduler, chooses_clocks)
     rule = fallback or scheduler.reference
-    if rule is None:
+    behind = None if rule is None else _load("--fallback", rule, seed, shares)
+    has_models = has_models or shares
+    ahead = pieces(policy, scheduler, has_models=has_models)
+    if rule is not None and behind is not None:
+        _check_fallback(scheduler, behind)
+        ahead += pieces(rule, behind, has_models=has_models)
+    compile_pieces(ahead)
+    try:
+        _warm_up(scheduler, has_models, shares)
+    except Exception as error:  # whatever is in somebody's file
+        if not is_own(policy.settings.rule):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise InputError(f"--policy {policy.name!r} fails on a cluster of two nodes: {why}") from error
+    if rule is None and is_own(policy.settings.rule) and scheduler.rule is None:
+        raise InputError(
+            f"--policy {policy.name!r} is somebody's own and may fail: give a --fallback whose queue goes by "
+            f"{scheduler.order.in_words}"
+        )
+    if behind is None:
         return scheduler, ""
-    behind = _load("--fallback", rule, seed)
-    _check_fallback(scheduler, behind)
-    _warm_up(behind, chooses_clocks)
+    _warm_up(behind, has_models, shares)
     return Guarded(scheduler, behind, budget_ms=budget_ms), behind.name
 
 
-def _load(option: str, policy: Policy, seed: int) -> Scheduler:
+def _load(option: str, policy: Policy, seed: int, shares: bool) -> Scheduler:
     try:
         scheduler = load_scheduler(policy, seed=seed)
     except (ImportError, AttributeError) as error:
@@ -62,10 +82,11 @@ def _load(option: str, policy: Policy, seed: int) -> Scheduler:
         raise InputError(
             f"{option} {policy.name!r} needs the true run times, which a broker cannot know; choose another"
         )
-    if scheduler.abilities.needs_models:
+    if scheduler.abilities.needs_models and not shares:
         raise InputError(
             f"{option} {policy.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
-            "which a broker does not have; choose one that does not (clocks: --speed-energy W)"
+            "which a broker does not have without --share; choose one that does not, or for clocks give "
+            "--speed-energy W"
         )
     return scheduler
 
@@ -90,12 +111,14 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
         )
 
 
-def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
+def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
     """Decide on a toy cluster, so that kernels are compiled before a job, or `why`, waits for them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
-    if chooses_clocks:
-        Clocks(state).weigh(0.5)
+    models = LedgerModels(state)
+    if has_models:
+        models.weigh(0.5)
+        models.share(shares)
     seqs = {
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=60.0 * gpus, spread=1.0)
         for gpus in (1, 3, 2, 8, 4, 1, 2)
@@ -106,8 +129,8 @@ def _warm_up(scheduler: Scheduler, chooses_clocks: bool) -> None:
     for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass
-        for seq in state.waiting(0)[:1]:  # what `why` says of it
-            forecast(state, 0, seq, now_s)
+        for seq in state.running() if shares else ():
+            models.shared_frac(seq)
         running = sorted(seqs & set(state.running()))
         if scheduler.abilities.preempts and running:
             state.preempt(running[0], now_s + 0.5)

@@ -1,134 +1,139 @@
-"""The broker's decision records on disk, and for TensorBoard; kept once commit and replies are out.
+"""The broker's store of decisions, and curves for TensorBoard; kept once commit and replies are out.
 
 No decision depends on them: whatever goes wrong here is counted and said once (`Troubles`), and tried again
-with the next records.
+with the next ones.
 """
 
 from __future__ import annotations
 
 import errno
-import os
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from rlsched.broker.private import touch_private
 from rlsched.broker.troubles import Troubles
-from rlsched.decide.record import DecisionRecord, packed
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.deciders import note_decider
+from rlsched.decisions.reading import last_records
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.segments import segment_files
+from rlsched.decisions.store import KEEP_BYTES, DecisionStore, decision_row
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from rlsched.board.writer import DecisionWriter
+    from rlsched.decide.policy import Policy
 
-RECORDS_FILE = "records.msgpack"
-LAST_RECORDS = 5_000
-_LENGTH_BYTES = 4
-_HEAD_BYTES = 64
+STORE_FOLDER: Final = "decisions"
+LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of TensorBoard's folder that a broker starts with: there may be room later."""
 
 
 class RecordLog:
-    """Appends to a record file; a record that a crash or a full disk cut short is taken off first.
+    """Keeps what is decided and what happens.
 
     Args:
-        path: The file.
+        folder: The store of decisions.
         logdir: Also write curves for TensorBoard there.
-        troubles: Counts what is lost: `written` (to the file) and `drawn` (for TensorBoard).
+        troubles: Counts what is lost: `written` (to the store) and `drawn` (for TensorBoard).
+        keep_bytes: The oldest rows go while the store has more than this.
 
     Attributes:
-        last: The last records of the file as it was found, oldest first.
-        kept: Records written since.
+        last: The last records of the store as it was found, oldest first.
+        kept: Decisions written since.
 
     Raises:
         InputError: TensorBoard's folder can never be written, or tensorboard is not installed.
     """
 
     def __init__(
-        self, path: str | Path, logdir: str | Path | None = None, troubles: Troubles | None = None
+        self,
+        folder: str | Path,
+        logdir: str | Path | None = None,
+        troubles: Troubles | None = None,
+        keep_bytes: int = KEEP_BYTES,
     ) -> None:
-        self.path = Path(path)
+        self.folder = Path(folder)
         self.troubles = troubles or Troubles()
         self.last: list[DecisionRecord] = []
         self.kept = 0
-        self._recovered = False
-        self._cut_to: int | None = None  # where the last whole record ends, if a part of another follows
-        self._starts: deque[int] = deque(maxlen=LAST_RECORDS)  # of the last records, in the file
+        self._keep_bytes = keep_bytes
+        self._held = 0  # decisions that are not written yet
+        self._store: DecisionStore | None = None
         self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
         try:
-            self.last = self._recover()
+            self.last = last_records(self.folder, LAST_RECORDS)
+            self._open()
         except Exception as error:  # a broker starts without its records
-            self._not_written(error, 0)
+            self._not_written(error)
 
-    def add(self, records: Sequence[DecisionRecord]) -> None:
+    def add(
+        self,
+        records: Sequence[DecisionRecord],
+        events: Sequence[JobEvent | NodeEvent | ForecastSeen] = (),
+    ) -> None:
         """Keep these, or count them as lost."""
+        rows = self._rows(records)
+        self._held += len(rows)
         try:
-            if not self._recovered:
-                self._recover()
-            bodies = self._packed(records)
-            at = self._append(b"".join(bodies))
-            for body in bodies:
-                self._starts.append(at)
-                at += len(body)
+            store = self._open()
+            store.add_rows(rows)
+            store.add_events(events)
         except Exception as error:  # whatever a disk does
-            self._not_written(error, len(records))
+            self._not_written(error)
         else:
-            self.kept += len(bodies)
-            self.troubles.over("written", f"{self.path}: decision records are kept")
+            self._written(store)
         self._draw(records)
 
-    def _packed(self, records: Sequence[DecisionRecord]) -> list[bytes]:
-        bodies = []
+    def _rows(self, records: Sequence[DecisionRecord]) -> list[list[Any]]:
+        rows = []
         for record in records:
             try:
-                bodies.append(packed(record))
+                rows.append(decision_row(record))
             except Exception as error:  # one that cannot be packed does not cost the others
                 self.troubles.count("packed", f"the record of decision {record.number}", error)
-        return bodies
+        return rows
 
-    def _recover(self) -> list[DecisionRecord]:
-        records, starts = _recover(self.path)
-        self._starts = deque(starts, LAST_RECORDS)
-        self._recovered = True
-        return records
+    def begins(self) -> bool:
+        """Whether nothing is known yet of what happened before."""
+        return not segment_files(self.folder, "nodes")
 
-    def mark(self) -> None:
-        """Note where the last records begin, so that the next start need not walk through all of them."""
+    def decides(self, policy: Policy, since_s: float) -> None:
+        """Keep who decides from now on."""
         try:
-            if self._recovered and self._starts:
-                _write_mark(self.path, self._starts[0])
-        except OSError as error:
-            self._not_written(error, 0)
+            note_decider(self.folder, policy, since_s)
+        except Exception as error:  # whatever a disk does
+            self.troubles.count("written", f"{self.folder}: cannot keep who decides", error, 0)
 
-    def _append(self, data: bytes) -> int:
-        """Append all of it, and say where it begins; what a full disk takes of it is cut off again.
+    def step(self) -> None:
+        """Write what has been held for long enough."""
+        if self._store is not None and self._store.due():
+            self._write()
 
-        Raises:
-            OSError: the disk is full, say.
-        """
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            if self._cut_to is not None:
-                os.ftruncate(file, self._cut_to)
-            whole = self._cut_to = os.fstat(file).st_size
-            left = memoryview(data)
+    def _open(self) -> DecisionStore:
+        if self._store is None:
+            info = StoreInfo(time="unix", of=f"the broker in {self.folder.absolute().parent}")
+            self._store = DecisionStore(self.folder, info, keep_bytes=self._keep_bytes)
+        return self._store
+
+    def _write(self) -> None:
+        if self._store is not None:
             try:
-                while left:
-                    left = left[os.write(file, left) :]
-            except OSError:
-                os.ftruncate(file, whole)
-                self._cut_to = None
-                raise
-            self._cut_to = None
-            return whole
-        finally:
-            os.close(file)
+                self._store.flush()
+            except Exception as error:  # whatever a disk does
+                self._not_written(error)
+            else:
+                self._written(self._store)
 
-    def _not_written(self, error: Exception, lost: int) -> None:
-        self.troubles.count("written", f"{self.path}: cannot keep decision records", error, lost)
+    def _written(self, store: DecisionStore) -> None:
+        if not store.holds():
+            self.kept, self._held = self.kept + self._held, 0
+            self.troubles.over("written", f"{self.folder}: decisions are kept")
+
+    def _not_written(self, error: Exception) -> None:
+        lost, self._held, self._store = self._held, 0, None
+        self.troubles.count("written", f"{self.folder}: cannot keep decisions", error, lost)
 
     # ---- TensorBoard ------------------------------------------------------------------------------
 
@@ -164,7 +169,8 @@ class RecordLog:
                 self._not_drawn(error, 1)
 
     def flush(self) -> None:
-        """Let TensorBoard see what has been added."""
+        """Write all that has been added, and let TensorBoard see it."""
+        self._write()
         if self._writer is not None:
             try:
                 self._writer.flush()
@@ -175,6 +181,7 @@ class RecordLog:
 
     def close(self) -> None:
         """Flush, and close."""
+        self._write()
         if self._writer is not None:
             try:
                 self._writer.close()
@@ -190,54 +197,3 @@ def _new_writer(logdir: str | Path) -> DecisionWriter:
     from rlsched.board.writer import DecisionWriter
 
     return DecisionWriter(logdir)
-
-
-def _recover(path: Path) -> tuple[list[DecisionRecord], list[int]]:
-    """Cut a broken tail off; the last records, and where the last `LAST_RECORDS` of them begin."""
-    path.touch(mode=0o600)
-    starts: deque[tuple[int, int]] = deque(maxlen=LAST_RECORDS)
-    with path.open("r+b") as file:
-        size = file.seek(0, 2)
-        at = _marked(path, size)
-        while at + _LENGTH_BYTES <= size:
-            length = int.from_bytes(os.pread(file.fileno(), _LENGTH_BYTES, at), "big")
-            if at + _LENGTH_BYTES + length > size:
-                break
-            starts.append((at + _LENGTH_BYTES, length))
-            at += _LENGTH_BYTES + length
-        file.truncate(at)
-        decoder = msgspec.msgpack.Decoder(DecisionRecord)
-        records = []
-        for start, length in starts:
-            file.seek(start)
-            try:
-                records.append(decoder.decode(file.read(length)))
-            except msgspec.DecodeError:
-                continue
-    return records, [start - _LENGTH_BYTES for start, _ in starts]
-
-
-def _mark_of(path: Path) -> Path:
-    return path.with_name(path.name + ".mark")
-
-
-def _write_mark(path: Path, at: int) -> None:
-    """Note where a record begins, and how it does: a mark of another file is known by that."""
-    with path.open("rb") as file:
-        file.seek(at)
-        head = file.read(_HEAD_BYTES)
-    draft = _mark_of(path).with_suffix(".draft")
-    touch_private(draft)
-    draft.write_bytes(msgspec.msgpack.encode([at, head]))
-    draft.replace(_mark_of(path))
-
-
-def _marked(path: Path, size: int) -> int:
-    """Where the records begin that are worth a look; 0 where nobody has noted it."""
-    try:
-        at, head = msgspec.msgpack.decode(_mark_of(path).read_bytes(), type=tuple[int, bytes])
-        with path.open("rb") as file:
-            file.seek(at)
-            return at if head and file.read(len(head)) == head and at + len(head) <= size else 0
-    except (OSError, msgspec.MsgspecError, ValueError, OverflowError):
-        return 0

@@ -6,38 +6,65 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlsched.broker.clocks import Clocks, workload_number
-from rlsched.broker.eligibility import Eligibility
-from rlsched.broker.entries import (
+from rlsched.broker.jobs.arrays import NO_SEQ, Arrays
+from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.jobs.eligibility import Eligibility
+from rlsched.broker.jobs.gates import Gates
+from rlsched.broker.jobs.jobs import called
+from rlsched.broker.jobs.tasks import Heads
+from rlsched.broker.jobs.updates import change_ledger, updated
+from rlsched.broker.journal.entries import (
     AttemptOver,
+    BasePart,
     BrokerStarted,
     Decided,
     EligibilityReviewed,
+    GpusHeld,
     JobCancelled,
+    JobHeld,
     JobsRanked,
     JobSubmitted,
-    NodeAway,
-    NodeDown,
-    NodeDrained,
-    NodeHealth,
-    NodeRemoved,
-    NodeResumed,
-    NodeUp,
+    JobUpdated,
+    NodeEntry,
     QuotaSet,
+    TasksCancelled,
+    TasksHeld,
+    TaskSubmitted,
 )
-from rlsched.broker.journal import JOURNAL_FILE as JOURNAL_FILE
-from rlsched.broker.journal import read_journal
-from rlsched.broker.nodes import Node, NodeChange, change_node
-from rlsched.broker.priorities import Priorities
-from rlsched.broker.quotas import Quotas, owner_of
-from rlsched.broker.records import RECORDS_FILE
+from rlsched.broker.journal.journal import JOURNAL_FILE as JOURNAL_FILE
+from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.ledger_models import LedgerModels
+from rlsched.broker.nodes.held import HeldGpus
+from rlsched.broker.nodes.nodes import Node, change_node
+from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.users.priorities import Priorities
+from rlsched.broker.users.quotas import Quotas, owner_of
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.loop import decide_all
+from rlsched.decide.actions import Start
+from rlsched.decide.loop import apply, decide_all
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.record import DecisionRecord, read_records
-from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.decisions.reading import read_records
+from rlsched.errors import JournalError
+from rlsched.wire.messages import Holding
 
-Change = NodeChange | JobSubmitted | JobCancelled | JobsRanked | AttemptOver | QuotaSet | EligibilityReviewed
+Change = (
+    NodeEntry
+    | GpusHeld
+    | JobSubmitted
+    | JobHeld
+    | TasksHeld
+    | TasksCancelled
+    | JobUpdated
+    | JobCancelled
+    | JobsRanked
+    | AttemptOver
+    | QuotaSet
+    | EligibilityReviewed
+    | Decided
+)
+"""A `Decided` among them is an engine's own start."""
 
 
 @dataclass
@@ -51,12 +78,14 @@ class Instant:
             requeues its job, any other releases it; a preempted job has lost its GPUs before.
         decisions: In order; the first has the number that the state counted before.
         speed_energy: What energy counts from now on, before all changes; None: as before.
+        shares: Likewise whether GPUs are shared.
     """
 
     now_s: float
     changes: list[Change] = field(default_factory=list)
     decisions: list[Decided] = field(default_factory=list)
     speed_energy: float | None = None
+    shares: bool | None = None
 
 
 @dataclass
@@ -87,32 +116,48 @@ def journal_events(path: str | Path) -> JournalEvents:
     """
     path = Path(path)
     events = JournalEvents()
+    next_seq, held = 0, dict[str, list[Holding]]()
+    heads = Heads()
     for row in read_journal(path / JOURNAL_FILE if path.is_dir() else path):
         entry = row.entry
+        heads.note(entry)
+        if isinstance(entry, TaskSubmitted):
+            entry = heads[entry.array].task(entry)
+        if isinstance(entry, BasePart):
+            raise JournalError(
+                f"{path}: compacted, so entries before {row.n} are not known; take a backup from before"
+            )
         if isinstance(entry, BrokerStarted):
-            weighed = events.starts[-1].speed_energy if events.starts else 0.0
+            before = events.starts[-1] if events.starts else None
             events.starts.append(entry)
-            if entry.speed_energy == weighed:
+            was = (0.0, False) if before is None else (before.speed_energy, before.shares)
+            if (entry.speed_energy, entry.shares) == was:
                 continue
-        elif not isinstance(entry, Change | Decided):
+        elif not isinstance(entry, Change):
             continue
         if not events.instants or events.instants[-1].now_s != row.now_s:
             events.instants.append(Instant(row.now_s))
         if isinstance(entry, BrokerStarted):
             events.instants[-1].speed_energy = entry.speed_energy
+            events.instants[-1].shares = entry.shares
             continue
-        if isinstance(entry, Decided):
+        if isinstance(entry, Decided) and entry.source != "engine":
             events.instants[-1].decisions.append(entry)
             continue
         events.instants[-1].changes.append(entry)
-        if isinstance(entry, JobSubmitted) and not entry.rejected:
-            events.seq_of[entry.job] = len(events.seq_of)
+        if isinstance(entry, JobSubmitted) and not entry.rejected and not entry.tasks:
+            events.seq_of[entry.job] = next_seq
+            next_seq += 1
+        elif isinstance(entry, GpusHeld):
+            known = held.get(entry.name, [])
+            next_seq += sum(one not in known for one in entry.held)
+            held[entry.name] = entry.held
     return events
 
 
 def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
     """The decision records of a broker's directory."""
-    return {record.number: record for record in read_records(Path(directory) / RECORDS_FILE)}
+    return {record.number: record for record in read_records(Path(directory) / STORE_FOLDER)}
 
 
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
@@ -123,73 +168,149 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     state = ClusterState.empty(OrderedQueue(scheduler.order))
     permit(state, scheduler)
     state.stops_take_time = True
-    clocks, priorities, quotas = Clocks(state), Priorities(state), Quotas(Eligibility(state))
-    names = {seq: str(job) for job, seq in events.seq_of.items()}
+    models, priorities, eligibility = LedgerModels(state), Priorities(state), Eligibility(state)
+    quotas, gates = Quotas(eligibility), Gates(eligibility)
+    arrays, specs = Arrays(gates), dict[int, JobSubmitted]()
+    job_of = {seq: job for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
+    held = HeldGpus(state)
     records: list[DecisionRecord] = []
     for instant in events.instants:
         if instant.speed_energy is not None:
-            clocks.weigh(instant.speed_energy)
+            models.weigh(instant.speed_energy)
+        if instant.shares is not None:
+            models.share(instant.shares)
         for change in instant.changes:
-            _happen(state, clocks, priorities, quotas, nodes, events.seq_of, change, instant.now_s)
-        rejected = [isinstance(change, JobSubmitted) and change.rejected for change in instant.changes]
-        if instant.decisions or not all(rejected):
-            made = decide_all(state, scheduler, instant.now_s, record=True, job_name=names.__getitem__)
+            if isinstance(change, JobSubmitted):
+                specs[change.job] = change
+            elif isinstance(change, JobUpdated) and change.job in specs:
+                specs[change.job] = updated(specs[change.job], change)
+            _happen(
+                state,
+                models,
+                priorities,
+                quotas,
+                gates,
+                held,
+                nodes,
+                events.seq_of,
+                specs,
+                change,
+                instant.now_s,
+            )
+            _happen_to_arrays(arrays, specs, change, instant.now_s)
+            if isinstance(change, Decided) and isinstance(change.action, Start):
+                gates.started(job_of[change.action.seq], instant.now_s)
+                arrays.started(specs[job_of[change.action.seq]], instant.now_s)
+        if instant.decisions or any(map(_is_asked_after, instant.changes)):
+            made = decide_all(
+                state,
+                scheduler,
+                instant.now_s,
+                record=True,
+                job_name=lambda seq: called(specs[job_of[seq]]) if seq in job_of else "of others",
+            )
             for _, decision in made:
                 quotas.decided(decision.action, instant.now_s)
+                if isinstance(decision.action, Start):
+                    gates.started(job_of[decision.action.seq], instant.now_s)
+                    arrays.started(specs[job_of[decision.action.seq]], instant.now_s)
                 records += [decision.record] if decision.record else []
     return records
 
 
+def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
+    """What a change says to arrays, once it has happened to their tasks."""
+    match change:
+        case JobSubmitted(rejected="") if change.tasks:
+            arrays.submitted(change, now_s)
+        case JobSubmitted(rejected=""):
+            arrays.came(change)
+        case TasksHeld():
+            arrays.held(change)
+        case TasksCancelled():
+            arrays.cancelled(change, now_s)
+        case JobUpdated(job=job) if job in arrays.live:
+            arrays.update(change)
+        case JobCancelled(job=job) if job in arrays.live:
+            arrays.stop(job, change.reason, now_s)
+        case JobCancelled(job=job):
+            arrays.over(specs[job], "cancelled", now_s)
+        case AttemptOver(job=job, outcome=outcome) if outcome != "queued":
+            arrays.over(specs[job], outcome, now_s)
+
+
+def _is_asked_after(change: Change) -> bool:
+    """Whether the scheduler is asked after this."""
+    return not isinstance(change, Decided) and not (isinstance(change, JobSubmitted) and change.rejected)
+
+
 def _happen(
     state: ClusterState,
-    clocks: Clocks,
+    models: LedgerModels,
     priorities: Priorities,
     quotas: Quotas,
+    gates: Gates,
+    held: HeldGpus,
     nodes: dict[str, Node],
     seq_of: dict[int, int],
+    specs: dict[int, JobSubmitted],
     change: Change,
     now_s: float,
 ) -> None:
     match change:
-        case (
-            NodeUp() | NodeAway() | NodeDown() | NodeDrained() | NodeResumed() | NodeHealth() | NodeRemoved()
-        ):
-            change_node(nodes, state, clocks, change)
-        case JobSubmitted(rejected=""):
+        case node_entry if isinstance(node_entry, NodeEntry):
+            change_node(nodes, state, models, node_entry)
+        case GpusHeld():
+            held.set(change, nodes[change.name], now_s)
+        case Decided(partition=partition, source=source, action=action):
+            decision = Decision(action=action, source=source)
+            apply(state, state.partition_names.index(partition), decision, now_s)
+            quotas.decided(action, now_s)
+        case JobSubmitted(rejected="") if not change.tasks:
             level, ln_weight = priorities.of(change)
             seq = state.add_job(
-                num_gpus=change.num_gpus,
+                demand=demand_of(change),
                 vc=change.vc,
                 submit_s=now_s,
                 spread=change.spread,
                 predicted_s=change.predicted_s,
                 time_limit_s=math.nan if change.time_limit_s is None else change.time_limit_s,
                 preemptible=change.preemptible,
-                workload=workload_number(change.workload),
+                workload=runs_as(change),
                 energy_weight=change.speed_energy,
+                **sharing_of(change),
                 level=level,
                 ln_weight=ln_weight,
             )
-            clocks.came(change.job, change.speed_energy)
+            models.came(change.job, change.speed_energy)
             priorities.came(change, seq)
             quotas.submitted(seq, owner_of(change), change.num_gpus, now_s)
+            gates.submitted(seq, change, now_s)
+        case JobHeld(job=job):
+            gates.held(seq_of.get(job, NO_SEQ), change, now_s)
+        case JobUpdated(job=job):
+            seq = seq_of.get(job, NO_SEQ)
+            change_ledger(state, priorities, gates, seq, specs.get(job), change, now_s)
         case JobsRanked():
             priorities.rank(change, now_s)
-        case JobCancelled(job=job):
+        case JobCancelled(job=job) if job in seq_of:
             state.remove_waiting(seq_of[job])
             quotas.gone(seq_of[job], now_s)
-            clocks.gone(job)
+            models.gone(job)
             priorities.gone(job)
+            gates.over(job, "cancelled", now_s)
         case QuotaSet():
             quotas.set(change, now_s)
         case EligibilityReviewed():
             quotas.review(now_s)
+            gates.review(now_s)
         case AttemptOver(job=job, outcome="queued"):
-            state.requeue(seq_of[job], now_s)
+            state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)
             quotas.over(seq_of[job], now_s, waits=True)
         case AttemptOver(job=job, outcome=outcome):
             state.release(seq_of[job], now_s, ended=outcome != "cancelled")
             quotas.over(seq_of[job], now_s, waits=False)
-            clocks.gone(job)
+            models.gone(job)
             priorities.gone(job)
+            gates.over(job, outcome, now_s)

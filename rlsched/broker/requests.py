@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from rlsched.broker.attempts import Attempts
+from rlsched.broker.access.roles import Peer, rules_over
+from rlsched.broker.answers.explain import explain
+from rlsched.broker.answers.history import Past
+from rlsched.broker.answers.memory import RecordMemory
+from rlsched.broker.answers.pages import Pages
+from rlsched.broker.answers.report import Reports
+from rlsched.broker.answers.views import MAX_NAME_CHARS, array_info, shortened
+from rlsched.broker.answers.waiting import kept_out
 from rlsched.broker.book import Book
-from rlsched.broker.ended_table import EndedTable
-from rlsched.broker.entries import Entry, JobCancelled, JobSubmitted
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.explain import explain, never_runs
-from rlsched.broker.history import Past
-from rlsched.broker.jobs import Job
+from rlsched.broker.forecasts.forecasts import Forecasts
+from rlsched.broker.jobs.arrays import JobArray
+from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.jobs.jobs import Job, called
+from rlsched.broker.jobs.orders import JobOrders
+from rlsched.broker.jobs.submissions import wrong_tasks
+from rlsched.broker.jobs.submitting import Drafts, Submitting
+from rlsched.broker.jobs.tasks import has, in_words
+from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.journal.ended_table import EndedTable
+from rlsched.broker.journal.entries import Entry
 from rlsched.broker.limits import Limits
-from rlsched.broker.log_reads import LogReads, SendNow
-from rlsched.broker.members import Members
-from rlsched.broker.memory import RecordMemory
-from rlsched.broker.pages import Pages
-from rlsched.broker.priorities import Ranks
-from rlsched.broker.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
-from rlsched.broker.quotas import PartyKey, owner_of
-from rlsched.broker.report import Reports
-from rlsched.broker.roles import Peer, rules_over, signed
-from rlsched.broker.submissions import name_of, wrong
-from rlsched.errors import InputError, RlschedError
+from rlsched.broker.nodes.log_reads import LogReads, SendNow
+from rlsched.broker.nodes.members import Members
+from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.users.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
+from rlsched.errors import InputError
 from rlsched.wire.messages import (
+    Begin,
     Cancel,
     ClientReply,
     DrainNode,
+    DryRun,
+    Explanation,
+    Hold,
+    JobOrder,
+    Jobs,
     ListAccounts,
     ListHistory,
     ListJobs,
@@ -44,30 +54,29 @@ from rlsched.wire.messages import (
     Ok,
     ReadLog,
     Refused,
+    Release,
     RemoveNode,
+    Requeue,
     ResumeNode,
     Serving,
     SetMember,
     SetQuota,
     Stats,
     Submit,
-    Submitted,
+    SubmitMany,
+    Update,
     WhoServes,
     Why,
 )
 
-CHANGES = (Submit, Cancel, DrainNode, ResumeNode, RemoveNode, SetQuota, SetMember)
+CHANGES = (
+    *(Submit, SubmitMany, *JobOrder.__args__, Begin),
+    *(DrainNode, ResumeNode, RemoveNode, SetQuota, SetMember),
+)
 """What changes something, and is done before the decisions of its batch; all else is a question."""
 _log = logging.getLogger("rlsched.broker")
-OF_ONE_JOB = Cancel | ReadLog
+OF_ONE_JOB = JobOrder | ReadLog | Begin
 """What only the job's user and admins may ask."""
-
-
-class _Drafts(NamedTuple):
-    """What becomes of the submissions of a batch, by token."""
-
-    entries: dict[str, JobSubmitted]
-    refused: dict[str, str]
 
 
 class Requests:
@@ -76,6 +85,7 @@ class Requests:
     Args:
         book: What is known.
         attempts: The launch protocol.
+        time_limits: Those of jobs that run.
         members: The nodes.
         memory: The last record of each job.
         limits: The broker's times.
@@ -85,16 +95,18 @@ class Requests:
         reply: Answers a client.
         reports: How the broker does.
         ended: Jobs that are over.
+        forecasts: What is said of starts and ends to come.
 
     Attributes:
         logs: Reads of output that nodes are asked for.
-        refusal: What new submissions are answered with, "" where they are taken.
+        submitting: Takes submissions.
     """
 
     def __init__(
         self,
         book: Book,
         attempts: Attempts,
+        time_limits: TimeLimits,
         members: Members,
         memory: RecordMemory,
         limits: Limits,
@@ -105,15 +117,18 @@ class Requests:
         reply: Callable[[bytes, int, ClientReply], None],
         reports: Reports,
         ended: EndedTable,
+        forecasts: Forecasts,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits, self._ranks = memory, limits, ranks
         self._note, self._send, self._reply = note, send, reply
-        self._pages = Pages(book, members.seen_s, members.clock_skew_s)
-        self._past = Past(book, ended)
+        self._forecasts, self._time_limits = forecasts, time_limits
+        self._pages = Pages(book, members, forecasts.of)
+        self._past = Past(book, ended, members.metered)
         self._reports = reports
+        self._orders = JobOrders(book, attempts, time_limits, note)
         self.logs = LogReads(book, limits.log_timeout_s, send, reply)
-        self.refusal = ""
+        self.submitting = Submitting(book, ranks, self._orders, note)
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -125,13 +140,10 @@ class Requests:
 
     def _change_run(self, asked: Sequence[ClientAsked], now_s: float) -> None:
         submitted = [one.message for one in asked if isinstance(one.message, Submit)]
-        try:
-            drafts = self._predicted(submitted, now_s)
-        except Exception:
-            drafts = self._predicted_one_by_one(submitted, now_s)
+        drafts = self.submitting.drafts(submitted, now_s)
         for one in asked:
             try:
-                reply = self._changed(one, drafts)
+                reply = self._changed(one, drafts, now_s)
             except InputError as error:
                 reply = Refused(message=str(error))
             except Exception as error:
@@ -139,12 +151,18 @@ class Requests:
             if reply is not None:
                 self._reply(one.peer, one.request, reply)
 
-    def _changed(self, one: ClientAsked, drafts: _Drafts) -> ClientReply | None:
+    def _changed(self, one: ClientAsked, drafts: Drafts, now_s: float) -> ClientReply | None:
         match one.message:
             case Submit() as submit:
-                return self._submit(submit, drafts)
-            case Cancel(job=job):
-                return self._not_theirs(one) or self._cancel(job, one.by)
+                return self.submitting.submit(submit, drafts)
+            case SubmitMany() as many:
+                return self.submitting.submit_many(many, one.by, now_s)
+            case Cancel() | Hold() | Release() | Requeue() | Update() as order:
+                if isinstance(order, Update) and order.priority is not None and one.by.role != "admin":
+                    self._ranks.check(order.priority)
+                return self._not_theirs(one) or self._ordered(order, one.by)
+            case Begin() as begin:
+                return self._not_theirs(one) or self._begin(begin)
             case DrainNode() | ResumeNode() | RemoveNode() as order:
                 refusal = self._members.order(order)
                 return Refused(message=refusal) if refusal else Ok()
@@ -163,132 +181,48 @@ class Requests:
         if not isinstance(asked.message, Submit):
             return asked
         try:
-            if asked.by.role != "admin":
-                self._ranks.check(asked.message.priority)
-            return msgspec.structs.replace(asked, message=signed(asked.by, asked.message))
+            return msgspec.structs.replace(asked, message=self.submitting.signed_by(asked.by, asked.message))
         except InputError as error:
             self._reply(asked.peer, asked.request, Refused(message=str(error)))
             return None
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
         """Why whoever asks may not rule over this job, None if they may."""
-        job = self._book.job(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
-        if job is None or rules_over(asked.by, job.spec.user):
+        spec = self._book.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        if spec is None or rules_over(asked.by, spec.user, spec.token):
             return None
-        owner = job.spec.user or "nobody"
+        owner = spec.user or "nobody"
         return Refused(
-            message=f"job {job.number} is {owner}'s, and this key is {asked.by.person}'s: only {owner} and "
-            "admins may read its output and cancel it"
+            message=f"job {called(spec)} is {owner}'s, and this key is {asked.by.person}'s: only {owner} and "
+            "admins may read its output, cancel and change it"
         )
 
-    def _submit(self, message: Submit, drafts: _Drafts) -> ClientReply:
-        number = self._book.tokens.get(message.token)
-        job = None if number is None else self._book.jobs[number]
-        if job is None and message.token not in drafts.entries:  # those that are have been looked up
-            job = self._book.job_of_token(message.token)
-        if job is None:
-            refusal = wrong(message) or self.refusal or drafts.refused.get(message.token)
-            if refusal:
-                return Refused(message=refusal)
-            entry = drafts.entries.get(message.token)
-            if entry is None:
-                raise RlschedError("it cannot be numbered and predicted")
-            self._note(entry)
-            job = self._book.jobs[entry.job]
-        if job.state == "rejected":
-            return Refused(message=f"job {job.number} is rejected: {job.reason}")
-        return Submitted(job=job.number)
-
-    def _predicted(
-        self, messages: Sequence[Submit], now_s: float, beside: Counter[PartyKey] | None = None
-    ) -> _Drafts:
-        """The submissions among these that are new and make sense, numbered and predicted.
-
-        `beside`: jobs of each party that will be submitted before these.
-        """
-        found, beside = _Drafts({}, {}), Counter() if beside is None else beside
-        for message in messages if not self.refusal else ():
-            token = message.token
-            if token in found.entries or token in found.refused or wrong(message):
-                continue
-            if self._book.job_of_token(token) is not None:
-                continue
-            try:
-                draft = self._draft(self._book.last_number + 1 + len(found.entries), message)
-                self._book.quotas.check(owner_of(draft), draft.num_gpus, beside)
-            except InputError as error:
-                found.refused[token] = str(error)
-                continue
-            found.entries[token] = draft
-            if not draft.rejected:
-                beside.update(owner_of(draft).parties())
-        if found.entries:
-            predicted = self._book.predictions.predict(list(found.entries.values()), now_s)
-            found.entries.update((entry.token, entry) for entry in predicted)
-        return found
-
-    def _predicted_one_by_one(self, messages: Sequence[Submit], now_s: float) -> _Drafts:
-        """One of them raises: the others get their predictions all the same."""
-        found, beside = _Drafts({}, {}), Counter[PartyKey]()
-        for message in messages:
-            if message.token in found.entries:
-                continue
-            try:
-                drafts = self._predicted([message], now_s, beside)
-            except Exception:
-                _log.exception("a submission of %d GPUs cannot be predicted", message.num_gpus)
-                continue
-            found.refused.update(drafts.refused)
-            for token, entry in drafts.entries.items():
-                number = self._book.last_number + 1 + len(found.entries)
-                found.entries[token] = msgspec.structs.replace(entry, job=number)
-        return found
-
-    def _draft(self, number: int, message: Submit) -> JobSubmitted:
-        """A submission as it will be journalled, not predicted yet.
-
-        Raises:
-            InputError: its user may not charge it to its account.
-        """
-        return JobSubmitted(
-            job=number,
-            token=message.token,
-            command=message.command,
-            num_gpus=message.num_gpus,
-            name=name_of(message),
-            vc=message.vc,
-            user=message.user,
-            num_cpus=message.num_cpus,
-            time_limit_s=message.time_limit_s,
-            env=message.env,
-            cwd=message.cwd,
-            preemptible=message.preemptible or self._ranks.may_be_preempted(message.priority),
-            priority=message.priority,
-            workload=message.workload,
-            speed_energy=message.speed_energy,
-            on_lost=message.on_lost,
-            account=self._book.accounts.charged(message.user, message.account),
-            notify=message.notify,
-            predicted_s=math.nan,
-            spread=math.nan,
-            rejected=never_runs(self._book, message.vc, message.num_gpus) if self._book.nodes else "",
-        )
-
-    def _cancel(self, number: int, by: Peer) -> ClientReply:
-        job = self._book.job(number)
-        if job is None and by.role == "admin" and self._members.strangers.cancel(number):
+    def _ordered(self, order: JobOrder, by: Peer) -> ClientReply:
+        refusal = wrong_tasks(order.tasks)
+        if refusal:
+            return Refused(message=refusal)
+        array = self._book.arrays.known.get(order.job)
+        if array is not None:
+            obey = self._orders.obey_some if order.tasks else self._orders.obey_all
+            obey(order, array, by)
+            return Ok()
+        if order.tasks and self._book.job(order.job) is not None:
+            return _no_array(order.job)
+        job = self._book.job(order.job)
+        is_stray = job is None and isinstance(order, Cancel) and by.role == "admin"
+        if is_stray and self._members.strangers.cancel(order.job):
             return Ok()
         if job is None:
-            return _no_such(number)
-        if job.state == "cancelled":
-            return Ok()
-        if not job.live:
-            return Refused(message=f"job {number} is over already: {job.state}")
-        if job.state == "queued":
-            self._note(JobCancelled(job=number, reason="cancelled by its user"))
-        else:
-            self._attempts.end(job, "cancelled", "cancelled by its user")
+            return _no_such(order.job)
+        self._orders.obey(order, job, by)
         return Ok()
+
+    def _begin(self, order: Begin) -> ClientReply:
+        job = self._book.job(order.job)
+        if job is None or not job.live:
+            return _no_such(order.job)
+        refusal = self._attempts.begun(job, order)
+        return Refused(message=refusal) if refusal else Ok()
 
     # ---- questions --------------------------------------------------------------------------------
 
@@ -304,6 +238,12 @@ class Requests:
         match asked.message:
             case ListJobs(job=None) as wanted:
                 self._reply(asked.peer, asked.request, self._pages.jobs(wanted))
+            case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number) if (
+                array := self._book.arrays.known.get(number)
+            ) is not None:
+                self._reply(asked.peer, asked.request, self._of_array(asked.message, array))
+            case ListJobs(job=int() as number, task=int()) if number in self._book.numbers:
+                self._reply(asked.peer, asked.request, _no_array(number))
             case ListJobs(job=int() as number) if number in self._book.numbers:
                 self._reply(asked.peer, asked.request, self._pages.job(number))
             case ListHistory() as wanted:
@@ -318,7 +258,19 @@ class Requests:
                 self._reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
             case Why(job=number) if (job := self._book.job(number)) is not None:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
-                self._reply(asked.peer, asked.request, explain(self._book, job, record, now_s))
+                late = self._time_limits.late(job)
+                metered = self._members.metered
+                said = explain(
+                    self._book,
+                    job,
+                    record,
+                    now_s,
+                    self._forecasts.of(job),
+                    late,
+                    usage=metered.job(job, now_s),
+                    energy_j=metered.energy_j(job, now_s),
+                )
+                self._reply(asked.peer, asked.request, said)
             case ReadLog(job=number) as wanted if number in self._book.numbers:
                 refusal = self._not_theirs(asked)
                 if refusal is not None:
@@ -326,12 +278,40 @@ class Requests:
                 else:
                     self.logs.read(asked, wanted, now_s)
             case WhoServes():
-                answer = Serving(cluster=self._book.identity, epoch=self._book.epoch)
+                answer = Serving(cluster=self._book.identity, epoch=self._book.epoch, person=asked.by.person)
                 self._reply(asked.peer, asked.request, answer)
+            case DryRun() as question:
+                why_not = self._forecasts.ask(asked, question)
+                if why_not:
+                    self._reply(asked.peer, asked.request, Refused(message=why_not))
             case Stats():
                 self._reply(asked.peer, asked.request, self._reports.report(now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
                 self._reply(asked.peer, asked.request, _no_such(number))
+
+    def _of_array(self, asked: ListJobs | Why | ReadLog, array: JobArray) -> ClientReply:
+        match asked:
+            case ListJobs(task=None):
+                return Jobs(jobs=[array_info(self._book, array)])
+            case ListJobs(task=int() as task):
+                found = self._book.task(array, task)
+                if found is not None:
+                    return self._pages.job(found)
+                if not has(array.spec.tasks, task):
+                    own = shortened(in_words(array.spec.tasks, MAX_NAME_CHARS))
+                    return Refused(message=f"array {array.number} has no task {task}: it has {own}")
+                return Refused(
+                    message=f"task {task} of array {array.number} is no job yet, or was cancelled before; "
+                    f"`rlsched why {array.number}` says how far the array is"
+                )
+            case Why():
+                how_far = self._book.arrays.said(array.number, self._book.jobs)
+                lines = kept_out(self._book, array.spec)
+                return Explanation(job=array.number, summary=f"an array: {how_far}", details=lines)
+        return Refused(
+            message=f"{array.number} is an array: name a task of it, such as {array.number}_"
+            f"{array.spec.tasks[0].first}"
+        )
 
     def _partitions(self, job: Job) -> list[str]:
         """Names of the partitions that serve a job."""
@@ -342,9 +322,15 @@ class Requests:
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
     """A request that nobody foresaw harms nobody but who sent it."""
     kind = type(asked.message).__name__
-    what = "" if isinstance(asked.message, Submit) else f": {asked.message!r:.500}"  # commands hold secrets
+    what = (
+        "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"
+    )  # commands hold secrets
     _log.error("%s of %s is set aside%s", kind, asked.by.name or "a client", what, exc_info=error)
     return Refused(message=f"the broker could not deal with this {kind}: {error!r:.200}; its log says more")
+
+
+def _no_array(number: int) -> Refused:
+    return Refused(message=f"job {number} is no array: it has no tasks")
 
 
 def _no_such(number: int) -> Refused:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from threading import Timer
 from types import FrameType
 
-from rlsched.broker.copying import Copies, Orders, copy_and_wait
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker, Settings, warmed_up
-from rlsched.broker.standby import stand_by
-from rlsched.broker.telling import Telling
+from rlsched.broker.serve import Broker
+from rlsched.broker.settings import Settings, warmed_up
+from rlsched.broker.standby.copying import Copies, Orders, copy_and_wait
+from rlsched.broker.standby.standby import stand_by
+from rlsched.broker.standby.telling import Telling
+from rlsched.broker.starting import Starting
+from rlsched.compiling import COMPILING
+from rlsched.decide.policy import Policy
+from rlsched.signals import on_signals
+
+SLOW_S = 5.0
+"""A start that takes longer says so."""
+
+
+class _StoppedError(BaseException):
+    """A signal came while the policy was loaded and compiled, which nothing else would end for a minute."""
 
 
 def run_broker(
@@ -38,21 +51,26 @@ def run_broker(
     """
     orders = Orders()
     broker: Broker | None = None
+    is_loading = False
 
     def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         orders.stop = True
         if broker is not None:
             broker.stop()
+        elif is_loading:
+            raise _StoppedError
 
     def promote(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
         orders.promote = True
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    signal.signal(signal.SIGUSR1, promote)
-    with ExitStack() as opened:
+    with suppress(_StoppedError), ExitStack() as opened:
+        opened.enter_context(on_signals(stop))
+        opened.enter_context(on_signals(promote, [signal.SIGUSR1]))
+        slow = _say_if_slow(settings, announce)
+        opened.callback(slow.cancel)
         if stands_by:
             path, warm = settings.directory / JOURNAL_FILE, warmed_up(settings)
+            slow.cancel()
             if copies is None:
                 taken = stand_by(path, warm, announce, lambda: orders.stop)
             else:
@@ -73,7 +91,15 @@ def run_broker(
             if taken.whom:
                 announce(taken.line())
         else:
-            broker = Broker(settings, say=warn or announce)
+            with Starting(settings.keys, settings.address) as word:
+                word.say("it has just begun")
+                COMPILING.tells = word.say
+                is_loading = True
+                try:
+                    broker = Broker(settings, say=warn or announce, doing=word.say)
+                finally:
+                    COMPILING.tells, is_loading = None, False
+            slow.cancel()
         opened.callback(broker.close)
         if copies is not None:
             telling = Telling(copies.of, KeyHome(settings.keys), broker.started, broker.supersede, announce)
@@ -83,3 +109,16 @@ def run_broker(
             if broker.clock_line():
                 announce(broker.clock_line())
             broker.serve()
+
+
+def _say_if_slow(settings: Settings, announce: Callable[[str], None]) -> Timer:
+    """Say what takes so long, unless the broker is ready before."""
+    name = Policy.of(settings.policy).name
+    line = (
+        f"rlsched broker is starting: it loads and compiles policy {name}, which takes a minute or two the "
+        "first time on a machine"
+    )
+    timer = Timer(SLOW_S, announce, [line])
+    timer.daemon = True
+    timer.start()
+    return timer

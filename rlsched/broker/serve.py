@@ -7,57 +7,54 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 import rlsched
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.answers.memory import RecordMemory
+from rlsched.broker.answers.report import drift_curves
 from rlsched.broker.book import Book
-from rlsched.broker.disk import RETRY_S, Disk, PatientCommits
-from rlsched.broker.entries import BrokerStarted
+from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.events import (
     ClientAsked,
-    DropNode,
     Due,
-    Effect,
     Event,
     Intake,
     NodeSaid,
-    Records,
-    Reply,
-    SendNode,
     Tick,
 )
-from rlsched.broker.events import Journal as Commit
-from rlsched.broker.fitting import Fits
+from rlsched.broker.forecasts.forecasting import Forecasting
+from rlsched.broker.forecasts.forecasts import NO_FORECASTS
+from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
-from rlsched.broker.journal import Journal
-from rlsched.broker.keys import KeyHome
-from rlsched.broker.limits import Limits
+from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
+from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
+from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine import Machine
-from rlsched.broker.memory import RecordMemory
+from rlsched.broker.nodes.power_commands import PowerCommands
 from rlsched.broker.pauses import ShortPauses
-from rlsched.broker.policy import load_policy
-from rlsched.broker.priorities import Ranks
-from rlsched.broker.records import RECORDS_FILE, RecordLog
+from rlsched.broker.performing import perform
+from rlsched.broker.records import STORE_FOLDER, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.report import drift_curves
-from rlsched.broker.shipping import Shipping
-from rlsched.broker.snapshot_keeper import SnapshotKeeper
-from rlsched.broker.space import MIN_FREE_MIB, low_disk_mib
-from rlsched.broker.superseded import Superseded
+from rlsched.broker.settings import Settings, forecast_setup, warmed_up
+from rlsched.broker.space import low_disk_mib
+from rlsched.broker.standby.shipping import Shipping
+from rlsched.broker.standby.superseded import Superseded
+from rlsched.broker.standby.warm import Warm
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
-from rlsched.broker.transport import Heard, Transport
+from rlsched.broker.transport import Heard, Transport, check_address
 from rlsched.broker.troubles import Troubles
-from rlsched.broker.vitals import CommitsEntries, TimedCommits, Vitals, journal_report
-from rlsched.broker.warm import Warm
+from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
 from rlsched.wire.messages import (
-    BrokerToNode,
     ClientReply,
+    Heartbeat,
     LaterBroker,
     Ok,
     ReadJournal,
@@ -71,97 +68,12 @@ ADDRESS_FILE = "address"
 MAX_BATCH = 128
 """Messages that a turn takes; of a flood of them others wait for a turn."""
 POLL_MS = 100
+REST_S = 0.004
+"""After a turn of heartbeats alone, for which nobody waits: of thousands of nodes each else takes a turn."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 QUESTIONS_S = 0.005
 """Time for questions in a turn of the loop; those that it is too short for wait for the next."""
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a broker runs.
-
-    Attributes:
-        address: `tcp://HOST:PORT`; port 0 takes a free one.
-        directory: Where journal and records are kept.
-        keys: The key directory.
-        policy: Who decides, as `Policy.of` reads it.
-        fallback: The rule behind it, likewise; None: see `load_policy`.
-        decision_budget_ms: Time that one decision may take.
-        speed_energy: What energy counts against time for jobs that do not say it themselves, 0 to 1.
-        prediction: `running-mean` or `hedge`; None: see `Predictions`.
-        logdir: Folder for TensorBoard, None for none.
-        limits: Leases and timeouts.
-        ranks: Priorities and fair share.
-        min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
-        seed: Seed of the policy's draws.
-    """
-
-    address: str
-    directory: Path
-    keys: Path
-    policy: Policy | str = "tuned"
-    fallback: Policy | str | None = None
-    decision_budget_ms: float = 100.0
-    speed_energy: float = 0.0
-    prediction: str | None = None
-    logdir: Path | None = None
-    limits: Limits = Limits()
-    ranks: Ranks = Ranks()
-    min_free_mib: int = MIN_FREE_MIB
-    seed: int = 0
-
-
-def warmed_up(settings: Settings) -> Warm:
-    """The policy of these settings, loaded and compiled, before the first entry of any journal.
-
-    Raises:
-        InputError: it cannot be loaded, or serve.
-    """
-    scheduler, fallback = load_policy(
-        Policy.of(settings.policy),
-        None if settings.fallback is None else Policy.of(settings.fallback),
-        settings.decision_budget_ms,
-        seed=settings.seed,
-        chooses_clocks=settings.speed_energy > 0.0,
-    )
-    return Warm(scheduler, fallback, settings.prediction, settings.ranks.half_life_s)
-
-
-class SendsMessages(Protocol):
-    """What `perform` needs of a transport."""
-
-    def reply(self, route: bytes, request: int, message: ClientReply) -> None:
-        """Answer a client."""
-
-    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Tell a node."""
-
-    def drop_node(self, node: str) -> None:
-        """Forget a node's connection."""
-
-
-def perform(
-    effects: Sequence[Effect], now_s: float, journal: CommitsEntries, transport: SendsMessages
-) -> list[Records]:
-    """Do what the machine says, in its order: the commit first. Returns the records, to be kept later.
-
-    Raises:
-        JournalError: the commit failed; nothing has left.
-    """
-    later: list[Records] = []
-    for effect in effects:
-        match effect:
-            case Commit(entries=entries, over=over):
-                journal.commit(entries, now_s, over)
-            case Reply(peer=peer, request=request, message=answer):
-                transport.reply(peer, request, answer)
-            case SendNode(node=node, message=order, request=request):
-                transport.send_node(node, order, request)
-            case DropNode(node=node):
-                transport.drop_node(node)
-            case Records():
-                later.append(effect)
-    return later
 
 
 class Broker:
@@ -172,6 +84,7 @@ class Broker:
         open_journal: Opens the journal; tests hand in one that fails on demand.
         say: Gets lines for the log.
         warm: Policy and book of a standby that takes the journal over; None: both are made here.
+        doing: Told what takes long while it starts.
 
     Raises:
         InputError: the policy, the address, the keys, or the directory.
@@ -184,6 +97,7 @@ class Broker:
         open_journal: Callable[[Path], Journal] = Journal,
         say: Callable[[str], None] = lambda _: None,
         warm: Warm | None = None,
+        doing: Callable[[str], object] = lambda _: None,
     ) -> None:
         if not 0.0 <= settings.speed_energy <= 1.0:
             raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
@@ -197,18 +111,36 @@ class Broker:
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
         self._disk.make_room()
+        self._doing = doing
+        KeyHome(settings.keys).broker()  # tokens can be made while a policy compiles
+        is_new = not (settings.directory / JOURNAL_FILE).exists()
+        if is_new:  # what cannot serve leaves no journal
+            check_address(settings.address)
+            warm = self._warmed_up(settings) if warm is None else warm
         with ExitStack() as opened:
             self._journal = open_journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
+            if not is_new:  # another broker that holds the journal is told of before its address
+                check_address(settings.address)
+            self._compacting = Compacting(
+                self._journal, settings.keep_days, settings.ranks.half_life_s, self._troubles.say
+            )
+            opened.callback(self._compacting.close)
             self._superseded = Superseded(settings.directory)
             patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._troubles.say)
             self._commits = TimedCommits(patient)
-            self._log = RecordLog(settings.directory / RECORDS_FILE, settings.logdir, self._troubles)
+            self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._troubles)
             opened.callback(self._log.close)
+            self._forecasting = self._new_forecasting(settings)
+            if self._forecasting is not None:
+                opened.callback(self._forecasting.close)
+            self._power = PowerCommands(settings.power)
             self._machine, self._fits, self._held = self._begun(settings, warm)
             opened.callback(lambda: self._fits.close())
+            if self._log.begins():
+                self._log.add([], as_it_stands(self._machine.book))
             self._superseded.check(self._machine.book.epoch)
-            self._transport = Transport(settings.address, KeyHome(settings.keys))
+            self._transport = Transport(settings.address, KeyHome(settings.keys), settings.senders)
             self._shipping = Shipping(
                 self._journal, KeyHome(settings.keys).access, self._transport.reply, self._troubles.say
             )
@@ -220,7 +152,7 @@ class Broker:
 
     def _begun(self, settings: Settings, warm: Warm | None = None) -> tuple[Machine, Fits, Held]:
         """A state machine over the journal as it is, in an epoch of its own."""
-        warm = warmed_up(settings) if warm is None else warm
+        warm = self._warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
         book = self._recovered(warm)
         self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
@@ -234,6 +166,7 @@ class Broker:
             version=rlsched.__version__,
             order=scheduler.order.name,
             speed_energy=settings.speed_energy,
+            shares=settings.shares,
         )
         machine = Machine(
             book,
@@ -246,12 +179,18 @@ class Broker:
             memory=RecordMemory(self._log.last),
             troubles=self._troubles,
             vitals=self._vitals,
+            forecasts=self._forecasting or NO_FORECASTS,
+            sleep=None if settings.power is None else settings.power.sleep,
         )
         return (
             machine,
             Fits(book.predictions, self._troubles.say),
             Held(book.knows_token, _event),
         )
+
+    def _warmed_up(self, settings: Settings) -> Warm:
+        self._doing(f"it loads policy {Policy.of(settings.policy).name}")
+        return warmed_up(settings)
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
         """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
@@ -269,6 +208,8 @@ class Broker:
             return Refused(message=str(error))
         self._fits.close()
         self.settings, self._machine, self._fits, self._held = settings, machine, fits, held
+        if self._forecasting is not None:
+            self._forecasting.use(forecast_setup(settings))
         self._transport.drop_nodes()
         self._say_who_serves()
         self._step([])
@@ -276,6 +217,7 @@ class Broker:
         return Ok()
 
     def _recovered(self, warm: Warm) -> Book:
+        self._doing("it reads its journal")
         try:
             return warm.caught_up(self._journal, self._troubles.say)
         except JournalError as error:
@@ -285,6 +227,7 @@ class Broker:
 
     def _say_who_serves(self) -> None:
         started = self._machine.started
+        self._log.decides(Policy.of(self.settings.policy), self._machine.now_s)
         self._shipping.began(started.cluster, started.epoch)
         self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
 
@@ -318,7 +261,8 @@ class Broker:
 
     def _dial(self) -> str:
         weight = self.settings.speed_energy
-        return f"energy counts {weight:g} against time, " if weight > 0.0 else ""
+        shares = "jobs share GPUs, " if self.settings.shares else ""
+        return shares + (f"energy counts {weight:g} against time, " if weight > 0.0 else "")
 
     def serve(self) -> None:
         """Serve until `stop` or a signal; jobs go on running afterwards."""
@@ -328,6 +272,7 @@ class Broker:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
             events: list[Event] = [
                 *self._held.take(),
+                *self._power.step(),
                 *(_event(one) for one in heard if not _is_the_loops(one)),
             ]
             if self._disk.refusal() != self._intake:
@@ -345,15 +290,35 @@ class Broker:
             self._shipping.step()
             self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
             self._superseded.by(self._later_epoch, "it says so")
+            self._log.step()
             self._fits.step(self._machine.now_s)
+            self._step_forecasts()
+            self._compacting.step(self._machine.now_s, is_quiet=not heard)
             if self._snapshots.due(is_quiet=not heard):
                 self._keep_snapshot()
             pauses.step()
+            if emptied and nobody_waits(heard):
+                time.sleep(REST_S)
         self._keep_snapshot()
+
+    def _new_forecasting(self, settings: Settings) -> Forecasting | None:
+        if not settings.forecaster:
+            return None
+        after_s = settings.forecast_after_s
+        return Forecasting(forecast_setup(settings), self._troubles.say, after_s=after_s)
+
+    def _step_forecasts(self) -> None:
+        """Keep what has become known of forecasts, and send answers."""
+        if self._forecasting is None:
+            return
+        seen, replies = self._forecasting.step()
+        if seen:
+            self._log.add([], seen)
+        for reply in replies:
+            self._transport.reply(reply.peer, reply.request, reply.message)
 
     def _keep_snapshot(self) -> None:
         self._snapshots.keep(self._machine.book, self._machine.scheduler)
-        self._log.mark()
 
     @property
     def started(self) -> BrokerStarted:
@@ -408,8 +373,8 @@ class Broker:
     def _handle(self, events: list[Event], now_s: float) -> None:
         began_s = time.perf_counter()
         effects = self._machine.handle_batch(events, now_s)
-        for kept in perform(effects, now_s, self._commits, self._transport):
-            self._log.add(kept.records)
+        for kept in perform(effects, now_s, self._commits, self._transport, self._power.order):
+            self._log.add(kept.records, kept.happened)
             for record in kept.records:
                 self._decisions.add(record.took_us / 1e6)
         self._turns.add(time.perf_counter() - began_s)
@@ -462,6 +427,11 @@ class Broker:
             },
             connections=dict(self._transport.counts),
         )
+
+
+def nobody_waits(heard: Sequence[Heard]) -> bool:
+    """Whether a turn has heard something, and it was of nodes that are there, and no more."""
+    return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 
 def _is_the_loops(heard: Heard) -> bool:

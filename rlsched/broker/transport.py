@@ -12,21 +12,25 @@ from typing import NamedTuple
 import zmq
 from zmq.utils import z85
 
-from rlsched.broker.joining import admit
-from rlsched.broker.keys import KeyHome, KeyPair
-from rlsched.broker.roles import Peer, may_send
+from rlsched.broker.access.joining import admit
+from rlsched.broker.access.keys import KeyHome, KeyPair
+from rlsched.broker.access.roles import Peer, may_send
+from rlsched.broker.budgets import Budgets, SenderLimits, Turns
 from rlsched.errors import InputError, WireError
 from rlsched.wire.dealer import set_limits
 from rlsched.wire.messages import (
+    BrokerToNode,
     ClientReply,
     Envelope,
+    ForNode,
     Hello,
     Join,
     Joined,
     LaterBroker,
-    Message,
+    OfNode,
     Refused,
     SayHello,
+    SubmitMany,
     decode,
     encode,
 )
@@ -38,15 +42,25 @@ MAX_UNREAD = 1_000
 
 Pages of lists and pieces of logs are 64 KiB, so such a client costs the broker 64 MB at most.
 """
-MAX_HANDSHAKES = 100
-"""Handshakes answered between two looks at the messages; one takes about 20 us."""
+MAX_DROPPED = 32
+"""Messages that are dropped unread in one turn; with nothing else to do the loop then rests for ...
+
+... so long. What has not been taken fills its sender's connection, which then waits for us.
+"""
+REST_S = 0.002
+_READABLE = int(zmq.POLLIN)
+NOBODY = b""
+"""All whose keys are revoked: one sender together."""
+MAX_ROUTES = 10_000
+"""Connections of which it is known whose they are."""
 
 
 class _Route(NamedTuple):
-    """A node's connection, and the key (z85) that it was proved with."""
+    """A node's connection, and the key (z85) that it was proved with; whether that is an engine's."""
 
     connection: bytes
     key: bytes
+    is_engine: bool = False
 
 
 class Heard(NamedTuple):
@@ -63,24 +77,58 @@ class Heard(NamedTuple):
     envelope: Envelope
 
 
+def check_address(address: str) -> None:
+    """Find out whether this process can listen at an address, before anything else is done for it.
+
+    Raises:
+        InputError: it is taken, or no address of this machine.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        with context.socket(zmq.ROUTER) as socket:
+            socket.bind(address)
+    except zmq.ZMQError as error:
+        raise _cannot_listen(address, error) from error
+    finally:
+        context.destroy(linger=0)
+
+
+def _cannot_listen(address: str, error: zmq.ZMQError) -> InputError:
+    taken = error.errno == zmq.EADDRINUSE
+    return InputError(
+        f"{address}: cannot listen here: {zmq.strerror(error.errno or 0)}; "
+        + (
+            "is another broker running? Give another --address"
+            if taken
+            else "give an address of this machine, or tcp://0.0.0.0:PORT for all of them"
+        )
+    )
+
+
 class Transport:
     """The sockets of a broker.
 
     Args:
         address: `tcp://HOST:PORT`; port 0 takes any free one, `0.0.0.0` every interface.
         home: Keys and access list.
+        senders: What one key may say.
 
     Attributes:
         address: Where it listens, with the real port.
         says_hello: What a node is told whose connection is not known.
-        counts: Malformed, unauthorised, undeliverable and too long messages, refused and accepted handshakes.
+        counts: Malformed, unauthorised, undeliverable, too long, deferred and dropped messages; refused and
+            accepted handshakes.
 
     Raises:
         InputError: the address cannot be listened on, or is taken.
     """
 
-    def __init__(self, address: str, home: KeyHome) -> None:
+    def __init__(self, address: str, home: KeyHome, senders: SenderLimits | None = None) -> None:
         self._home, self._access = home, home.access
+        self._senders = senders or SenderLimits()
+        self._budgets, self._turns = Budgets(self._senders), Turns[list[zmq.Frame]](self._senders)
+        self._key_of: dict[bytes, bytes] = {}
+        self._peers: dict[bytes, Peer] = {}  # as the access list said at this turn's beginning
         self._routes: dict[str, _Route] = {}
         self.says_hello = SayHello()
         self.counts: dict[str, int] = {}
@@ -95,15 +143,7 @@ class Transport:
             self._router.bind(address)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
-            taken = error.errno == zmq.EADDRINUSE
-            raise InputError(
-                f"{address}: cannot listen here: {zmq.strerror(error.errno or 0)}; "
-                + (
-                    "is another broker running? Give another --address"
-                    if taken
-                    else "give an address of this machine, or tcp://0.0.0.0:PORT for all of them"
-                )
-            ) from error
+            raise _cannot_listen(address, error) from error
         self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._poller = zmq.Poller()
         self._poller.register(self._zap, zmq.POLLIN)
@@ -118,26 +158,46 @@ class Transport:
     # ---- receiving --------------------------------------------------------------------------------
 
     def receive(self, timeout_ms: int, limit: int) -> tuple[list[Heard], bool]:
-        """Wait for messages, and take up to `limit`. Returns them, and whether none was left behind."""
-        ready = dict(self._poller.poll(timeout_ms))
+        """Wait for messages, and take up to `limit`. Returns them, and whether none was left behind.
+
+        Each key says up to its share of a turn (`SenderLimits`), what waited for this turn first.
+        """
+        ready = dict(self._poller.poll(0 if self._turns else timeout_ms))
         if self._zap in ready:
             self._answer_handshakes()
-        heard: list[Heard] = []
+        self._peers = self._access.peers()
+        heard = [self._understand(frames, _user_id(frames[-1])) for frames in self._turns.begin()]
+        dropped, emptied = 0, False
         for _ in range(limit):
-            try:
-                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return heard, True
-            message = self._understand(frames)
-            if message is not None:
-                heard.append(message)
-        return heard, False
+            emptied = not int(self._router.get(zmq.EVENTS)) & _READABLE
+            if emptied or dropped == MAX_DROPPED:
+                break
+            frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            key = _user_id(frames[-1])
+            sender = self._sender(key)
+            if self._budgets.has(sender) and self._turns.is_due(sender):
+                heard.append(self._understand(frames, key))
+            elif self._budgets.has(sender) and self._turns.wait(sender, frames):
+                self._count("deferred")
+            else:
+                self._count("dropped")
+                dropped += 1
+        found = [one for one in heard if one is not None]
+        if dropped and not found:
+            time.sleep(REST_S)
+        return found, emptied and not self._turns
 
-    def _understand(self, frames: list[zmq.Frame]) -> Heard | None:
+    def _sender(self, key: bytes) -> bytes:
+        """Whose budget a message is charged to."""
+        return key if key in self._peers else NOBODY
+
+    def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
         """A message that may be said by who said it; anything else is answered here, in one line."""
         route = frames[0].bytes
-        key = _user_id(frames[-1])
-        peer = self._access.peers().get(key)
+        peer = self._peers.get(key)
+        if peer is None or peer.role != "node":
+            self._budgets.spend(self._sender(key))
+            self._remember(route, self._sender(key))
         if peer is None:
             self._count("unauthorised")
             self._refuse(route, 0, "this key is not, or no longer, authorised by the broker")
@@ -148,6 +208,7 @@ class Transport:
             envelope = decode(frames[1].bytes)
         except WireError as error:
             self._count("malformed")
+            self._remember(route, key)
             self._refuse(route, 0, str(error))
             return None
         message = envelope.message
@@ -157,18 +218,43 @@ class Transport:
             more = ": that takes an admin's key" if peer.role == "user" and may_send("admin", message) else ""
             self._refuse(route, envelope.request, f"a key of role {peer.role!r} may not send {kind!r}{more}")
             return None
+        if isinstance(message, SubmitMany) and len(message.jobs) > 1:
+            self._budgets.spend(self._sender(key), len(message.jobs) - 1)
+            self._turns.add(self._sender(key), len(message.jobs) - 1)
         if isinstance(message, Join):
             self._send(route, encode(self._admit(key, message), envelope.request))
             return None
         if peer.role == "node":
-            if isinstance(message, Hello):
-                self._routes[peer.name] = _Route(route, key)
-            elif isinstance(message, LaterBroker):
-                pass  # from a node that has another broker
-            elif self._routes.get(peer.name) != _Route(route, key):
-                self._send(route, encode(self.says_hello))
+            return self._of_node(peer, _Route(route, key), envelope)
+        if isinstance(message, OfNode):
+            if not peer.speaks_for(message.node):
+                refused = Refused(message=f"the key of engine {peer.name!r} does not speak for this node")
+                self._send(route, encode(ForNode(node=message.node, message=refused), envelope.request))
                 return None
+            inner = Envelope(envelope.version, envelope.request, message.message)
+            return self._of_node(Peer("node", message.node), _Route(route, key, is_engine=True), inner)
         return Heard(peer, route, envelope)
+
+    def _remember(self, route: bytes, sender: bytes) -> None:
+        """Whose this connection is, for when what it says is refused."""
+        if len(self._key_of) >= MAX_ROUTES:
+            self._key_of.clear()
+        self._key_of[route] = sender
+
+    def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
+        """What a node says, itself or by its engine; one whose connection is not known is to say hello."""
+        message = envelope.message
+        if isinstance(message, Hello):
+            if (taken := self._routes.get(peer.name)) is not None and taken.is_engine != route.is_engine:
+                self._say(route, peer.name, Refused(message=f"another key speaks for node {peer.name!r}"))
+                return None
+            self._routes[peer.name] = route
+        elif isinstance(message, LaterBroker):
+            pass  # from a node that has another broker
+        elif self._routes.get(peer.name) != route:
+            self._say(route, peer.name, self.says_hello)
+            return None
+        return Heard(peer, route.connection, envelope)
 
     def _admit(self, key: bytes, join: Join) -> Joined | Refused:
         try:
@@ -179,9 +265,10 @@ class Transport:
     def _answer_handshakes(self) -> None:
         """ZAP (RFC 27): a CURVE key of the access list is let in under its own name, all else is refused.
 
-        Up to `MAX_HANDSHAKES`: those who knock without end do not keep messages waiting.
+        Some in each turn: those who knock without end do not keep messages waiting. There is no rate, as who
+        comes rightly stands in the same line.
         """
-        for _ in range(MAX_HANDSHAKES):
+        for _ in range(self._senders.handshakes_a_turn):
             try:
                 frames = self._zap.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -202,6 +289,8 @@ class Transport:
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Answer a client; dropped and counted if it has left."""
+        if isinstance(message, Refused) and route in self._key_of:
+            self._budgets.refused(self._key_of[route])
         try:
             frame = encode(message, request)
         except WireError:
@@ -209,14 +298,18 @@ class Transport:
             frame = encode(Refused(message="the answer is too long to send; ask for one job"), request)
         self._send(route, frame)
 
-    def send_node(self, node: str, message: Message, request: int = 0) -> None:
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
         """Tell a node; dropped and counted if it is not connected or revoked, or the message too long."""
         route = self._routes.get(node)
         if route is None or route.key not in self._access.peers():
             self._count("undeliverable")
             return
+        self._say(route, node, message, request)
+
+    def _say(self, route: _Route, node: str, message: BrokerToNode, request: int = 0) -> None:
+        """Tell a node on its connection; an engine is told which of its nodes is meant."""
         try:
-            frame = encode(message, request)
+            frame = encode(ForNode(node=node, message=message) if route.is_engine else message, request)
         except WireError:
             self._count("too_long")
             return
@@ -231,7 +324,7 @@ class Transport:
         self._routes.clear()
 
     def _refuse(self, route: bytes, request: int, message: str) -> None:
-        self._send(route, encode(Refused(message=message), request))
+        self.reply(route, request, Refused(message=message))
 
     def _send(self, route: bytes, frame: bytes) -> None:
         try:

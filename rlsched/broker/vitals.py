@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from rlsched.broker.ended import EndedJob
-from rlsched.broker.entries import Entry
+from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.journal.entries import Entry
 from rlsched.broker.timing import Histogram
 from rlsched.wire.messages import JournalReport, Timing
 

@@ -13,46 +13,42 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--logdir", metavar="DIR", help="Folder of event files, or where to put those of --records.")
-@click.option("--records", metavar="PATH", help="A record file, or a folder of *.msgpack, to show as well.")
+@click.argument("folder", required=False, metavar="DIR")
 @click.option("--port", default=6006, show_default=True, help="Port to serve on; 0: any free one.")
 @click.option("--host", default="localhost", show_default=True, help="Address to serve on.")
-@click.option("--summary", metavar="DIR", help="Print the curves of this folder and do not serve.")
+@click.option("--summary", is_flag=True, help="Print the curves and do not serve.")
 @click.option("--json", "as_json", is_flag=True, help="With --summary: JSON on standard output.")
-def board(
-    logdir: str | None, records: str | None, port: int, host: str, summary: str | None, as_json: bool
-) -> None:
-    """Show training curves and decisions in TensorBoard.
+def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool) -> None:
+    """Show decisions and training curves in TensorBoard.
+
+    DIR is a folder of `rlsched train --logdir` or `rlsched evaluate --records` or `--logdir`, a store of
+    decisions, or a broker's directory.  [default: that of this machine's broker]
 
     \b
     Example:
-      rlsched evaluate --trace T --cluster C --policy ppo --records runs/records
-      rlsched board --records runs/records --logdir runs/decisions
-      rlsched board --summary runs/decisions
+      rlsched evaluate --trace T --cluster C --policy tuned --records runs/records
+      rlsched board runs/records
+      rlsched board --summary runs/log
     """
-    from rlsched.errors import InputError
+    if folder is None:
+        from rlsched.cli.explain import own_broker
 
-    if summary is not None:
-        _print_summary(summary, as_json)
+        folder = str(own_broker())
+    if summary:
+        _print_summary(folder, as_json)
         return
-    if logdir is None:
-        raise InputError(
-            "expected --logdir DIR (event files to show) or --summary DIR; see rlsched board --help"
-        )
-    if records is not None:
-        from rlsched.board.convert import records_to_events
-
-        for name, count in records_to_events(records, logdir).items():
-            click.echo(f"{name}: {count} decisions -> {logdir}/{name}", err=True)
     from rlsched.board.serve import serve
 
-    serve(logdir, host=host, port=port)
+    serve(folder, host=host, port=port)
 
 
 def _print_summary(logdir: str, as_json: bool) -> None:
     from rlsched.board.reader import read_runs
 
     runs = read_runs(logdir)
+    for run in runs.values():
+        for line in run.damaged:
+            click.echo(line, err=True)
     if as_json:
         import msgspec
 

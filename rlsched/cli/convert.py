@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +20,19 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("source", metavar="IN", type=_FILE)
-@click.argument("target", metavar="OUT", type=_FILE)
+@click.argument("files", metavar="[IN] OUT", type=_FILE, nargs=-1)
 @click.option(
     "--from",
     "name",
     metavar="FORMAT",
     help="Format of IN: normal, helios, philly, pai, openb, acme, sacct or swf. [default: as recognised]",
 )
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Without IN, with --from sacct: ask sacct for jobs since then: 90d, 2024-01-01.",
+)
+@click.option("--until", metavar="TIME", help="... until then. [default: now]")
 @click.option("--strict", is_flag=True, help="Stop at the first malformed line, instead of skipping it.")
 @click.option("--cluster-out", type=_FILE, help="Cluster (TOML) to write, where the format describes nodes.")
 @click.option(
@@ -43,6 +50,65 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows in, kept, skipped by reason.")
 def convert(
+    files: tuple[Path, ...],
+    name: str | None,
+    since: str | None,
+    until: str | None,
+    strict: bool,
+    cluster_out: Path | None,
+    timezone: str | None,
+    processors: str,
+    as_json: bool,
+) -> None:
+    """Turn a publisher's original trace into the normal form, or check a trace and write it in another form.
+
+    IN is a file, or a publisher's folder; without it, `--from sacct --since 90d` asks this machine's sacct.
+    docs/reference/traces.md says what each format holds, and what is lost. OUT is .csv, .csv.gz or .parquet.
+    Jobs come out sorted by submission; jobs of the same second keep their order. Malformed lines of an
+    original are skipped and counted, with their numbers; a trace in the normal form has to be without fault.
+
+    \b
+    Example:
+      rlsched trace convert t.csv.gz t.parquet
+      rlsched trace convert HeliosData/data/Venus venus.csv.gz --cluster-out venus.toml
+      rlsched trace convert --from sacct --since 90d jobs.csv.gz
+      rlsched trace convert --from sacct jobs.txt jobs.csv.gz --timezone Europe/Berlin --strict
+    """
+    with _source(files, name, since, until) as (source, target):
+        _convert(source, target, name, strict, cluster_out, timezone, processors, as_json)
+
+
+@contextmanager
+def _source(
+    files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
+) -> Iterator[tuple[Path, Path]]:
+    """What is read, and what is written: IN, or what sacct says, and OUT."""
+    import time
+
+    from rlsched.cli.when import span_s
+    from rlsched.from_slurm.asking import answer, sacct
+    from rlsched.workload.tables import split_suffix
+
+    asks = since is not None
+    if len(files) != (1 if asks else 2):
+        expected = "OUT alone: with --since sacct is asked" if asks else "IN and OUT"
+        raise click.UsageError(f"expected {expected}, got {len(files)} files")
+    split_suffix(files[-1])
+    if not asks:
+        if until is not None:
+            raise click.UsageError("--until goes with --since")
+        yield files[0], files[-1]
+        return
+    if name != "sacct":
+        raise click.UsageError("--since asks sacct: say so with --from sacct, or name a file")
+    since_s, until_s = span_s(since, until, time.time())
+    assert since_s is not None
+    instead = "run sacct on the cluster and give its output as IN (docs/reference/traces.md, sacct)"
+    with answer(sacct(since_s, until_s), instead) as path:
+        yield path, files[-1]
+
+
+def _convert(
     source: Path,
     target: Path,
     name: str | None,
@@ -52,24 +118,9 @@ def convert(
     processors: str,
     as_json: bool,
 ) -> None:
-    """Turn a publisher's original trace into the normal form, or check a trace and write it in another form.
-
-    IN is a file, or a publisher's folder; docs/reference/traces.md says what each format holds, and what is
-    lost. OUT is .csv, .csv.gz or .parquet. Jobs come out sorted by submission; jobs of the same second keep
-    their order. Malformed lines of an original are skipped and counted, with their numbers; a trace in the
-    normal form has to be without fault.
-
-    \b
-    Example:
-      rlsched trace convert t.csv.gz t.parquet
-      rlsched trace convert HeliosData/data/Venus venus.csv.gz --cluster-out venus.toml
-      rlsched trace convert --from sacct jobs.txt jobs.csv.gz --timezone Europe/Berlin --strict
-    """
     from rlsched.workload.formats.frame import Request
     from rlsched.workload.formats.registry import NORMAL, convert_original, recognise
-    from rlsched.workload.tables import split_suffix
 
-    split_suffix(target)
     name = name or recognise(source)
     if name == NORMAL:
         if cluster_out is not None or timezone is not None or processors != "cpus":

@@ -13,7 +13,7 @@ import click
 
 from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.cli.options import asking
-from rlsched.cli.show import print_json
+from rlsched.cli.show import print_json, print_sentences
 from rlsched.errors import RlschedError
 
 WRONG = 1
@@ -48,7 +48,7 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
       rlsched doctor
       rlsched doctor --broker tcp://head:7461
     """
-    from rlsched.broker.keys import default_home
+    from rlsched.broker.access.keys import default_home
 
     home = keys or default_home()
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
@@ -63,10 +63,11 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
-        for finding in findings:
-            click.echo(
-                f"{click.style(f'{finding.state:5}', _COLOURS[finding.state])} {finding.what}: {finding.line}"
-            )
+        said = (
+            f"{click.style(f'{finding.state:5}', _COLOURS[finding.state])} {finding.what}: {finding.line}"
+            for finding in findings
+        )
+        print_sentences(said, indent=6)
     return WRONG if any(finding.state == "wrong" for finding in findings) else 0
 
 
@@ -105,11 +106,17 @@ def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterato
     yield Finding(
         "broker", "ok", f"{report.address or address}, rlsched {report.version}, policy {report.policy}"
     )
-    absent = [f"{node.name} ({node.state})" for node in nodes if node.state != "up"]
+    asleep = sum(node.state in ("asleep", "waking") for node in nodes)
+    there = ("up", "asleep", "waking")
+    absent = [f"{node.name} ({node.state})" for node in nodes if node.state not in there]
     if absent:
         yield Finding("nodes", "wrong", f"{', '.join(absent)}: `rlsched nodes` says why")
     else:
-        yield Finding("nodes", "ok" if nodes else "note", f"{len(nodes)} up")
+        yield Finding(
+            "nodes",
+            "ok" if nodes else "note",
+            f"{len(nodes) - asleep} up" + (f", {asleep} asleep" if asleep else ""),
+        )
 
 
 def _disk(home: Path) -> Iterator[Finding]:
@@ -147,19 +154,42 @@ def _gpus() -> Iterator[Finding]:
         yield Finding("clocks", "note", "setting clocks needs a node daemon that is root")
 
 
+WITHOUT_CONTROLLER = {
+    "cpuset": "cores: by affinity, which a job can undo",
+    "memory": "memory: process by process, and only where a job asks for some",
+    "pids": "processes: user by user, root's not at all",
+}
+"""What holds a job to its limits where its node's groups lack this controller."""
+
+
 def _cgroups() -> Iterator[Finding]:
     root = Path("/sys/fs/cgroup")
     if not (root / "cgroup.controllers").is_file():
         yield Finding(
-            "control groups", "note", "no cgroup v2: what a shot job leaves is found by other means"
+            "control groups",
+            "note",
+            "no cgroup v2: what a shot job leaves is found by other means, and limits of "
+            "jobs hold process by process",
         )
         return
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         own = root / file.read().strip().rpartition("::")[2].lstrip("/")
-    if os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK):
-        yield Finding("control groups", "ok", f"a node started here may make some in {own}")
-    else:
+    if not (os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)):
         yield Finding("control groups", "note", f"none may be made in {own}: Delegate=yes in the node's unit")
+        return
+    yield Finding("control groups", "ok", f"a node started here may make some in {own}")
+    present = set((own / "cgroup.controllers").read_text(encoding="ascii").split())
+    missing = [f"{name} ({instead})" for name, instead in WITHOUT_CONTROLLER.items() if name not in present]
+    if missing:
+        yield Finding(
+            "limits of jobs",
+            "note",
+            f"{own} has no controller {', '.join(missing)}: Delegate=yes in its unit",
+        )
+    else:
+        yield Finding(
+            "limits of jobs", "ok", "cores, memory and processes of a job can be bounded by its group"
+        )
 
 
 def _kernels() -> Iterator[Finding]:

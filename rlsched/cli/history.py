@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.options import asking, reach
+from rlsched.cli.selecting import states_of
 from rlsched.cli.show import print_json
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from rlsched.client.client import Client
     from rlsched.client.sums import By, Sums
 
 LATEST = 100
@@ -31,10 +35,14 @@ SUM_COLUMNS = (
     "rejected",
 )
 _STATES = ("completed", "failed", "cancelled", "rejected", "running")
-_SINCE = click.option("--since", metavar="WHEN", help="Over since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
-_UNTIL = click.option("--until", metavar="WHEN", help="Over before: likewise, or 2026-11-01T13:30.")
-_USER = click.option("--user", metavar="NAME", help="Of this user alone.")
-_VC = click.option("--vc", metavar="NAME", help="Of this virtual cluster alone.")
+_SINCE = click.option(
+    "-S", "--since", "--starttime", metavar="WHEN", help="Over since: 30min, 12h, 7d, 2w ago, or 2026-11-01."
+)
+_UNTIL = click.option(
+    "-E", "--until", "--endtime", metavar="WHEN", help="Over before: likewise, or 2026-11-01T13:30."
+)
+_USER = click.option("-u", "--user", metavar="NAME", help="Of this user alone.")
+_VC = click.option("-p", "--vc", metavar="NAME", help="Of this virtual cluster alone.")
 _CSV = click.option("--csv", "as_csv", is_flag=True, help="CSV on standard output; times are Unix seconds.")
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="JSON on standard output; times are Unix seconds."
@@ -44,8 +52,15 @@ _JSON = click.option(
 @click.command()
 @_USER
 @_VC
-@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="In this one; repeat it.")
-@click.option("--name", default="", metavar="PATTERN", help="Called so; * and ? as in a shell.")
+@click.option(
+    "-t",
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help=f"In this one: {', '.join(_STATES)}; several.",
+)
+@click.option("-n", "--name", default="", metavar="PATTERN", help="Called so; * and ? as in a shell.")
 @_SINCE
 @_UNTIL
 @click.option(
@@ -54,6 +69,7 @@ _JSON = click.option(
     metavar="N",
     help="The newest N jobs alone.  [default: 100; with --since all]",
 )
+@partial(listing, sort=("--sort",))
 @_CSV
 @_JSON
 @asking
@@ -65,6 +81,9 @@ def history(
     since: str | None,
     until: str | None,
     limit: int | None,
+    sort: str | None,
+    columns: str | None,
+    watch: float | None,
     as_csv: bool,
     as_json: bool,
     broker: str | None,
@@ -77,35 +96,46 @@ def history(
     Example:
       rlsched history --since 7d --state failed
       rlsched history --user ada --name 'resnet*' --csv
+      rlsched history --since 1d --sort -gpu_s -o job,user,name,gpu_s,energy_j
     """
     import msgspec
 
+    from rlsched.cli.history_tables import history_lines
     from rlsched.cli.when import span_s
-    from rlsched.client.client import Client
+    from rlsched.wire.messages import PastJob
 
     _one_form(as_csv, as_json)
-    now_s = time.time()
-    since_s, until_s = span_s(since, until, now_s)
-    with Client(broker, home=keys, timeout_s=timeout_s) as client:
-        jobs = client.history(
+    check_columns(columns, sort, PastJob)
+    asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
+    span_s(since, until, time.time())  # what is wrong with them is said before anybody is asked
+
+    def look(client: Client) -> list[PastJob]:
+        since_s, until_s = span_s(since, until, time.time())
+        found = client.history(
             limit=LATEST if limit is None and since is None else limit,
             since_s=since_s,
             until_s=until_s,
             user=user,
             vc=vc,
-            states=states,
+            states=asked_states,
             name=name,
         )
-    if as_json:
-        print_json(msgspec.to_builtins(jobs))
-    elif as_csv:
-        from rlsched.wire.messages import PastJob
+        return sorted_by(found, sort, PastJob)
 
-        _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in jobs))
-    else:
-        from rlsched.cli.history_tables import print_history
-
-        print_history(jobs, now_s=now_s)
+    if as_csv:
+        with reach(broker, keys, timeout_s) as client:
+            rows = look(client)
+        _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
+        return
+    listed(
+        "history",
+        lambda: reach(broker, keys, timeout_s),
+        look,
+        history_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+    )
 
 
 @click.command()
@@ -147,7 +177,6 @@ def account(
     import msgspec
 
     from rlsched.cli.when import day_of, month_start_s, span_s
-    from rlsched.client.client import Client
     from rlsched.client.sums import sums
 
     _one_form(as_csv, as_json)
@@ -156,7 +185,7 @@ def account(
     since_s, until_s = span_s(since, until, now_s)
     if since_s is None:
         since_s = month_start_s(now_s if until_s is None else min(until_s, now_s))
-    with Client(broker, home=keys, timeout_s=timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         used = client.usage(since_s=since_s, until_s=until_s, user=user, vc=vc)
         rows, total = sums(used, names, day_of)
     if as_json:

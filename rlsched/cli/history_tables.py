@@ -4,66 +4,75 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from rlsched.broker.nodes.usage_words import energy
 from rlsched.cli import show
-from rlsched.cli.job_tables import COLOURS, NARROW, clock
+from rlsched.cli.job_number import called
+from rlsched.cli.job_tables import COLOURS, NARROW, clock, named_table
+from rlsched.cli.layout import Column
 from rlsched.client.sums import Sums
 from rlsched.terminal import visible
 from rlsched.wire.messages import PastJob
 
-_RIGHT = ("job", "gpus", "waited", "ran", "exit")
-_FOLDED = ("where", "reason")
+_HISTORY: Final = {
+    column.title: column
+    for column in (
+        Column("job", is_right=True),
+        Column("name", shrinks=True),
+        Column("user"),
+        Column("vc"),
+        Column("account"),
+        Column("gpus", is_right=True),
+        Column("state"),
+        Column("exit", is_right=True),
+        Column("ended"),
+        Column("waited", is_right=True),
+        Column("ran", is_right=True),
+        Column("energy", is_right=True),
+        Column("where", 60, shrinks=True),
+        Column("reason"),
+    )
+}
 
 
-def print_history(jobs: list[PastJob], *, now_s: float, console: Console | None = None) -> None:
-    """A table of jobs on standard output. A narrow one leaves out places, and what all of them share."""
-    console = console or show.console()
+def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
+    """A table of jobs. A narrow one leaves out places, and what all of them share. None: nothing is cut."""
     if not jobs:
-        console.print("no jobs; try another --since, or fewer conditions")
-        return
-    narrow = console.width < NARROW
-    rows = [_cells(job, now_s) for job in jobs]
-    hidden = {name for name in ("user", "vc", "account") if len({row[name] for row in rows}) == 1} & (
+        return [Text("no jobs; try another --since, or fewer conditions")]
+    narrow = width is not None and width < NARROW
+    rows = [_cells(job, time.time() if now_s is None else now_s) for job in jobs]
+    hidden = {name for name in ("user", "vc", "account") if len({str(row[name]) for row in rows}) == 1} & (
         {"user", "vc", "account"} if narrow else {"vc", "account"}
     )
     hidden |= {"where"} if narrow else set()
-    shown = [name for name in rows[0] if name not in hidden]
-    table = Table(box=None, pad_edge=False, collapse_padding=narrow)
-    for name in shown:
-        table.add_column(
-            name,
-            justify="right" if name in _RIGHT else "left",
-            overflow="fold" if name in _FOLDED else "ellipsis",
-            no_wrap=name not in _FOLDED,
-            max_width=(14 if narrow else 40) if name in ("name", "user", "vc", "account") else None,
-        )
-    for row in rows:
-        table.add_row(*(row[name] for name in shown))
-    console.print(table)
+    hidden |= set() if any(row["energy"] for row in rows) else {"energy"}
+    return named_table(_HISTORY, rows, hidden, width)
 
 
-def _cells(job: PastJob, now_s: float) -> dict[str, str]:
+def _cells(job: PastJob, now_s: float) -> dict[str, str | Text]:
     """A job's row, by column."""
-    colour = COLOURS.get(job.state, "")
     return {
-        "job": str(job.job),
-        "name": _text(job.name),
-        "user": _text(job.user),
-        "vc": _text(job.vc),
-        "account": _text(job.account),
+        "job": called(job),
+        "name": job.name,
+        "user": job.user,
+        "vc": job.vc,
+        "account": job.account,
         "gpus": str(job.num_gpus),
-        "state": f"[{colour}]{job.state}[/]" if colour else job.state,
+        "state": Text(job.state, style=COLOURS.get(job.state, "")),
         "exit": "" if job.exit_code is None else str(job.exit_code),
         "ended": "" if job.end_s is None else local_time(job.end_s, now_s),
         "waited": "" if job.wait_s is None else clock(job.wait_s),
         "ran": clock(job.gpu_s / job.num_gpus),
-        "where": _text(job.nodes),
-        "reason": _text(job.reason),
+        "energy": "" if job.energy_j is None else energy(job.energy_j),
+        "where": job.nodes,
+        "reason": job.reason,
     }
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from rlsched.cli import show
+from rlsched.broker.nodes.usage_words import cells, energy, memory, share
+from rlsched.cli.job_number import called
+from rlsched.cli.layout import Column, table
 from rlsched.decide.record import DecisionRecord
-from rlsched.terminal import visible
+from rlsched.forecast.words import cell
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
 
 NARROW = 100
@@ -28,86 +29,158 @@ COLOURS = {
 }
 
 
-def print_jobs(jobs: list[JobInfo], *, now_s: float | None = None, console: Console | None = None) -> None:
-    """A table of jobs on standard output; a narrow one leaves out a user or a VC that all of them share."""
+_JOBS: Final = {
+    column.title: column
+    for column in (
+        Column("job", is_right=True),
+        Column("name", shrinks=True),
+        Column("user"),
+        Column("vc"),
+        Column("gpus", is_right=True),
+        Column("state"),
+        Column("time", is_right=True),
+        Column("starts"),
+        Column("ends"),
+        Column("gpu", is_right=True),
+        Column("gpu memory", is_right=True),
+        Column("cores", is_right=True),
+        Column("memory", is_right=True),
+        Column("where", 60, shrinks=True),
+        Column("by"),
+        Column("reason"),
+        Column("where, reason"),
+    )
+}
+USED: Final = ("gpu", "gpu memory", "cores", "memory")
+"""Columns of what is used: time in which the GPUs work, and the highest of each memory."""
+NARROW_NAME: Final = 14
+"""Of a name, a user or a VC in a narrow table."""
+
+
+def job_lines(jobs: list[JobInfo], width: int | None, now_s: float | None = None) -> list[Text]:
+    """A table of jobs; a narrow one leaves out a user or a VC that all share. No width: nothing is cut."""
     now_s = time.time() if now_s is None else now_s
-    console = console or show.console()
     if not jobs:
-        console.print("no jobs; `rlsched queue --all` lists those that are over")
-        return
-    narrow = console.width < NARROW
+        return [Text("no jobs; `rlsched queue --all` lists those that are over")]
+    narrow = width is not None and width < NARROW
     rows = [_narrow_cells(job, now_s) if narrow else _cells(job, now_s) for job in jobs]
-    same = [name for name in ("user", "vc") if narrow and len({row[name] for row in rows}) == 1]
-    shown = [name for name in rows[0] if name not in same]
-    table = Table(box=None, pad_edge=False, collapse_padding=narrow)
-    for name in shown:
-        folds = name in ("where", "reason", "where, reason")
-        table.add_column(
-            name,
-            justify="right" if name in ("job", "gpus", "time") else "left",
-            overflow="fold" if folds else "ellipsis",
-            no_wrap=not folds,
-            max_width=(14 if narrow else 40) if name in ("name", "user", "vc") else None,
-        )
-    for row in rows:
-        table.add_row(*(row[name] for name in shown))
-    console.print(table)
+    same = [name for name in ("user", "vc") if narrow and len({str(row[name]) for row in rows}) == 1]
+    rare = ("starts", "ends", *USED)
+    same += [name for name in rare if narrow or not any(row[name] for row in rows)]
+    return named_table(_JOBS, rows, same, width)
 
 
-def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str]:
+def named_table(
+    columns: Mapping[str, Column],
+    rows: Sequence[Mapping[str, str | Text]],
+    hidden: Container[str],
+    width: int | None,
+) -> list[Text]:
+    """A table of rows by column, without those that are hidden; a narrow one has short names and gaps."""
+    shown = [name for name in rows[0] if name not in hidden]
+    narrow = width is not None and width < NARROW
+    named = [
+        columns[name]._replace(max_width=NARROW_NAME)
+        if narrow and name in ("name", "user", "vc", "account")
+        else columns[name]
+        for name in shown
+    ]
+    return table(named, [[row[name] for name in shown] for row in rows], width, gap=1 if narrow else 2)
+
+
+def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
     """A job's row with one column for place and reason; few jobs have both."""
     cells = _cells(job, now_s)
-    both = [cells.pop("where"), cells.pop("reason")]
+    both = [str(cells.pop("where")), str(cells.pop("reason"))]
     return cells | {"where, reason": "  ".join(filter(None, both))}
 
 
-def _cells(job: JobInfo, now_s: float) -> dict[str, str]:
+def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
     """A job's row, by column."""
-    colour = COLOURS.get(job.state, "")
     return {
-        "job": str(job.job),
-        "name": _text(job.name),
-        "user": _text(job.user),
-        "vc": _text(job.vc),
+        "job": called(job),
+        "name": job.name,
+        "user": job.user,
+        "vc": job.vc,
         "gpus": str(job.num_gpus),
-        "state": f"[{colour}]{job.state}[/]" if colour else job.state,
+        "state": Text(job.state, style=COLOURS.get(job.state, "")),
         "time": _span(job, now_s),
-        "where": _text(_where(job) + _clock(job)),
+        "starts": _when(job, now_s, starts=True),
+        "ends": _when(job, now_s, starts=False),
+        **dict(zip(USED, cells(job.usage if job.state == "running" else None), strict=True)),
+        "where": _where(job) + _clock(job),
         "by": job.decided_by,
-        "reason": _text((f"priority {job.priority}; " if _is_ranked(job) else "") + job.reason),
+        "reason": (f"priority {job.priority}; " if _is_ranked(job) else "") + job.reason,
     }
+
+
+def _when(job: JobInfo, now_s: float, *, starts: bool) -> str:
+    """Median and 10 to 90 % of what is to come, from now on."""
+    if job.forecast is None:
+        return ""
+    times = job.forecast.start_s if starts else job.forecast.end_s
+    return cell(times, now_s, job.forecast.said_s)
 
 
 def _is_ranked(job: JobInfo) -> bool:
     return job.state == "queued" and job.priority != "normal"
 
 
-def print_nodes(nodes: list[NodeInfo], *, console: Console | None = None) -> None:
-    """A table of nodes on standard output."""
-    console = console or show.console()
+_NODES: Final = {
+    column.title: column
+    for column in (
+        Column("node"),
+        Column("state"),
+        Column("gpus", is_right=True),
+        Column("free", is_right=True),
+        Column("type", 24),
+        Column("SM clock"),
+        Column("gpu", is_right=True),
+        Column("cores", is_right=True),
+        Column("memory", is_right=True),
+        Column("power", is_right=True),
+        Column("today", is_right=True),
+        Column("vc"),
+        Column("jobs", 60, shrinks=True),
+        Column("reason"),
+    )
+}
+
+
+def node_lines(nodes: list[NodeInfo], width: int | None) -> list[Text]:
+    """A table of nodes; columns in which there is nothing are left out."""
     if not nodes:
-        console.print("no node has registered yet; start one with `rlsched node --name n0`")
-        return
-    table = Table(box=None, pad_edge=False)
+        return [Text("no node has registered yet; start one with `rlsched node --name n0`")]
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
-    notes = [[*([node.reason] if node.reason else []), *_skew(node), *node.notes] for node in nodes]
-    columns = ["node", "state", "gpus", "free", "type", *(["SM clock"] if clocked else []), "vc", "jobs"]
-    for name in [*columns, *(["reason"] if any(notes) else [])]:
-        table.add_column(name, justify="right" if name in ("gpus", "free") else "left")
-    for node, said in zip(nodes, notes, strict=True):
-        colour = {"up": "green", "down": "red"}.get(node.state, "yellow")
-        table.add_row(
-            _text(node.name),
-            f"[{colour}]{node.state}[/]",
-            str(node.gpus),
-            str(node.free_gpus),
-            _text(node.gpu_type),
-            *([_settable(node)] if clocked else []),
-            _text(node.vc),
-            " ".join(map(str, node.jobs)),
-            *([_text("; ".join(said))] if any(notes) else []),
-        )
-    console.print(table)
+    rows = [_node_cells(node) for node in nodes]
+    rare = ("gpu", "cores", "memory", "power", "today", "reason")
+    hidden = {name for name in rare if not any(row[name] for row in rows)}
+    if width is not None and width < NARROW:
+        hidden |= {"cores", "memory", "today"}
+    hidden |= set() if clocked else {"SM clock"}
+    if width is not None and width < NARROW and len({str(row["vc"]) for row in rows}) == 1:
+        hidden.add("vc")
+    return named_table(_NODES, rows, hidden, width)
+
+
+def _node_cells(node: NodeInfo) -> dict[str, str | Text]:
+    colour = {"up": "green", "down": "red", "asleep": "blue"}.get(node.state, "yellow")
+    return {
+        "node": node.name,
+        "state": Text(node.state, style=colour),
+        "gpus": str(node.gpus),
+        "free": str(node.free_gpus),
+        "type": node.gpu_type,
+        "SM clock": _settable(node),
+        "gpu": share(node.gpu_frac),
+        "cores": "" if node.cores is None else f"{node.cores:.1f}",
+        "memory": "" if node.memory_mib is None else memory(node.memory_mib),
+        "power": "" if node.power_w is None else f"{node.power_w:,.0f} W",
+        "today": "" if node.energy_day_j is None else energy(node.energy_day_j),
+        "vc": node.vc,
+        "jobs": " ".join(node.called or map(str, node.jobs)),
+        "reason": "; ".join([*([node.reason] if node.reason else []), *_skew(node), *node.notes]),
+    }
 
 
 def _skew(node: NodeInfo) -> list[str]:
@@ -128,17 +201,20 @@ def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
     return data
 
 
-def _text(text: str) -> str:
-    """What somebody else has written, as a cell: no markup, no control characters."""
-    return escape(visible(text))
-
-
 def _where(job: JobInfo) -> str:
     if job.state == "queued":
         return ""
     more = [f"and {job.nodes_omitted:,} more nodes"] if job.nodes_omitted else []
     named = (f"{node}[{','.join(map(str, gpus))}]" for node, gpus in zip(job.nodes, job.gpus, strict=True))
-    return " ".join([*named, *more])
+    return " ".join([*named, *more, *beside(job)])
+
+
+def beside(job: JobInfo) -> list[str]:
+    """Who shares its GPUs, and how fast it is predicted to be there."""
+    if not job.beside:
+        return []
+    speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"
+    return [f"beside {', '.join(job.beside)}{speed}"]
 
 
 def _settable(node: NodeInfo) -> str:
@@ -160,6 +236,8 @@ def _span(job: JobInfo, now_s: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A duration, H:MM:SS."""
+    """A duration: `1:05:00`, from a day on `2d 03:00:00`."""
     whole = max(0, int(seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    hours, rest = divmod(whole % 86_400, 3600)
+    of_a_day = f"{rest // 60:02d}:{rest % 60:02d}"
+    return f"{whole // 86_400}d {hours:02d}:{of_a_day}" if whole >= 86_400 else f"{hours}:{of_a_day}"

@@ -1,158 +1,26 @@
-"""The verbs for users: submit, queue, why, logs, cancel."""
+"""The verbs that look at jobs: queue, why, logs."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.options import PRIORITIES, asking
-from rlsched.cli.show import print_json
+from rlsched.cli.job_number import JobName, JobParam
+from rlsched.cli.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.options import asking, reach
+from rlsched.cli.selecting import of_numbers, of_whom, selected, selecting
+from rlsched.cli.show import print_json, print_sentences
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
-    from rlsched.wire.messages import OnLost, Priority
 
 
-def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
-    from rlsched.client.client import Client
-
-    return Client(broker, home=keys, timeout_s=timeout_s)
-
-
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--gpus", default=1, show_default=True, type=click.IntRange(min=1), help="GPUs of the gang.")
-@click.option("--name", default="", help="For people  [default: the program's name]")
-@click.option("--vc", default="", help="Virtual cluster.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="End the job after so long.",
-)
-@click.option("--env", "variables", multiple=True, metavar="K=V", help="Environment variable; repeat it.")
-@click.option("--cwd", default=None, metavar="DIR", help="Directory to run in  [default: this one]")
-@click.option(
-    "--preemptible",
-    is_flag=True,
-    help="It may be stopped for another job's sake (SIGTERM, then SIGKILL), and is started again later, "
-    "unless it left exit code 0: then it is done.",
-)
-@click.option(
-    "--speed-energy",
-    type=click.FloatRange(min=0, max=1),
-    metavar="W",
-    help="What energy counts against time here: 0 speed alone, 1 energy alone  [default: the broker's]",
-)
-@click.option(
-    "--workload",
-    default="",
-    metavar="NAME",
-    help="What it computes, as `rlsched models` lists it: its clock is chosen by that  [default: unknown]",
-)
-@click.option(
-    "--on-lost",
-    type=click.Choice(["requeue", "wait"]),
-    default="requeue",
-    show_default=True,
-    help="When its node, or the broker, is away for longer than the broker's --lost-after: end it there and "
-    "queue it again, or let it go on and wait for the node.",
-)
-@click.option(
-    "--priority",
-    type=click.Choice(PRIORITIES),
-    default="normal",
-    show_default=True,
-    help="Jobs of a higher one go first; who may ask for which, the broker says.",
-)
-@click.option(
-    "--notify",
-    default="",
-    metavar="WHAT",
-    help="Be told of it, where the operator runs `rlsched notify`: some of start, requeue, end, fail, with "
-    "commas in between. fail: ends that are failures alone.",
-)
-@click.option("--user", default="", metavar="NAME", help="In whose name, for admins  [default: your key's]")
-@click.option(
-    "--account", default="", metavar="NAME", help="What to charge it to  [default: your first account]"
-)
-@click.option("--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@asking
-def submit(
-    gpus: int,
-    name: str,
-    vc: str,
-    time_limit: float | None,
-    variables: tuple[str, ...],
-    cwd: str | None,
-    preemptible: bool,
-    speed_energy: float | None,
-    workload: str,
-    on_lost: OnLost,
-    priority: Priority,
-    notify: str,
-    user: str,
-    account: str,
-    wait_for_it: bool,
-    command: tuple[str, ...],
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
-) -> int:
-    """Submit a job. The job's number is printed once it is on disk.
-
-    \b
-    Example:
-      rlsched submit --gpus 2 --name resnet -- python train.py --epochs 3
-      rlsched submit --wait -- sh -c 'echo on $CUDA_VISIBLE_DEVICES'
-    """
-    import os
-
-    from rlsched.errors import InputError
-
-    wrong = [pair for pair in variables if not pair.partition("=")[1] or pair.startswith("=")]
-    if wrong:
-        raise InputError(f"--env {wrong[0]!r}: expected NAME=VALUE")
-    env = {key: value for key, _, value in (pair.partition("=") for pair in variables)}
-    with _client(broker, keys, timeout_s) as client:
-        job = client.submit(
-            command,
-            num_gpus=gpus,
-            name=name,
-            vc=vc,
-            user=user,
-            time_limit_s=time_limit,
-            env=env,
-            cwd=os.path.abspath(cwd or "."),
-            preemptible=preemptible,
-            speed_energy=speed_energy,
-            workload=workload,
-            on_lost=on_lost,
-            priority=priority,
-            account=account,
-            notify=[one.strip() for one in notify.split(",")] if notify else [],
-        )
-        click.echo(f"job {job}" if not wait_for_it else f"job {job}, waiting for its end", err=wait_for_it)
-        return _wait(client, job) if wait_for_it else 0
-
-
-def _wait(client: Client, job: int) -> int:
-    """The job's exit code; 1 where it has none (cancelled, say)."""
-    from rlsched.terminal import visible
-
-    try:
-        info = client.wait(job)
-    except KeyboardInterrupt:
-        click.echo(
-            f"job {job} goes on; `rlsched cancel {job}` ends it, `rlsched logs -f {job}` follows it", err=True
-        )
-        return 130
-    if info.state != "completed":
-        click.echo(visible(f"job {job} {info.state}: {info.reason}"), err=True)
-    return 1 if info.exit_code is None else info.exit_code
+LAST_LINES = 10
+"""Of the output of a job that has failed, in `why`."""
 
 
 @click.command()
@@ -163,108 +31,129 @@ def _wait(client: Client, job: int) -> int:
     metavar="N",
     help="The latest N jobs alone.  [default: all; with --all 2000]",
 )
+@selecting
+@click.option("--since", metavar="WHEN", help="Submitted since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
+@click.option("-j", "--jobs", "numbers", metavar="JOB,...", help="These alone; of an array also its tasks.")
+@click.option("-l", "--long", "_long", is_flag=True, hidden=True)
+@listing
 @click.option("--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs older than this one.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
 def queue(
+    *,
     finished: bool,
     limit: int | None,
     before: int | None,
+    since: str | None,
+    sort: str | None,
+    columns: str | None,
+    watch: float | None,
+    numbers: str | None,
+    _long: bool,
     as_json: bool,
     broker: str | None,
     keys: Path | None,
     timeout_s: float,
+    **wanted: Any,
 ) -> None:
-    """List waiting and running jobs.
+    """List waiting and running jobs by number.
 
     \b
     Example:
       rlsched queue
-      rlsched queue --all --json
-      rlsched queue --all --limit 50 --before 1200
+      rlsched queue --user ada --state queued --sort queue_key
+      rlsched queue -o job,name,state,reason --watch 2
+      rlsched queue --all --limit 50 --before 1200 --json
     """
-    with _client(broker, keys, timeout_s) as client:
+    from rlsched.cli.job_tables import job_lines
+    from rlsched.cli.when import span_s
+    from rlsched.wire.messages import JobInfo
+
+    check_columns(columns, sort, JobInfo)
+    since_s, _ = span_s(since, None, time.time())
+    left_out: list[str] = []
+
+    def look(client: Client) -> list[JobInfo]:
         found = client.list_jobs(finished=finished, limit=limit, before=before)
-    if as_json:
-        import msgspec
+        left_out.clear()
+        if found.jobs and found.omitted:
+            lists = f"--before {found.jobs[0].job} lists them"
+            left_out.append(f"{found.omitted:,} older jobs were left out; {lists}")
+        since_then = (job for job in found.jobs if since_s is None or job.submit_s >= since_s)
+        chosen = of_numbers(selected(since_then, of_whom(client, wanted), arrays_wait=True), numbers)
+        return sorted_by(chosen, sort, JobInfo)
 
-        print_json(msgspec.to_builtins(found.jobs))
-    else:
-        from rlsched.cli.job_tables import print_jobs
-
-        print_jobs(found.jobs)
-    if found.jobs and found.omitted:
-        more = f"{found.omitted:,} older jobs were left out; --before {found.jobs[0].job} lists them"
-        click.echo(more, err=True)
+    listed(
+        "queue",
+        lambda: reach(broker, keys, timeout_s),
+        look,
+        job_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+    )
+    for line in left_out:
+        click.echo(line, err=True)
 
 
 @click.command()
-@click.argument("job", type=int)
+@click.argument("job", type=JobParam())
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output, with the decision's record.")
 @asking
-def why(job: int, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
     """Say why a job waits, or why it runs where it does.
 
     \b
     Example:
       rlsched why 7
     """
-    with _client(broker, keys, timeout_s) as client:
-        explanation = client.why(job)
+    from rlsched.client.following import tail
+
+    with reach(broker, keys, timeout_s) as client:
+        number = job.number_at(client)
+        explanation, info = client.why(number), client.job(number)
+        ends = tail(client, info).lines(LAST_LINES) if info.state == "failed" else []
+    last = [line.decode(errors="replace") for line in ends]
     if as_json:
         from rlsched.cli.job_tables import explanation_as_data
 
-        print_json(explanation_as_data(explanation))
+        print_json(explanation_as_data(explanation) | {"last_output": last})
         return
     from rlsched.terminal import visible
 
-    for line in str(explanation).split("\n"):
-        click.echo(visible(line))
+    print_sentences(visible(line) for line in str(explanation).split("\n"))
+    if last:
+        click.echo(f"  its output ends with (all of it: rlsched logs {job}):")
+    for line in last:
+        click.echo(visible(f"    {line}"))
 
 
 @click.command()
-@click.argument("job", type=int)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
-@click.option("--rank", default=0, show_default=True, type=click.IntRange(min=0), help="Rank of the gang.")
+@click.argument("job", type=JobParam())
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over; it need not have started.")
+@click.option("--rank", type=click.IntRange(min=0), help="This rank of the gang alone.  [default: all]")
 @asking
-def logs(job: int, follow: bool, rank: int, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Show the output of a job.
+def logs(
+    job: JobName, follow: bool, rank: int | None, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Show the output of a job; the lines of a gang begin with the number of their rank.
 
     \b
     Example:
       rlsched logs 7
       rlsched logs -f --rank 1 7
     """
-    with _client(broker, keys, timeout_s) as client:
-        silent = True
-        for piece in client.log(job, rank=rank, follow=follow):
-            silent = False
-            sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+    from rlsched.cli.output import show_output
+
+    with reach(broker, keys, timeout_s, is_patient=follow) as client:
+        number = job.number_at(client)
+        if rank is None:
+            silent = not show_output(client, number, to_its_end=follow)
+        else:
+            silent = True
+            for piece in client.log(number, rank=rank, follow=follow):
+                silent = False
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
         if silent:
-            click.echo(f"job {job} has no output: it is {client.job(job).state}", err=True)
-
-
-@click.command()
-@click.argument("jobs", nargs=-1, required=True, type=int, metavar="JOB...")
-@asking
-def cancel(jobs: tuple[int, ...], broker: str | None, keys: Path | None, timeout_s: float) -> int:
-    """Cancel jobs: take them out of the queue, or end their processes.
-
-    \b
-    Example:
-      rlsched cancel 7 8
-    """
-    from rlsched.errors import InputError
-    from rlsched.terminal import visible
-
-    code = 0
-    with _client(broker, keys, timeout_s) as client:
-        for job in jobs:
-            try:
-                client.cancel(job)
-                click.echo(f"job {job}: cancelled")
-            except InputError as error:
-                click.echo(visible(f"error: {error}"), err=True)
-                code = error.exit_code
-    return code
+            click.echo(f"job {job} has no output: it is {client.job(number).state}", err=True)

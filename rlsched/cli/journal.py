@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.show import print_json
+if TYPE_CHECKING:
+    from rlsched.broker.journal.journal import Journal
+
+from rlsched.cli.show import print_json, size
 
 _DIR = click.option(
     "--dir",
     "directory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The broker's directory. [default: HOME/broker, HOME being $RLSCHED_HOME or ~/.config/rlsched]",
+    help="The broker's directory. [default: HOME/broker or, of `rlsched up`, HOME/up/broker: the one that "
+    "runs, or else that wrote last; HOME being $RLSCHED_HOME or ~/.config/rlsched]",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
 
 def _directory(directory: Path | None) -> Path:
-    from rlsched.broker.keys import default_home
+    from rlsched.broker.replay import JOURNAL_FILE
+    from rlsched.cli.explain import own_broker
 
-    return directory or default_home() / "broker"
+    return own_broker(JOURNAL_FILE) if directory is None else directory
 
 
 def _journal(directory: Path | None, file: Path | None = None) -> Path:
     from rlsched.broker.replay import JOURNAL_FILE
 
-    return file or _directory(directory) / JOURNAL_FILE
+    file = file or _directory(directory)
+    return file / JOURNAL_FILE if file.is_dir() else file
 
 
 @click.group()
@@ -56,7 +63,7 @@ def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
     """
     import msgspec
 
-    from rlsched.broker.checking import check as look
+    from rlsched.broker.journal.checking import check as look
 
     report = look(_journal(directory, file))
     if as_json:
@@ -67,14 +74,18 @@ def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
         state = "damaged" if report.damage or report.derived else "whole"
         click.echo(
             f"{report.path}: {state}, version {report.version}, "
-            f"{report.entries} entries, the last at {when}, epoch {report.epoch}, "
-            f"{report.bytes / 1e6:.1f} MB{'; jobs: ' + jobs if jobs else ''}"
+            f"{report.entries} entries{_replaced(report.replaced)}, the last at {when}, "
+            f"epoch {report.epoch}, {size(report.bytes)}{'; jobs: ' + jobs if jobs else ''}"
         )
         for line in [*report.damage, *report.derived]:
             click.echo(f"  {line}")
         if report.damage:
             click.echo("take up a backup: `rlsched journal restore FILE`")
     return 1 if report.damage or report.derived else 0
+
+
+def _replaced(count: int) -> str:
+    return f" and a base for {count} before" if count else ""
 
 
 @journal.command()
@@ -90,7 +101,7 @@ def export(file: Path | None, output: Path | None, directory: Path | None) -> No
     """
     import msgspec
 
-    from rlsched.broker.journal import reading
+    from rlsched.broker.journal.reading import reading
     from rlsched.errors import InputError
 
     encoder = msgspec.json.Encoder()
@@ -115,13 +126,13 @@ def backup(target: Path, directory: Path | None, as_json: bool) -> None:
     Example:
       rlsched journal backup /backups/journal-$(date +%F).sqlite
     """
-    from rlsched.broker.backup import back_up
+    from rlsched.broker.journal.backup import back_up
 
     entries = back_up(_journal(directory), target)
     if as_json:
         print_json({"path": str(target), "entries": entries, "bytes": target.stat().st_size})
         return
-    click.echo(f"{target}: {entries} entries, {target.stat().st_size / 1e6:.1f} MB")
+    click.echo(f"{target}: {entries} entries, {size(target.stat().st_size)}")
 
 
 @journal.command()
@@ -140,7 +151,7 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     """
     import msgspec
 
-    from rlsched.broker.backup import restore as take_up
+    from rlsched.broker.journal.backup import restore as take_up
 
     found = take_up(file, _directory(directory))
     if as_json:
@@ -164,34 +175,73 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     is_flag=True,
     help="Make the table of ended jobs anew from the entries, where `check` says that it is damaged.",
 )
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=1.0),
+    metavar="DAYS",
+    help="Replace entries that are older by what they came to. Jobs that are over stay in the table.",
+)
+@click.option(
+    "--fair-share",
+    "half_life",
+    default="off",
+    show_default=True,
+    metavar="HALF_LIFE",
+    help="With --keep-days: what the broker is started with, such as 7d.",
+)
 @_DIR
 @_JSON
-def compact(remake_ended: bool, directory: Path | None, as_json: bool) -> None:
+def compact(
+    remake_ended: bool, keep_days: float | None, half_life: str, directory: Path | None, as_json: bool
+) -> None:
     """Give space that the journal does not use back to the disk. The broker must not run.
 
     \b
     Example:
       rlsched journal compact
+      rlsched journal compact --keep-days 90      # `rlsched broker --keep-days 90` does it by itself
     """
-    from rlsched.broker.journal import Journal
+    from rlsched.broker.journal.journal import Journal
+    from rlsched.cli.serve import time_s
 
     path = _journal(directory)
     if not path.is_file():
         from rlsched.errors import JournalError
 
         raise JournalError(f"{path}: there is no journal here")
-    before = path.stat().st_size
+    before, replaced = path.stat().st_size, 0
     opened = Journal(path)
     try:
         if remake_ended:
-            from rlsched.broker.recovery import remake_ended as make_anew
+            from rlsched.broker.journal.recovery import remake_ended as make_anew
 
             make_anew(opened)
+        if keep_days is not None:
+            replaced = _replace(opened, keep_days, time_s("--fair-share", half_life))
         opened.compact()
     finally:
         opened.close()
     after = path.stat().st_size
     if as_json:
-        print_json({"path": str(path), "bytes_before": before, "bytes": after})
+        print_json({"path": str(path), "bytes_before": before, "bytes": after, "entries_replaced": replaced})
         return
-    click.echo(f"{path}: {before / 1e6:.1f} MB, now {after / 1e6:.1f} MB")
+    click.echo(f"{path}: {size(before)}, now {size(after)}")
+    if keep_days is not None:
+        click.echo(
+            f"{replaced} entries are replaced by what they came to"
+            if replaced
+            else f"no entries were replaced: too few are older than {keep_days:g} days"
+        )
+
+
+def _replace(journal: Journal, keep_days: float, half_life_s: float) -> int:
+    """Let a base stand for entries that are older; how many there were."""
+    from rlsched.broker.compaction.compaction import DAY_S, made, put
+
+    first = journal.first
+    cut = made(journal.path, time.time() - keep_days * DAY_S, half_life_s)
+    if cut is None or not put(journal, cut):
+        return 0
+    while journal.drop():
+        pass
+    return cut.n - first + 1

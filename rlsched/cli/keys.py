@@ -13,12 +13,12 @@ from rlsched.cli.options import HOME
 from rlsched.cli.show import print_json
 
 if TYPE_CHECKING:
-    from rlsched.broker.access import Member
-    from rlsched.broker.roles import Role
+    from rlsched.broker.access.access import Member
+    from rlsched.broker.access.roles import Role
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
-_ROLE = click.Choice(["user", "admin", "node"])
+_ROLE = click.Choice(["user", "admin", "node", "engine"])
 
 
 @click.group()
@@ -36,6 +36,13 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--role", type=_ROLE, required=True, help="What the key may do.")
 @click.option("--person", default="", help="Whose jobs it submits; for a further key.  [default: NAME]")
+@click.option(
+    "--nodes",
+    metavar="NAMES",
+    default="*",
+    show_default=True,
+    help="Of role engine: the nodes that it speaks for, with commas between; `gpu-*` is all that begin so.",
+)
 @click.option("--expires", default="15m", show_default=True, help="For how long the token may be used.")
 @click.option(
     "--broker",
@@ -44,7 +51,9 @@ def keys() -> None:
     "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
 )
 @HOME
-def new(name: str, role: Role, person: str, expires: str, broker: str | None, keys: Path | None) -> None:
+def new(
+    name: str, role: Role, person: str, nodes: str, expires: str, broker: str | None, keys: Path | None
+) -> None:
     """Print a token with which another machine joins as NAME. It is good for one use.
 
     \b
@@ -52,8 +61,8 @@ def new(name: str, role: Role, person: str, expires: str, broker: str | None, ke
       rlsched keys new ada --role user --broker tcp://10.0.0.1:7461
       rlsched keys new gpu-a --role node --expires 1h
     """
-    from rlsched.broker.joining import invite
-    from rlsched.broker.keys import KeyHome
+    from rlsched.broker.access.joining import invite
+    from rlsched.broker.access.keys import KeyHome
     from rlsched.errors import InputError
     from rlsched.wire.dealer import broker_address, dial_address, is_loopback
 
@@ -62,7 +71,15 @@ def new(name: str, role: Role, person: str, expires: str, broker: str | None, ke
         raise InputError(
             f"{address}: no other machine can dial this; give --broker tcp://HOST:PORT with this one's name"
         )
-    token = invite(KeyHome(keys), name, role, address, valid_s=_seconds(expires), person=person)
+    token = invite(
+        KeyHome(keys),
+        name,
+        role,
+        address,
+        valid_s=_seconds(expires),
+        person=person,
+        nodes=nodes if role == "engine" else "",
+    )
     if is_loopback(address):
         click.echo(f"this token is of use on this machine alone: it dials {address}", err=True)
     click.echo(token.text())
@@ -81,8 +98,8 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
     Example:
       rlsched keys join rlsched-join-...
     """
-    from rlsched.broker.joining import Token
-    from rlsched.broker.keys import KeyHome
+    from rlsched.broker.access.joining import Token
+    from rlsched.broker.access.keys import KeyHome
     from rlsched.client.join import join as join_broker
 
     read = Token.read(sys.stdin.read() if token == "-" else token)
@@ -92,6 +109,10 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
     click.echo(f"joined the broker at {read.address} {whose}; keys in {home.directory}")
     if read.role == "node":
         click.echo(f"next: rlsched node --broker {read.address} --name {read.name}")
+    elif read.role == "engine":
+        click.echo(
+            f"next: rlsched engine slurm --broker {read.address} --name {read.name} --partition PARTITION"
+        )
     else:
         click.echo(f"next: export RLSCHED_BROKER={read.address}; rlsched queue")
 
@@ -106,7 +127,7 @@ def list_(as_json: bool, keys: Path | None) -> None:
     Example:
       rlsched keys list
     """
-    from rlsched.broker.keys import KeyHome
+    from rlsched.broker.access.keys import KeyHome
 
     rows = [_row(member) for member in KeyHome(keys).access.members().values()]
     if as_json:
@@ -130,8 +151,8 @@ def revoke(name: str, role: Role | None, keys: Path | None) -> None:
     Example:
       rlsched keys revoke gpu-a
     """
-    from rlsched.broker.joining import revoke as revoke_key
-    from rlsched.broker.keys import KeyHome
+    from rlsched.broker.access.joining import revoke as revoke_key
+    from rlsched.broker.access.keys import KeyHome
 
     for member in revoke_key(KeyHome(keys), name, role):
         click.echo(f"revoked {_row(member)['role']} {name}{'' if member.expires_s is None else ' (token)'}")

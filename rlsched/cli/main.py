@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
 
 import click
 
 import rlsched
-from rlsched.cli.verbs import SECTIONS, SUMMARIES, extra_for
-from rlsched.errors import InputError, RlschedError
+from rlsched.cli.points import loaded, own_point, points
+from rlsched.cli.verbs import SECTIONS, SLURMS, SUMMARIES, extra_for
+from rlsched.compiling import COMPILING
+from rlsched.errors import InputError, RlschedError, nearest
 from rlsched.logs import fail
 
 EXIT_FAILED = 1
@@ -31,7 +33,7 @@ class VerbGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Known verbs in the order of the sections, then those of other packages by name."""
-        installed = _points()
+        installed = points()
         return [verb for verb in SUMMARIES if verb in installed] + sorted(set(installed) - set(SUMMARIES))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -40,17 +42,30 @@ class VerbGroup(click.Group):
         Raises:
             RlschedError: the verb needs an extra that is not installed, or its package is not there.
         """
-        point = _points().get(cmd_name)
-        if point is None:
+        own = own_point(cmd_name)
+        point = None if own else points().get(cmd_name)
+        if not own and point is None:
             return None
         try:
-            command = point.load()
+            command = loaded(own) if point is None else point.load()
         except ModuleNotFoundError as error:
             raise _missing(error, cmd_name) from error
         except AttributeError as error:
             raise RlschedError(f"verb {cmd_name!r} is not part of this installation: {error}") from error
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a verb; of one that there is not, name the nearest, or what Slurm's is called here."""
+        wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
+        if wanted and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            here = SLURMS.get(args[0])
+            hint = f"it is `rlsched {here}` here; " if here else nearest(args[0], known)
+            raise click.UsageError(f"no verb {args[0]!r}; {hint}`rlsched --help` lists all of them", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Verbs by section, without importing those that are known."""
@@ -63,7 +78,7 @@ class VerbGroup(click.Group):
         others = [verb for verb in installed if verb not in SUMMARIES]
         if others:
             with formatter.section("From other packages"):
-                formatter.write_dl([(verb, _points()[verb].value) for verb in others])
+                formatter.write_dl([(verb, points()[verb].value) for verb in others])
 
 
 @click.group(
@@ -78,6 +93,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the command `rlsched`."""
+    COMPILING.told = COMPILING.by_verb = True
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -85,6 +101,7 @@ def main() -> None:
         # The reader has left; without this, Python complains once more while it shuts down.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or EXIT_FAILED
+    gc.freeze()  # else Python looks at all that kernels were made of once more, for a third of a second
     sys.exit(code)
 
 
@@ -120,10 +137,6 @@ def run(args: Sequence[str]) -> int:
 def _fail(message: str, code: int) -> int:
     fail(" ".join(message.split()))
     return code
-
-
-def _points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group="rlsched.commands")}
 
 
 def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:

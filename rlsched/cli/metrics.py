@@ -119,6 +119,14 @@ def figures(report: StatsReport) -> Iterator[Metric]:
         for state in ("free", "held", "absent")
     ]
     yield _gauges("gpus", "GPUs: free, held by jobs, or on absent nodes.", ["gpu_type", "state"], gpus)
+    if report.power_w is not None:
+        yield _gauge("power_watts", "What the GPUs of all nodes draw that say so.", report.power_w)
+    if report.energy_day_j is not None:
+        words = "What they have drawn since midnight, with jobs and without."
+        yield _gauge("energy_today_joules", words, report.energy_day_j)
+    for name, (figure, words, scale) in _USED.items():
+        if figure in report.used:
+            yield _gauge(name, words, report.used[figure] * scale)
     yield _counters("decisions", "Decisions, by who decided.", "source", report.decisions)
     for name, timing in report.timings.items():
         yield _histogram(f"{name}_seconds", _TIMED.get(name, name), timing)
@@ -148,6 +156,15 @@ def _drift(drift: DriftReport) -> Iterator[Metric]:
     yield _gauge("drift_unlike", "Ways in which the cluster is none of its training.", len(drift.unlike))
     outside = [([one.column], one.share_frac) for one in drift.outside]
     yield _gauges("drift_outside_ratio", "Looks with this column out of its range.", ["column"], outside)
+
+
+_USED = {
+    "measured_gpus": ("gpus", "GPUs of running jobs whose use is measured.", 1.0),
+    "busy_gpus": ("gpus_busy", "Of these, GPUs at work, by the share of the time.", 1.0),
+    "used_gpu_memory_bytes": ("gpu_memory_mib", "Memory that running jobs use on them.", 1048576.0),
+    "busy_cores": ("cores", "CPU cores that running jobs keep busy.", 1.0),
+    "used_memory_bytes": ("memory_mib", "Resident memory of running jobs.", 1048576.0),
+}
 
 
 _TIMED = {

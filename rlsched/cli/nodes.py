@@ -2,44 +2,97 @@
 
 from __future__ import annotations
 
+import time
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from rlsched.cli.options import asking
-from rlsched.cli.show import print_json
+from rlsched.cli.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.options import asking, reach
+from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 
-def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
-    from rlsched.client.client import Client
-
-    return Client(broker, home=keys, timeout_s=timeout_s)
+STATES: Final = ("up", "drained", "away", "down", "asleep", "waking")
 
 
 @click.command()
+@click.option("-u", "--user", metavar="NAME", help="With jobs of this user; several with commas between.")
+@click.option(
+    "-t", "--state", metavar="STATE", help=f"In this state: {', '.join(STATES)}; several with commas."
+)
+@click.option("-n", "--name", metavar="PATTERN", help="Called so; * and ? as in a shell.")
+@click.option("-p", "--vc", "--partition", metavar="VC", help="Of this virtual cluster alone.")
+@click.option("--since", metavar="WHEN", help="Heard of since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
+@listing
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
-def nodes(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def nodes(
+    *,
+    user: str | None,
+    state: str | None,
+    name: str | None,
+    vc: str | None,
+    since: str | None,
+    sort: str | None,
+    columns: str | None,
+    watch: float | None,
+    as_json: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
     """List the nodes, what is free on them, and why one gets no jobs.
 
     \b
     Example:
       rlsched nodes
+      rlsched nodes --state down,drained
+      rlsched nodes --sort -free_gpus -o name,free_gpus,jobs --watch 2
     """
-    with _client(broker, keys, timeout_s) as client:
-        found = client.nodes()
-    if as_json:
-        import msgspec
+    from rlsched.cli.job_tables import node_lines
+    from rlsched.cli.when import span_s
+    from rlsched.wire.messages import NodeInfo
 
-        print_json(msgspec.to_builtins(found))
-        return
-    from rlsched.cli.job_tables import print_nodes
+    check_columns(columns, sort, NodeInfo)
+    since_s, _ = span_s(since, None, time.time())
+    states = None if state is None else _states(state)
 
-    print_nodes(found)
+    def look(client: Client) -> list[NodeInfo]:
+        theirs = None
+        if user is not None:
+            theirs = {job.job for job in client.jobs() if job.user in user.split(",")}
+        found = [
+            node
+            for node in client.nodes()
+            if states is None or node.state in states
+            if theirs is None or not theirs.isdisjoint(node.jobs)
+            if name is None or fnmatchcase(node.name, name)
+            if vc is None or node.vc == vc
+            if since_s is None or node.last_seen_s >= since_s
+        ]
+        return sorted_by(found, sort, NodeInfo)
+
+    listed(
+        "nodes",
+        lambda: reach(broker, keys, timeout_s),
+        look,
+        node_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+    )
+
+
+def _states(text: str) -> set[str]:
+    states = set(text.lower().split(","))
+    for state in sorted(states.difference(STATES)):
+        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, with commas between")
+    return states
 
 
 _REASON = click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask `rlsched nodes`.")
@@ -70,7 +123,7 @@ def drain(
       rlsched node drain n0 --reason "new driver"
       rlsched node drain n0 n1 --requeue --reason "power off at noon"
     """
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         for name in names:
             client.drain_node(name, reason=reason, requeue=requeue)
             click.echo(f"node {name}: drained")
@@ -80,13 +133,16 @@ def drain(
 @_NAMES
 @asking
 def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Let drained nodes get jobs again.
+    """Let drained nodes get jobs again, and wake nodes that sleep.
+
+    A drained node that sleeps is woken when jobs need it. Said again, or of one that is down, it is woken at
+    once, where the broker has a --resume-cmd.
 
     \b
     Example:
       rlsched node resume n0
     """
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         for name in names:
             client.resume_node(name)
             click.echo(f"node {name}: resumed")
@@ -108,7 +164,7 @@ def remove(
     Example:
       rlsched node remove n7 --reason "sold"
     """
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         for name in names:
             client.remove_node(name, reason=reason)
             click.echo(f"node {name}: removed")

@@ -73,14 +73,13 @@ def notify(
       rlsched notify --webhook https://chat.example.org/hooks/rlsched
       rlsched notify --command '/opt/rlsched/share/mail_notice.py --domain example.org'
     """
-    import signal
     import threading
-    from types import FrameType
 
-    from rlsched.broker.journal import JOURNAL_FILE
-    from rlsched.broker.keys import default_home
+    from rlsched.broker.access.keys import default_home
+    from rlsched.broker.journal.journal import JOURNAL_FILE
     from rlsched.notify.following import CursorFile, Follower
     from rlsched.notify.sending import Command, NotDeliveredError, Sends, Webhook
+    from rlsched.signals import on_signals
 
     announce = set_up(log_format)
     if (webhook is None) == (words is None):
@@ -97,18 +96,14 @@ def notify(
     stop = threading.Event()
     follower = Follower(directory / JOURNAL_FILE, file, send, stop)
 
-    def end(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
     try:
-        if not once:
-            announce(f"rlsched notify ready: {directory / JOURNAL_FILE} is told to a {kind}")
-            follower.run(poll_s)
-            return 0
-        while follower.step(patiently=False):
-            pass
+        with on_signals(lambda *_: stop.set()):
+            if not once:
+                announce(f"rlsched notify ready: {directory / JOURNAL_FILE} is told to a {kind}")
+                follower.run(poll_s)
+                return 0
+            while follower.step(patiently=False):
+                pass
     except NotDeliveredError as error:
         raise RlschedError(f"a notice is not taken: {error}") from error
     finally:

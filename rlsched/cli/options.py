@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from rlsched.cli.policies import setting
+from rlsched.cli.policies import complete_policy, setting
 from rlsched.logs import FORMATS
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+SILENT_S = 1.0
+"""Who waits for a broker for longer is told so."""
 PRIORITIES = ("low", "normal", "high", "urgent")
 """As `Priority` of the messages, which are not read before they are needed."""
 HOME = click.option(
@@ -60,11 +67,13 @@ _DECIDING = (
         default="tuned",
         show_default=True,
         metavar="NAME|FILE",
-        help="Who decides: a name of `rlsched policies`, ppo:PATH, or a TOML or Python file.",
+        shell_complete=complete_policy,
+        help="Who decides: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME].",
     ),
     click.option(
         "--fallback",
         metavar="NAME|FILE",
+        shell_complete=complete_policy,
         help="The rule in its place when it fails or is late. [default: the one that the policy follows]",
     ),
     setting,
@@ -92,12 +101,58 @@ _DECIDING = (
         "energy alone. SM clocks are set by it, where nodes may. [default: $RLSCHED_SPEED_ENERGY, else 0]",
     ),
     click.option(
+        "--share",
+        "shares",
+        is_flag=True,
+        help="Jobs that may (rlsched submit --share) share GPUs, where the policy shares and by the models "
+        "none of them gets too slow.",
+    ),
+    click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
         help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
     ),
     click.option("--logdir", metavar="DIR", type=click.Path(path_type=Path), help="Curves for TensorBoard."),
 )
+
+
+def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient: bool = False) -> Client:
+    """Who asks the broker; a patient one waits on while a broker is starting there."""
+    from rlsched.broker.access.keys import KeyHome
+    from rlsched.client.client import Client
+
+    is_seen = sys.stderr.isatty()
+    waits = _Waiting(KeyHome(keys).directory, is_seen=is_seen) if is_seen or is_patient else None
+    return Client(broker, home=keys, timeout_s=timeout_s, waits=waits, is_patient=is_patient)
+
+
+class _Waiting:
+    """One line on a terminal while the broker does not answer, rewritten, and gone afterwards.
+
+    Elsewhere a line once, where a broker is starting.
+    """
+
+    def __init__(self, home: Path, *, is_seen: bool = True) -> None:
+        self._home, self._is_seen = home, is_seen
+        self._on_line = self._has_told = False
+
+    def __call__(self, address: str, waited_s: float, most_s: float) -> None:
+        if waited_s >= SILENT_S:
+            from rlsched.broker.starting import is_starting, starting_at
+
+            starts = starting_at(self._home, [address])
+            said = f"the broker at {address} has not answered yet: {waited_s:.1f} of {most_s:.0f} s"
+            said = f"{is_starting(starts)}; waited {waited_s:.0f} s" if starts else said
+            if self._is_seen:
+                self._on_line = True
+                width = shutil.get_terminal_size().columns - 1
+                click.echo(f"\r\x1b[K{said[:width]}", nl=False, err=True, color=True)
+            elif starts and not self._has_told:
+                self._has_told = True
+                click.echo(f"{is_starting(starts)}; waiting for it", err=True)
+        elif not waited_s and self._on_line:
+            self._on_line = False
+            click.echo("\r\x1b[K", nl=False, err=True, color=True)
 
 
 def listening(command: Command) -> Command:
@@ -112,7 +167,7 @@ def asking(command: Command) -> Command:
 
 def deciding(command: Command) -> Command:
     """Who decides in a broker: `policy`, `fallback` and `changes` (`policies.said`), `decision_budget_ms`,
-    `grace_s`, `speed_energy`, `prediction`, `logdir`."""
+    `grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from rlsched.cli.show import print_json
+from rlsched.cli.show import print_json, print_sentences
 
 if TYPE_CHECKING:
     from rlsched.decide.policy import Policy
@@ -98,6 +99,14 @@ def said(ctx: click.Context) -> list[Said]:
     return [Said(option, text, tuple(changes)) for option, text, changes in found if text is not None]
 
 
+def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Presets that begin so, for the shell; files where none does."""
+    from rlsched.decide.presets import PRESETS
+
+    named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
+    return named or [CompletionItem(begun, type="file")]
+
+
 setting = click.option(
     "--set",
     "changes",
@@ -127,12 +136,11 @@ def policies(ctx: click.Context, as_json: bool) -> None:
         print_json({name: {"line": one.line, "settings": one.settings} for name, one in presets().items()})
         return
     width = max(map(len, presets()))
-    for name, one in presets().items():
-        click.echo(f"{name:{width}}  {one.line}")
+    print_sentences((f"{name:{width}}  {one.line}" for name, one in presets().items()), indent=width + 2)
 
 
 @policies.command()
-@click.argument("policy", metavar="NAME|FILE")
+@click.argument("policy", metavar="NAME|FILE", shell_complete=complete_policy)
 @setting
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(policy: str, changes: Sequence[str], as_json: bool) -> None:

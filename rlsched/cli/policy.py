@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rlsched.cli.options import asking
-from rlsched.cli.policies import setting
+from rlsched.cli.policies import complete_policy, setting
+
+if TYPE_CHECKING:
+    from rlsched.decide.policy import Policy
+
+
+def with_whole_paths(policy: Policy) -> Policy:
+    """The same policy, whose files are found wherever the broker was started: those that are here by then."""
+    from rlsched.decide.own import file_of, is_own, moved
+
+    rule, changed = policy.settings.rule, dict[str, str]()
+    if is_own(rule) and file_of(rule).exists():
+        changed["rule"] = moved(rule, file_of(rule).resolve())
+    for name in ("checkpoint", "dials"):
+        path = Path(getattr(policy.settings, name))
+        if path.name and path.exists():
+            changed[name] = str(path.resolve())
+    return policy.with_settings(**changed).named(policy.name) if changed else policy
 
 
 @click.group()
@@ -22,7 +40,7 @@ def policy() -> None:
 
 
 @policy.command(name="set")
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=complete_policy)
 @setting
 @click.option(
     "--fallback", metavar="NAME|FILE", help="The rule behind it. [default: the one that it follows]"
@@ -50,8 +68,8 @@ def set_policy(
     from rlsched.client.client import Client
     from rlsched.decide.policy import Policy
 
-    chosen = Policy.of(name).changed(changes)
-    behind = None if fallback is None else Policy.of(fallback)
+    chosen = with_whole_paths(Policy.of(name).changed(changes))
+    behind = None if fallback is None else with_whole_paths(Policy.of(fallback))
     with Client(broker, home=keys, timeout_s=max(timeout_s, 60.0)) as client:
         client.set_policy(chosen, fallback=behind)
         report = client.stats()

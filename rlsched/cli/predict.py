@@ -101,28 +101,15 @@ def predict(
 
 
 def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
-    """Predict the trace under a bar, on standard error and only for people."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    """Predict the trace, and say how far it is."""
+    from rlsched.cli.progress import Progress
     from rlsched.workload.predict.at_submission import predict_at_submission
 
-    notes = Console(stderr=True, highlight=False)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        console=notes,
-        transient=True,
-        disable=not notes.is_terminal,
-    ) as bars:
-        bar = bars.add_task("predicting", total=1.0)
-
-        def show(done: float) -> None:
-            bars.update(bar, completed=done)
-
-        return predict_at_submission(jobs, end_s, model=model, seed=seed, progress=show)
+    with Progress() as shown:
+        bar = shown.begin("predicting")
+        return predict_at_submission(
+            jobs, end_s, model=model, seed=seed, progress=lambda done: shown.update(bar, done)
+        )
 
 
 def _print_report(report: dict[str, Any]) -> None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.options import asking
+from rlsched.cli.options import asking, reach
 from rlsched.cli.show import print_json, print_table
 
 if TYPE_CHECKING:
-    from rlsched.client.client import Client
     from rlsched.wire.messages import PartyKind, QuotaInfo
 
 
@@ -35,12 +34,6 @@ class _Limit(click.ParamType[float]):
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 _PERSON = click.option("--user", "persons", multiple=True, required=True, metavar="PERSON", help="Repeat it.")
-
-
-def _client(broker: str | None, keys: Path | None, timeout_s: float) -> Client:
-    from rlsched.client.client import Client
-
-    return Client(broker, home=keys, timeout_s=timeout_s)
 
 
 @click.group()
@@ -92,7 +85,7 @@ def set_quota(
     limits: dict[str, Any] = {
         limit: None if number == -1 else number for limit, number in given.items() if number is not None
     }
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         client.set_quota(kind, name, **limits)
         found = [row for row in client.quotas() if (row.kind, row.name) == (kind, name)]
     _print(found) if found else click.echo(f"{kind} {name}: no limit")
@@ -108,7 +101,7 @@ def list_quotas(as_json: bool, broker: str | None, keys: Path | None, timeout_s:
     Example:
       rlsched quota list
     """
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         found = client.quotas()
     if as_json:
         import msgspec
@@ -194,7 +187,7 @@ def _set_members(
 ) -> None:
     from rlsched.terminal import visible
 
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         for person in persons:
             client.set_member(name, person, member=member)
             done = "may charge jobs to it" if member else "is no member any longer"
@@ -213,7 +206,7 @@ def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_
     """
     from rlsched.terminal import visible
 
-    with _client(broker, keys, timeout_s) as client:
+    with reach(broker, keys, timeout_s) as client:
         found = client.members()
     if as_json:
         import msgspec

@@ -34,6 +34,13 @@ _log = logging.getLogger("rlsched.broker")
 )
 @deciding
 @click.option(
+    "--history",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="What sacct printed of jobs before: predictions begin with the last 10,000 of them. The same at "
+    "every start.",
+)
+@click.option(
     "--lease-s",
     default=20.0,
     show_default=True,
@@ -65,11 +72,32 @@ _log = logging.getLogger("rlsched.broker")
     help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
 )
 @click.option(
+    "--keep-days",
+    type=click.FloatRange(min=1.0),
+    metavar="DAYS",
+    help="Entries of the journal that are older are replaced by what they came to, once a day; jobs that are "
+    "over stay in its table. [default: all are kept]",
+)
+@click.option(
     "--ended-s",
     default=3600.0,
     show_default=True,
     type=click.FloatRange(min=0.0),
     help="Jobs that are over stay in memory for so long, 10,000 of them at most; then the journal answers.",
+)
+@click.option(
+    "--messages-per-s",
+    default=10_000.0,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="What one key may say; more is dropped, and clients ask again.",
+)
+@click.option(
+    "--refusals-per-s",
+    default=100.0,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="How often one key may be refused before it is not heard for a while.",
 )
 @click.option(
     "--fair-share",
@@ -98,6 +126,61 @@ _log = logging.getLogger("rlsched.broker")
     type=click.Choice(PRIORITIES),
     help="Jobs of this priority and below may be preempted, though they do not say --preemptible. Policies "
     "preempt by cost too; --set preempt.by=priority: for a higher priority alone. [default: none]",
+)
+@click.option(
+    "--forecaster",
+    metavar="NAME",
+    help="Who says when jobs will start and end, in a niced process of its own, an entry point of "
+    "rlsched.forecasters; none: nobody.  [default: futures]",
+)
+@click.option(
+    "--suspend-cmd",
+    metavar="COMMAND",
+    help="Idle nodes sleep: run with a node's name, this powers it down. With --resume-cmd. [default: none "
+    "sleeps]",
+)
+@click.option("--resume-cmd", metavar="COMMAND", help="Likewise, this powers a node up.")
+@click.option(
+    "--suspend-idle",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="A node sleeps once it has been idle for so long.",
+)
+@click.option(
+    "--suspend-timeout",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="So long after --suspend-cmd was begun a node is off.",
+)
+@click.option(
+    "--resume-timeout",
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="A node that has not registered so long after --resume-cmd was begun is down.",
+)
+@click.option(
+    "--keep-awake",
+    default=0,
+    show_default=True,
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Nodes that never sleep, whichever.",
+)
+@click.option(
+    "--suspend-exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="These nodes never sleep; * and ? as in a shell; repeat it.",
+)
+@click.option(
+    "--suspend-plan",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A models file: its table power_down says how many nodes stay awake for jobs to come, in place of "
+    "--suspend-idle.",
 )
 @click.option(
     "--standby",
@@ -130,12 +213,26 @@ def broker(
     decision_budget_ms: float,
     grace_s: float,
     speed_energy: float,
+    shares: bool,
     prediction: str | None,
+    history: Path | None,
     lease_s: float,
     lost_after_s: float,
     launch_timeout_s: float,
     min_free_mib: int,
+    keep_days: float | None,
+    forecaster: str | None,
+    suspend_cmd: str | None,
+    resume_cmd: str | None,
+    suspend_idle: str,
+    suspend_timeout: str,
+    resume_timeout: str,
+    keep_awake: int,
+    suspend_exclude: tuple[str, ...],
+    suspend_plan: Path | None,
     ended_s: float,
+    messages_per_s: float,
+    refusals_per_s: float,
     half_life: str,
     priority_age: str,
     user_priority: Priority,
@@ -157,12 +254,15 @@ def broker(
       rlsched node --name n0 --gpus 4 --simulated      # in another terminal
       rlsched broker --policy ppo --standby            # takes over when the first one ends
     """
-    from rlsched.broker.copying import Copies
-    from rlsched.broker.keys import default_home
+    from rlsched.broker.access.keys import default_home
+    from rlsched.broker.budgets import SenderLimits
     from rlsched.broker.limits import Limits
-    from rlsched.broker.priorities import Ranks
+    from rlsched.broker.nodes.sleepers import SleepPlan
     from rlsched.broker.running import run_broker
-    from rlsched.broker.serve import Settings
+    from rlsched.broker.settings import Settings
+    from rlsched.broker.standby.copying import Copies
+    from rlsched.broker.users.priorities import Ranks
+    from rlsched.cli.sleeping import power_settings, sleep_plan
     from rlsched.wire.dealer import broker_address
 
     announce = set_up(log_format, level=logging.WARNING, timed=False)
@@ -184,13 +284,28 @@ def broker(
             fallback=chosen.get("--fallback"),
             decision_budget_ms=decision_budget_ms,
             speed_energy=speed_energy,
+            shares=shares,
             prediction=prediction,
+            history=history,
             logdir=logdir,
             min_free_mib=min_free_mib,
+            keep_days=keep_days,
+            forecaster=_forecaster(forecaster),
             seed=seed,
+            power=power_settings(
+                suspend_cmd,
+                resume_cmd,
+                SleepPlan(
+                    plan=sleep_plan(suspend_plan, suspend_idle),
+                    suspend_timeout_s=time_s("--suspend-timeout", suspend_timeout),
+                    resume_timeout_s=time_s("--resume-timeout", resume_timeout),
+                    keep_awake=keep_awake,
+                    exclude=suspend_exclude,
+                ),
+            ),
             ranks=Ranks(
-                half_life_s=_time_s("--fair-share", half_life),
-                age_s=_time_s("--priority-age", priority_age),
+                half_life_s=time_s("--fair-share", half_life),
+                age_s=time_s("--priority-age", priority_age),
                 highest=user_priority,
                 preemptible=preemptible_priority,
             ),
@@ -202,6 +317,7 @@ def broker(
                 grace_s=grace_s,
                 ended_s=ended_s,
             ),
+            senders=SenderLimits(messages_per_s=messages_per_s, refusals_per_s=refusals_per_s),
         ),
         announce=announce,
         warn=_log.warning if log_format == "json" else announce,
@@ -210,7 +326,7 @@ def broker(
     )
 
 
-def _time_s(option: str, text: str) -> float:
+def time_s(option: str, text: str) -> float:
     """A time above 0, seconds; infinite where it is off."""
     if text == "off":
         return math.inf
@@ -221,3 +337,19 @@ def _time_s(option: str, text: str) -> float:
     if time_s <= 0.0:
         raise InputError(f"{option}: expected a time above 0, or off, got {text!r}")
     return float(time_s)
+
+
+def _forecaster(name: str | None) -> str:
+    """A forecaster that is installed, "" for none; None: the default.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    from rlsched.forecast.world import DEFAULT, forecaster_names
+
+    if name is None:
+        return DEFAULT
+    known = forecaster_names()
+    if name != "none" and name not in known:
+        raise InputError(f"--forecaster {name!r}: expected one of {', '.join(['none', *known])}")
+    return "" if name == "none" else name

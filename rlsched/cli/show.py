@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
@@ -24,8 +25,52 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 160, highlight=False)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> None:
-    """Print a table: the first column left, all others right; `note` stands below."""
+def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
+    """Print lines that are made for a width: the terminal's, or None where there is no terminal."""
+    out = console()
+    for line in lines(out.width if out.is_terminal else None):
+        out.print(line, soft_wrap=True)
+
+
+def print_text(text: str) -> None:
+    """Print a sentence; on a terminal its lines end between words."""
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(text), soft_wrap=not out.is_terminal)
+
+
+def print_sentences(lines: Iterable[str], indent: int = 2) -> None:
+    """Print lines; those that are too long for a terminal go on below, indented by so much."""
+    out = console()
+    for line in lines:
+        click.echo(folded(line, out.width, indent) if out.is_terminal else line)
+
+
+def folded(line: str, width: int, indent: int) -> str:
+    """A line, broken between words where it is longer; what goes on below begins further to the right."""
+    from textwrap import wrap
+
+    begin = line[: len(line) - len(line.lstrip())]
+    below = begin + " " * indent
+    parts = wrap(
+        line[len(begin) :],
+        width,
+        initial_indent=begin,
+        subsequent_indent=below,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(parts)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", *, whole: bool = False
+) -> None:
+    """Print a table: the first column left, all others right; `note` stands below.
+
+    With `whole` the figures of a row stand on one line, and the first column is what gives way.
+    """
     from rich import box
     from rich.table import Table
 
@@ -33,7 +78,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         title=title, title_justify="left", box=box.SIMPLE_HEAD, caption=note or None, caption_justify="left"
     )
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right")
+        table.add_column(column, justify="left" if position == 0 else "right", no_wrap=whole and position > 0)
     for row in rows:
         table.add_row(*row)
     console().print(table)
@@ -63,6 +108,31 @@ def in_words(seconds: float | None) -> str:
     return f"{seconds:,.0f} s"
 
 
+def count(number: int, what: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def brief(seconds: float) -> str:
+    """A duration in two units at most, for narrow columns: `45s`, `12m`, `3h05m`, `2d04h`."""
+    whole = max(int(seconds), 0)
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole // 60 % 60:02d}m"
+    return f"{whole // 86400}d{whole // 3600 % 24:02d}h"
+
+
 def percent(fraction: float | None) -> str:
     """A share for people; `-` where unknown."""
     return "-" if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.1f} %"
+
+
+def size(count: int) -> str:
+    """Bytes for people: `1.5 GB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000.0:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000.0
+    return f"{size:,.1f} GB"

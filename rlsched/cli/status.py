@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.options import asking
-from rlsched.cli.show import in_words, print_json
+from rlsched.cli.show import count, in_words, print_json, print_sentences, size
 from rlsched.terminal import visible
 
 if TYPE_CHECKING:
@@ -41,12 +41,8 @@ def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
     if as_json:
         print_json({"ok": not wrong, "problems": wrong, **msgspec.to_builtins(report)})
     else:
-        for line in _lines(report):
-            click.echo(visible(line))
-        for problem in wrong:
-            click.echo(visible(f"degraded: {problem}"))
-        if not wrong:
-            click.echo("all right")
+        said = [*_lines(report), *(f"degraded: {problem}" for problem in wrong)]
+        print_sentences(visible(line) for line in (said if wrong else [*said, "all right"]))
     return DEGRADED if wrong else 0
 
 
@@ -63,7 +59,7 @@ def problems(report: StatsReport) -> list[str]:
         )
     journal = report.journal
     if journal is not None and journal.free_bytes is not None and journal.free_bytes < journal.low_bytes:
-        free, low = _size(journal.free_bytes), _size(journal.low_bytes)
+        free, low = size(journal.free_bytes), size(journal.low_bytes)
         found.append(f"the disk of {journal.path} has {free} free, less than {low}")
     if report.records is not None:
         found += [f"records: {line}" for line in report.records.troubles.values()]
@@ -77,11 +73,13 @@ def _lines(report: StatsReport) -> list[str]:
     lines = [
         f"broker {' '.join([*known, f'epoch {report.epoch}' if report.epoch else ''])}".rstrip()
         + f", up for {in_words(report.uptime_s)}",
-        f"jobs: {report.queued:,} queued{kept_out(report)}, {report.running:,} running, "
-        f"{report.ended:,} over",
+        f"jobs: {queued(report)}, {report.running:,} running, {report.ended:,} over",
         f"nodes: {', '.join(f'{count:,} {state}' for state, count in _nodes(report)) or 'none yet'}",
         *(f"  {name} is {why}" for name, why in report.absent_nodes.items()),
         f"policy {report.policy}" + (f", fallback {report.fallback}" if report.fallback else ""),
+        _decisions_line(report),
+        *_share_lines(report),
+        *_clock_lines(report),
     ]
     if report.guard is not None:
         lines.append(guard_line(report.guard))
@@ -96,13 +94,58 @@ def _lines(report: StatsReport) -> list[str]:
             f"questions: {asked.waiting:,} of {asked.askers:,} connections wait, {asked.refused:,} refused, "
             f"{asked.failed:,} failed"
         )
+    if report.connections:
+        lines.append(_connections_line(report.connections))
     return lines
 
 
-def kept_out(report: StatsReport) -> str:
-    """How many of the queued jobs no policy sees, and why: ` (12 Quota)`; "" where there are none."""
-    by_reason = ", ".join(f"{count:,} {reason}" for reason, count in sorted(report.ineligible.items()))
-    return f" ({by_reason})" if by_reason else ""
+def _decisions_line(report: StatsReport) -> str:
+    decided = [f"{count:,} by {source}" for source, count in sorted(report.decisions.items())]
+    contested = sum(report.contested.values())
+    if not decided:
+        return "decisions: none yet"
+    return f"decisions: {', '.join(decided)}; {contested:,} of them with a choice"
+
+
+def _share_lines(report: StatsReport) -> list[str]:
+    """Nothing where no GPU is shared."""
+    if not report.shares and not report.sharing:
+        return []
+    return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
+
+
+def _clock_lines(report: StatsReport) -> list[str]:
+    """Nothing where energy counts for nobody."""
+    if report.speed_energy == 0.0 and not report.clocked:
+        return []
+    return [
+        f"energy counts {report.speed_energy:g} against time: {report.clocked:,} of {report.running:,} "
+        "running jobs are at a lower clock than the highest",
+        *(f"  {node} cannot set clocks: {why}" for node, why in report.fixed_clocks.items()),
+    ]
+
+
+def _connections_line(counts: dict[str, int]) -> str:
+    """Who knocked, and which messages were not heard as they were said."""
+    said = ", ".join(
+        f"{counts.get(kind, 0):,} {word}"
+        for kind, word in (
+            ("malformed", "malformed"),
+            ("unauthorised", "not permitted"),
+            ("deferred", "put off to a later turn"),
+            ("dropped", "dropped, over their sender's budget"),
+        )
+    )
+    knocked = f"{counts.get('handshakes', 0):,} let in, {counts.get('refused_handshakes', 0):,} refused"
+    return f"connections: {knocked}; messages: {said}"
+
+
+def queued(report: StatsReport) -> str:
+    """How many jobs wait, how many of them no policy sees, and why, and how many tasks are still to come:
+    `30 queued (12 Quota), 8 tasks to come`."""
+    by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
+    waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
+    return waiting + (f", {count(report.tasks_to_come, 'task')} to come" if report.tasks_to_come else "")
 
 
 def guard_line(guard: GuardReport) -> str:
@@ -144,24 +187,14 @@ def records_line(records: RecordsReport) -> str:
 
 
 def _journal_line(journal: JournalReport) -> str:
-    parts = [f"journal {journal.path}: {_size(journal.size_bytes)}"]
+    parts = [f"journal {journal.path}: {size(journal.size_bytes)}"]
     if journal.last_commit_ms is not None:
         parts.append(f"last commit {journal.last_commit_ms:.1f} ms")
     if journal.free_bytes is not None:
-        parts.append(f"{_size(journal.free_bytes)} free")
+        parts.append(f"{size(journal.free_bytes)} free")
     return ", ".join(parts)
 
 
 def _nodes(report: StatsReport) -> list[tuple[str, int]]:
     """Nodes by state: those that are up first."""
     return sorted(report.nodes.items(), key=lambda item: (item[0] != "up", item[0]))
-
-
-def _size(count: int) -> str:
-    """Bytes for people: `1.5 GB`."""
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000.0:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000.0
-    return f"{size:,.1f} GB"

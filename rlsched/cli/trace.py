@@ -105,7 +105,9 @@ trace.add_command(convert)
     show_default=True,
     help="Which workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
 )
-@click.option("--jobs", type=click.IntRange(min=2), default=5000, show_default=True, help="Number of jobs.")
+@click.option(
+    "--jobs", type=click.IntRange(2, 100_000_000), default=5000, show_default=True, help="Number of jobs."
+)
 @click.option(
     "--load",
     type=float,

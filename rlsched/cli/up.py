@@ -9,12 +9,20 @@ import click
 
 from rlsched.cli.options import deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
+from rlsched.cli.show import count
 
 
 @click.command(cls=PolicyCommand)
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(min=1, max=64), help="Nodes.")
 @click.option(
     "--gpus", default=4, show_default=True, type=click.IntRange(min=1, max=64), help="Simulated GPUs on each."
+)
+@click.option(
+    "--gpu-type",
+    default="generic",
+    show_default=True,
+    metavar="TYPE,...",
+    help="Their model, which jobs may ask for; of several each node has the next.",
 )
 @deciding
 @listening
@@ -30,12 +38,14 @@ def up(
     ctx: click.Context,
     nodes: int,
     gpus: int,
+    gpu_type: str,
     policy: str,  # noqa: ARG001 - these three come together, from `said`
     fallback: str | None,  # noqa: ARG001
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
     grace_s: float,
     speed_energy: float,
+    shares: bool,
     prediction: str | None,
     logdir: Path | None,
     address: str | None,
@@ -51,17 +61,23 @@ def up(
       rlsched up --nodes 2 --gpus 4
       rlsched submit --wait -- nvidia-smi       # in another terminal
     """
-    from rlsched.broker.keys import default_home
-    from rlsched.client.local import LocalCluster
+    click.echo(f"starting a broker and {count(nodes, 'node')}", err=True)
+    from rlsched.broker.access.keys import default_home
+    from rlsched.broker.starting import Starting
     from rlsched.wire.dealer import broker_address
 
     home = (keys or default_home()).absolute()
+    word = Starting(home, broker_address(address))
+    word.say("`rlsched up` has just begun")
+    from rlsched.client.local import LocalCluster
+
     options = ["--decision-budget-ms", str(decision_budget_ms)]
     for one in said(ctx):
         file = Path(one.text)
         options += [one.option, str(file.absolute()) if one.policy and file.is_file() else one.text]
         options += [word for change in one.changes for word in ("--set", change)]
     options += ["--grace-s", str(grace_s), "--speed-energy", str(speed_energy)]
+    options += ["--share"] if shares else []
     options += ["--prediction", prediction] if prediction else []
     options += ["--logdir", str(logdir.absolute())] if logdir else []
     cluster = LocalCluster(
@@ -70,6 +86,8 @@ def up(
         address=broker_address(address),
         nodes=nodes,
         gpus=gpus,
+        gpu_types=[one.strip() for one in gpu_type.split(",") if one.strip()],
         broker_options=options,
     )
-    return cluster.run(click.echo)
+    with word:
+        return cluster.run(click.echo, listens=word.over)

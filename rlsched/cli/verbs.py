@@ -5,33 +5,45 @@ from __future__ import annotations
 SECTIONS: dict[str, dict[str, str]] = {
     "Workloads": {
         "trace": "Describe, convert, synthesize and predict traces.",
+        "cluster": "Make a cluster file from the nodes of a Slurm.",
         "models": "Show what is known of workloads on GPU types.",
     },
     "Policies": {
         "policies": "List the policies that have a name, and show one as TOML.",
         "evaluate": "Replay a trace under several policies and compare them.",
+        "whatif": "Say what other policies would have made of your own history.",
+        "shadow": "Say by day how a policy agrees with your Slurm, and what would have changed.",
         "train": "Find settings and dials of a rule that pay on your history, and say by how much.",
         "train-rows": "Train PPO on the choice of the next job, for research.",
-        "board": "Open TensorBoard on training curves and decisions.",
+        "warm": "Compile ahead what a policy needs, so that the first start is quick.",
+        "board": "Open TensorBoard on decisions and training curves.",
     },
     "A cluster": {
         "up": "Start a whole local cluster in the foreground.",
         "broker": "Run the broker, which decides.",
         "node": "Run a node daemon, which starts processes; drain, resume, remove nodes.",
+        "engine": "Let a Slurm that you have run the jobs, and rlsched decide.",
         "quota": "Limit what users, accounts and VCs have, and show what they use.",
         "keys": "Make, list and revoke keys, and join from another machine.",
         "journal": "Check, export, back up, restore and compact the broker's journal.",
     },
     "Jobs": {
-        "submit": "Submit a job.",
+        "submit": "Submit a job: a command, or a script.",
+        "run": "Run a job as if it were here: its output, its exit code, Ctrl-C.",
         "queue": "List waiting and running jobs.",
         "history": "List jobs that are over and jobs that run.",
         "account": "Add up jobs that are over: GPU-hours, energy, waiting, outcomes.",
         "why": "Say why a job waits, or why it runs where it does.",
+        "explain": "Tell the story of a job or a decision: what else was possible, what it was worth.",
         "logs": "Show the output of a job.",
-        "cancel": "Cancel a job.",
+        "cancel": "Cancel jobs.",
+        "hold": "Keep waiting jobs out of the queue.",
+        "release": "Let held jobs into the queue.",
+        "requeue": "End running jobs, and queue them again.",
+        "update": "Change what was submitted: priority, time limit, begin, dependency.",
         "nodes": "List the nodes and what is free on them.",
-        "top": "Say how the broker does: queue, decisions, predictions.",
+        "top": "Show the whole cluster on one live screen.",
+        "predictor": "Say how good predictions of run times and starts have lately been.",
         "policy": "Change who decides in a broker that runs.",
         "doctor": "Say what is wrong on this machine, and what to do.",
         "metrics": "Serve the broker's figures to Prometheus.",
@@ -42,6 +54,24 @@ SECTIONS: dict[str, dict[str, str]] = {
 """Verbs of this project by section, in the order in which help lists them; other installed verbs follow."""
 
 SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
+
+SLURMS: dict[str, str] = {
+    "sbatch": "submit",
+    "srun": "run",
+    "salloc": "run",
+    "squeue": "queue",
+    "scancel": "cancel",
+    "sinfo": "nodes",
+    "sacct": "history",
+    "sreport": "account",
+    "scontrol": "hold, release, requeue, update, or node drain",
+    "sprio": "why JOB",
+    "sshare": "account",
+    "sstat": "top",
+    "sacctmgr": "quota",
+    "sdiag": "status",
+}
+"""What Slurm's commands are called here."""
 
 _EXTRA_OF_MODULE = {
     "torch": "train",

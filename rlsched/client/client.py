@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.starting import is_starting, starting_at
 from rlsched.client.connection import Connection, nobody_answers
 from rlsched.client.epochs import Epochs
+from rlsched.client.following import OVER, POLL_S, follow
+from rlsched.client.submitting import Changes, JobAsked, as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.wire.dealer import broker_addresses
 from rlsched.wire.messages import (
@@ -25,8 +27,11 @@ from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,
     DrainNode,
+    DryRun,
+    DryRunAnswer,
     Explanation,
     History,
+    Hold,
     JobInfo,
     Jobs,
     JobUsage,
@@ -41,16 +46,17 @@ from rlsched.wire.messages import (
     NodeInfo,
     Nodes,
     Ok,
-    OnLost,
     PartyKind,
     PastJob,
-    Priority,
     QuotaInfo,
     Quotas,
     ReadLog,
     Refused,
+    Release,
     RemoveNode,
+    Requeue,
     ResumeNode,
+    Serving,
     SetMember,
     SetPolicy,
     SetQuota,
@@ -58,17 +64,22 @@ from rlsched.wire.messages import (
     StatsReport,
     Submit,
     Submitted,
+    Tasks,
+    Update,
     Usage,
+    WhoServes,
     Why,
 )
 
 if TYPE_CHECKING:
     from rlsched.decide.policy import Policy
 
-POLL_S = 0.25
+DRY_RUN_S = 70.0
+"""A dry run may take so long: the forecaster may have to be started first."""
 LATEST_JOBS = 2_000
 """Jobs that are listed where those that are over were asked for, and no number of jobs was."""
-OVER = ("completed", "failed", "cancelled", "rejected")
+KEY_LOOK_S = 0.1
+"""Whoever waits for the first broker of a home looks for its key so often."""
 R = TypeVar("R", bound=ClientReply)
 
 
@@ -80,6 +91,8 @@ class Client:
             else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
         timeout_s: How long to try before the broker is taken to be unavailable.
+        waits: Called while a call waits, as of `Connection`.
+        is_patient: Wait on while a broker is starting there, however long it takes.
 
     Raises:
         InputError: the address or the keys are malformed.
@@ -87,17 +100,28 @@ class Client:
     """
 
     def __init__(
-        self, address: str | None = None, *, home: str | Path | None = None, timeout_s: float = 5.0
+        self,
+        address: str | None = None,
+        *,
+        home: str | Path | None = None,
+        timeout_s: float = 5.0,
+        waits: Callable[[str, float, float], object] | None = None,
+        is_patient: bool = False,
     ) -> None:
-        self.address = ",".join(broker_addresses(address))
+        addresses = broker_addresses(address)
+        self.address = ",".join(addresses)
         self.timeout_s = timeout_s
         keys = KeyHome(home)
-        try:
-            public = keys.broker_public()
-        except InputError as error:
-            raise BrokerUnavailableError(f"{nobody_answers(self.address)} ({error})") from error
+        public = _broker_public(keys, addresses, waits or (lambda *_: None), timeout_s, is_patient=is_patient)
         self._connection = Connection(
-            self.address, keys.client(), public, str(keys.directory), Epochs(keys.directory)
+            self.address,
+            keys.client(),
+            public,
+            str(keys.directory),
+            Epochs(keys.directory),
+            waits,
+            partial(starting_at, keys.directory),
+            is_patient=is_patient,
         )
 
     def __enter__(self) -> Client:
@@ -114,27 +138,7 @@ class Client:
 
     # ---- verbs ------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        command: Sequence[str],
-        *,
-        num_gpus: int = 1,
-        name: str = "",
-        vc: str = "",
-        user: str = "",
-        num_cpus: int = 0,
-        time_limit_s: float | None = None,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-        preemptible: bool = False,
-        speed_energy: float | None = None,
-        workload: str = "",
-        on_lost: OnLost = "requeue",
-        priority: Priority = "normal",
-        account: str = "",
-        notify: Sequence[str] = (),
-        token: str | None = None,
-    ) -> int:
+    def submit(self, command: Sequence[str], **asked: Unpack[JobAsked]) -> int:
         """Queue a job; once this returns, the job is on disk. Returns its number.
 
         Args:
@@ -143,7 +147,11 @@ class Client:
             name: For people; default: the program's name.
             vc: Virtual cluster.
             user: In whose name; default: the person of this key. Another one's takes an admin's key.
-            num_cpus: CPU cores.
+            num_cpus: CPU cores of the whole job, which are its own; 0: it shares those that nobody asked for.
+            memory_mib: Host memory of the whole job; 0: it may have what goes with its GPUs.
+            gpu_memory_mib: What each of its GPUs has at least, and has free when it starts; 0: any will do.
+            gpu_types: GPU types that will do, such as `["A100", "H100"]`: a job's GPUs may be of several of
+                them; empty: any.
             time_limit_s: The job is ended after so long.
             env: Environment variables of its own.
             cwd: Directory to run in; default: this process's own; "": the home directory on the node.
@@ -153,6 +161,8 @@ class Client:
                 clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
             workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an
                 average of these.
+            share: Whether it may share its GPUs, where the broker lets jobs do that: `yes`, `no`, or `auto`:
+                where its workload is named, or jobs of its command have been measured.
             on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and
                 queues it again; `wait` lets it go on, and waits for the node.
             priority: `low`, `normal`, `high` or `urgent`: jobs of a higher one go first. What somebody who is
@@ -160,39 +170,89 @@ class Client:
             account: What it is charged to beside its user; "": the user's first account, if any.
             notify: What is told of it, some of start, requeue, end, fail, where the operator runs
                 `rlsched notify`.
+            hold: It waits until `release`.
+            begin_s: It waits until then, Unix seconds.
+            depends_on: It waits for all of these, such as `DependsOn("afterok", 17)`; a job that can never
+                run for that is cancelled.
+            singleton: It waits until all earlier jobs of its name and user are over.
+            array: It is an array of these tasks, such as `0-99%8` or `1,3,5-9:2`: each runs as a job like it,
+                with RLSCHED_ARRAY_TASK in its environment, and no more than 8 at once.
+            launcher: How its command is started: once on each node (`none`), under `torchrun`, or once for
+                each GPU (`per-gpu`), with RANK, WORLD_SIZE and LOCAL_RANK.
             token: Makes a repeated call harmless; default: random, one a call.
 
         Raises:
             InputError: the broker refuses it, in one line.
         """
-        submit = Submit(
-            token=token or secrets.token_hex(16),
-            command=list(command),
-            num_gpus=num_gpus,
-            name=name,
-            vc=vc,
-            user=user,
-            num_cpus=num_cpus,
-            time_limit_s=time_limit_s,
-            env=env or {},
-            cwd=os.getcwd() if cwd is None else cwd,
-            preemptible=preemptible,
-            speed_energy=speed_energy,
-            workload=workload,
-            on_lost=on_lost,
-            priority=priority,
-            account=account,
-            notify=",".join(dict.fromkeys(notify)),
-        )
-        return self._ask(submit, Submitted).job
+        return self._ask(as_submit(command, **asked), Submitted).job
 
-    def cancel(self, job: int) -> None:
+    def submit_many(
+        self, jobs: Sequence[Submit], *, seen: Callable[[int], object] | None = None
+    ) -> list[int]:
+        """Queue all of these jobs, or none of them, in a message or a few; their numbers.
+
+        Args:
+            jobs: Made by `as_submit`.
+            seen: Called with how many have been queued so far.
+
+        Raises:
+            JobRefusedError: the broker refuses one of them, which it names.
+        """
+        return submit_many(self._ask, jobs, seen)
+
+    def update(self, job: int, *, tasks: Sequence[Tasks] = (), **changes: Unpack[Changes]) -> None:
+        """Change what was submitted: of a waiting job all of this, of a running one some.
+
+        Of a job that has GPUs change name, priority, `share`, and time limit, which an admin alone may raise.
+
+        Args:
+            job: Its number, or that of an array: of that all that is still to come.
+            tasks: Of an array, these tasks alone, also those that are no jobs yet.
+            changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
+                `depends_on` and `singleton` (in place of what it waited for), `on_lost`, `array_limit`,
+                `gpu_types` (empty: any), `share`.
+
+        Raises:
+            InputError: there is no such job, it is over, or something of it cannot change now.
+        """
+        self._ask(Update(job=job, tasks=list(tasks), **changes), Ok)
+
+    def cancel(self, job: int, *, tasks: Sequence[Tasks] = (), waiting: bool = False) -> None:
         """Take a job out of the queue, or end its processes.
+
+        Args:
+            job: Its number.
+            tasks: Of an array, these tasks alone, also those that are no jobs yet; likewise below.
+            waiting: What has no GPUs alone; of an array, the tasks that run go on.
+
+        Raises:
+            InputError: there is no such job, it is over, or has GPUs though `waiting` was said.
+        """
+        self._ask(Cancel(job=job, tasks=list(tasks), waiting=waiting), Ok)
+
+    def hold(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
+        """Keep a waiting job out of the queue until `release`.
+
+        Raises:
+            InputError: there is no such job, or it waits no longer.
+        """
+        self._ask(Hold(job=job, tasks=list(tasks)), Ok)
+
+    def release(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
+        """Let a held job into the queue.
+
+        Raises:
+            InputError: there is no such job, it is over, or an admin holds it.
+        """
+        self._ask(Release(job=job, tasks=list(tasks)), Ok)
+
+    def requeue(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
+        """End a running job's processes, and queue it again.
 
         Raises:
             InputError: there is no such job, or it is over.
         """
-        self._ask(Cancel(job=job), Ok)
+        self._ask(Requeue(job=job, tasks=list(tasks)), Ok)
 
     def jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
@@ -222,9 +282,13 @@ class Client:
                 return Jobs(jobs=found, omitted=omitted)
             before = rows[0].job
 
-    def job(self, number: int) -> JobInfo:
-        """One job."""
-        return self._ask(ListJobs(job=number), Jobs).jobs[0]
+    def me(self) -> str:
+        """Whom this key belongs to, as its jobs name their user."""
+        return self._ask(WhoServes(), Serving).person
+
+    def job(self, number: int, task: int | None = None) -> JobInfo:
+        """One job, or a task of the array `number`; an array is told as a job."""
+        return self._ask(ListJobs(job=number, task=task), Jobs).jobs[0]
 
     def history(
         self,
@@ -385,12 +449,62 @@ class Client:
         """Why a job waits, or runs where it does."""
         return self._ask(Why(job=job), Explanation)
 
+    def dry_run(
+        self,
+        num_gpus: int = 1,
+        *,
+        num_cpus: int = 0,
+        memory_mib: int = 0,
+        gpu_memory_mib: int = 0,
+        gpu_types: Sequence[str] = (),
+        vc: str = "",
+        time_limit_s: float | None = None,
+        preemptible: bool = False,
+        workload: str = "",
+        tonight_s: float | None = None,
+    ) -> DryRunAnswer:
+        """When a job would start and end, and some like it; nothing is queued. Takes seconds.
+
+        Args:
+            num_gpus: As of `submit`, like the next ones.
+            num_cpus: CPU cores of the whole job.
+            memory_mib: Host memory of the whole job.
+            gpu_memory_mib: Memory of each of its GPUs.
+            gpu_types: GPU types that will do.
+            vc: Its virtual cluster.
+            time_limit_s: Its time limit.
+            preemptible: Whether it may be stopped for another job's sake.
+            workload: What it computes.
+            tonight_s: A later time of submission to tell beside, Unix seconds.
+
+        Raises:
+            InputError: the broker makes no forecasts, or cannot now, or the job can never run.
+        """
+        asked = DryRun(
+            num_gpus=num_gpus,
+            num_cpus=num_cpus,
+            memory_mib=memory_mib,
+            gpu_memory_mib=gpu_memory_mib,
+            gpu_types=list(gpu_types),
+            vc=vc,
+            time_limit_s=time_limit_s,
+            preemptible=preemptible,
+            workload=workload,
+            tonight_s=tonight_s,
+        )
+        reply = self._connection.ask(asked, max(self.timeout_s, DRY_RUN_S))
+        if isinstance(reply, Refused):
+            raise InputError(reply.message)
+        if not isinstance(reply, DryRunAnswer):
+            raise WireError(f"expected DryRunAnswer from the broker, got {type(reply).__name__}")
+        return reply
+
     def stats(self) -> StatsReport:
         """Who decided what."""
         return self._ask(Stats(), StatsReport)
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:
-        """A piece of a job's output."""
+        """A piece of a job's output; a negative offset counts from its end."""
         return self._ask(ReadLog(job=job, rank=rank, offset=offset), LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
@@ -411,13 +525,32 @@ class Client:
             else:
                 time.sleep(POLL_S)
 
-    def wait(self, job: int, *, patience_s: float = 60.0) -> JobInfo:
-        """Wait until a job is over; a broker that is away for less than `patience_s` is waited for too."""
+    def output(self, job: int, *, to_its_end: bool = True) -> Iterator[JobInfo | bytes]:
+        """A job as it goes, until it is over: its states, and what all its ranks write.
+
+        Args:
+            job: Its number; it need not have started.
+            to_its_end: Else what there is now.
+        """
+        return follow(self, job, to_its_end=to_its_end)
+
+    def wait(
+        self, job: int, *, patience_s: float = 60.0, seen: Callable[[JobInfo], object] | None = None
+    ) -> JobInfo:
+        """Wait until a job is over.
+
+        Args:
+            job: Its number.
+            patience_s: A broker that is away for less is waited for too.
+            seen: Called with the job each time that it is looked at.
+        """
         away_since: float | None = None
         while True:
             try:
                 info = self.job(job)
                 away_since = None
+                if seen is not None:
+                    seen(info)
                 if info.state in OVER:
                     return info
             except BrokerUnavailableError:
@@ -439,3 +572,34 @@ class Client:
                 "install the same rlsched on both sides"
             )
         return reply
+
+
+def _broker_public(
+    keys: KeyHome,
+    addresses: Sequence[str],
+    waits: Callable[[str, float, float], object],
+    timeout_s: float,
+    *,
+    is_patient: bool,
+) -> bytes:
+    """The broker's public key; a patient one waits for a first broker that is about to make it.
+
+    Raises:
+        BrokerUnavailableError: there is none yet.
+    """
+    began_s = time.monotonic()
+    try:
+        while True:
+            try:
+                return keys.broker_public()
+            except InputError as error:
+                starts = starting_at(keys.directory, addresses)
+                if starts and not is_patient:
+                    raise BrokerUnavailableError(f"{is_starting(starts)}; try again in a moment") from error
+                if not starts:
+                    why = nobody_answers(",".join(addresses))
+                    raise BrokerUnavailableError(f"{why} ({error})") from error
+            waits(addresses[0], time.monotonic() - began_s, timeout_s)
+            time.sleep(KEY_LOOK_S)
+    finally:
+        waits(addresses[0], 0.0, timeout_s)

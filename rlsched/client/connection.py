@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import zmq
 
-from rlsched.broker.keys import KeyPair
+from rlsched.broker.access.keys import KeyPair
+from rlsched.broker.starting import is_starting
 from rlsched.client.epochs import Epochs
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
-from rlsched.wire.dealer import broker_addresses, connect_dealer
+from rlsched.wire.dealer import broker_addresses, connect_watched_dealer
 from rlsched.wire.messages import ClientRequest, Join, Refused, Serving, WhoServes, decode, encode
 
 RESEND_S = 2.0
 RENEW_S = 10.0
 """Without an answer for so long, or for the whole of a call, another socket is taken."""
 MANY_HANG_UPS = 3
+WAITS_S = 0.25
 APART_S = 0.05
 """Between two dials where nobody listens."""
 
@@ -29,14 +33,28 @@ class Connection:
         broker_public: The broker's public key, z85.
         keys: Where the keys are from, for messages.
         epochs: What is known of brokers; with several addresses, one of an earlier epoch is not asked.
+        starting: Says which broker of these addresses is starting, and what it does; "" where none is.
+        is_patient: Wait on while one is, however long that takes.
+        waits: Called a few times a second while a call waits: whom for, for how long, and for how long at
+            most, seconds; with 0 seconds where it waits no longer.
 
     Attributes:
         is_refused: The last call came to nothing because the broker does not let this key in.
     """
 
     def __init__(
-        self, address: str, pair: KeyPair, broker_public: bytes, keys: str, epochs: Epochs | None = None
+        self,
+        address: str,
+        pair: KeyPair,
+        broker_public: bytes,
+        keys: str,
+        epochs: Epochs | None = None,
+        waits: Callable[[str, float, float], object] | None = None,
+        starting: Callable[[Sequence[str]], str] = lambda _: "",
+        *,
+        is_patient: bool = False,
     ) -> None:
+        self._waits, self._starting, self._is_patient = waits, starting, is_patient
         self._addresses, self._at = broker_addresses(address), 0
         self._pair, self._broker_public, self._keys, self._epochs = pair, broker_public, keys, epochs
         self.is_refused = False
@@ -66,12 +84,27 @@ class Connection:
             BrokerUnavailableError: nothing came in time.
             WireError: what came is malformed.
         """
+        try:
+            return self._ask(message, timeout_s)
+        finally:
+            if self._waits is not None:
+                self._waits(self.address, 0.0, timeout_s)
+
+    def _ask(self, message: ClientRequest | Join, timeout_s: float) -> object:
         request, who = self._next_request, self._next_request + 1
         self._next_request += 2
         frame, who_frame = _frame(message, request), _frame(WhoServes(), who)
-        deadline = time.monotonic() + timeout_s
+        began_s = time.monotonic()
+        deadline = began_s + timeout_s
         self._send_at, self._give_up_at = 0.0, time.monotonic() + self._patience_s
-        while (now := time.monotonic()) < deadline:
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                if not (self._is_patient and self._starting(self._addresses)):
+                    break
+                deadline = now + timeout_s
+            if self._waits is not None:
+                self._waits(self.address, now - began_s, timeout_s)
             if now >= self._give_up_at:
                 self._next()
             elif self._watch():
@@ -128,6 +161,8 @@ class Connection:
         """Wait for the socket, or for news of its connection; whether the socket is ready."""
         now = time.monotonic()
         until = min(now + seconds, deadline, self._give_up_at)
+        if self._waits is not None:
+            until = min(until, now + WAITS_S)
         ready = dict(self._pollers[events].poll(int(1000 * max(0.0, until - now)) + 1))
         return self._socket in ready
 
@@ -164,13 +199,16 @@ class Connection:
         self._dialled_s = time.monotonic()
         self._give_up_at, self._send_at = self._dialled_s + self._patience_s, 0.0
         self._is_known = len(self._addresses) == 1
-        self._socket = connect_dealer(self._context, self.address, self._pair, self._broker_public)
-        self._monitor = self._socket.get_monitor_socket(
+        self._socket, self._monitor = connect_watched_dealer(
+            self._context,
+            self.address,
+            self._pair,
+            self._broker_public,
             zmq.EVENT_HANDSHAKE_FAILED_AUTH
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_DISCONNECTED
-            | zmq.EVENT_CONNECT_RETRIED
+            | zmq.EVENT_CONNECT_RETRIED,
         )
         self._pollers = {
             events: self._poller(events) for events in (zmq.PollEvent.POLLIN, zmq.PollEvent.POLLOUT)
@@ -213,6 +251,9 @@ class Connection:
                 f"what listens at {self.address} is not the broker of {self._keys}/broker.public; "
                 "give that broker's address, or the --keys directory of this one"
             )
+        starts = self._starting(self._addresses)
+        if starts:
+            return f"{is_starting(starts)}; try again in a moment"
         return outdated or nobody_answers(" or ".join(self._addresses))
 
 
@@ -222,10 +263,23 @@ def nobody_answers(address: str) -> str:
 
 
 def _frame(message: ClientRequest | Join, request: int) -> bytes:
-    try:
+    with what_cannot_be_sent():
         return encode(message, request)
+
+
+@contextmanager
+def what_cannot_be_sent() -> Iterator[None]:
+    """What cannot be encoded is said in a line.
+
+    Raises:
+        InputError: a text is no text, a number has too many digits, or it is too long.
+    """
+    try:
+        yield
     except WireError as error:
         raise InputError(str(error)) from error
+    except OverflowError as error:
+        raise InputError("a number is too large: expected at most 18 digits") from error
     except UnicodeEncodeError as error:
         raise InputError(
             f"{error.object[max(0, error.start - 20) : error.end]!r} is not valid UTF-8: expected text"

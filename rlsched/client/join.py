@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlsched.broker.joining import Token
-from rlsched.broker.keys import KeyHome, KeyPair
+from rlsched.broker.access.joining import Token
+from rlsched.broker.access.keys import KeyHome, KeyPair
 from rlsched.client.connection import Connection
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import Join, Joined, Refused
@@ -28,7 +28,8 @@ def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
         BrokerUnavailableError: nobody answers.
     """
     home.refuse_another(token.broker_public)
-    pair = home.node(token.name) if token.role == "node" else home.client()
+    own = {"node": home.node, "engine": home.engine}.get(token.role)
+    pair = home.client() if own is None else own(token.name)
     answer: object = None
     try:
         answer = _ask(token, pair, timeout_s)

@@ -10,18 +10,24 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from types import FrameType
 
-from rlsched.broker.keys import KeyHome
-from rlsched.broker.private import make_private, touch_private
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.private import make_private, touch_private
+from rlsched.broker.journal.lock import Holder, lock_file, take_lock
 from rlsched.client.client import Client
-from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
+from rlsched.compiling import SAYS
+from rlsched.errors import BrokerUnavailableError, InputError, JournalError, RlschedError
+from rlsched.signals import on_signals
 from rlsched.wire.dealer import dial_address
 
 START_TIMEOUT_S = 120.0
-SILENT_S = 3.0
-"""A start that takes longer says why."""
+SILENT_S, AGAIN_S = 1.0, 1.5
+"""A start that takes longer says so, and again where nothing else was said meanwhile."""
+LOST_AFTER_S = "60"
+"""Jobs of a node that an earlier `up` had and this one has not are queued again after so many seconds."""
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
@@ -47,6 +53,7 @@ class LocalCluster:
         address: Where the broker listens; port 0 takes a free one.
         nodes: Node daemons, called n0, n1, ...
         gpus: GPUs on each.
+        gpu_types: Their models: of several each node has the next; none: `generic`.
         broker_options: More options of `rlsched broker`.
     """
 
@@ -58,46 +65,70 @@ class LocalCluster:
         address: str,
         nodes: int,
         gpus: int,
+        gpu_types: Sequence[str] = (),
         broker_options: Sequence[str] = (),
     ) -> None:
         self._directory, self._keys, self._address = directory, keys, address
         self._num_nodes, self._gpus = nodes, gpus
+        self._types = list(gpu_types) or ["generic"]
         self._broker_options = list(broker_options)
         self._children: list[_Child] = []
         self._stopping = False
 
-    def run(self, announce: Callable[[str], None]) -> int:
+    def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
         """Start, announce, watch until a signal or a death, take down. Returns the exit code.
+
+        `listens`: called when the broker does.
 
         Raises:
             RlschedError: a part did not come up, or died; the message has the end of its log.
         """
-        handlers = {
-            number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            address = self._start(announce)
-            if not self._stopping:
-                announce(
-                    f"rlsched up ready: {self._num_nodes} nodes x {self._gpus} GPUs at {address}, "
-                    f"logs in {self._directory}; Ctrl-C takes it down"
-                )
-            while not self._stopping:
-                self._check_children()
-                time.sleep(WATCH_S)
-            announce("taking the cluster down")
-        finally:
-            self._take_down()
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        with self._alone(), on_signals(self._on_signal):
+            try:
+                address = self._start(announce, listens)
+                if not self._stopping:
+                    nodes = "1 node" if self._num_nodes == 1 else f"{self._num_nodes} nodes"
+                    announce(
+                        f"rlsched up ready: {nodes} x {self._gpus} GPUs at {address}, "
+                        f"logs in {self._directory}; Ctrl-C takes it down"
+                    )
+                while not self._stopping:
+                    self._check_children()
+                    time.sleep(WATCH_S)
+                announce("taking the cluster down")
+            finally:
+                self._take_down()
         return 0
+
+    def _alone(self) -> FileIO:
+        """The directory, for one cluster at a time; held until it is closed, or this process dies.
+
+        Raises:
+            InputError: another one has it, or nothing can be written there.
+        """
+        try:
+            make_private(self._directory)
+            lock = lock_file(self._directory / "up")
+        except OSError as error:
+            raise InputError(f"{self._directory}: cannot write here: {error.strerror}") from error
+        except JournalError as error:
+            raise InputError(str(error)) from error
+        if not take_lock(lock):
+            lock.close()
+            holder = Holder.of(self._directory / "up")
+            raise InputError(
+                f"another `rlsched up` runs in {self._directory}"
+                + (f" (process {holder.process})" if holder.process else "")
+                + "; end it with Ctrl-C, or give this one a --dir and an --address of its own"
+            )
+        return lock
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._stopping = True
 
     # ---- start ------------------------------------------------------------------------------------
 
-    def _start(self, announce: Callable[[str], None]) -> str:
+    def _start(self, announce: Callable[[str], None], listens: Callable[[], object]) -> str:
         broker_directory = self._directory / "broker"
         try:
             make_private(broker_directory)
@@ -114,19 +145,20 @@ class LocalCluster:
             str(broker_directory),
             "--keys",
             str(self._keys),
+            "--lost-after",
+            LOST_AFTER_S,
             *self._broker_options,
         )
-        listens = self._until(
+        found = self._until(
             "the broker listens",
             lambda: _first_line(broker_directory / "address"),
-            lambda: announce(
-                "the broker is being started; the first time on this machine its policy is compiled, for up "
-                "to a minute"
-            ),
+            announce,
         )
-        address = dial_address(listens)
+        listens()
+        address = dial_address(found)
         if address:
-            for name in (f"n{number}" for number in range(self._num_nodes)):
+            for number in range(self._num_nodes):
+                name = f"n{number}"
                 self._spawn(
                     name,
                     "node",
@@ -136,6 +168,8 @@ class LocalCluster:
                     name,
                     "--gpus",
                     str(self._gpus),
+                    "--gpu-type",
+                    self._types[number % len(self._types)],
                     "--simulated",
                     "--dir",
                     str(self._directory / name),
@@ -145,7 +179,7 @@ class LocalCluster:
                     "--allow-root",  # the jobs are those of whoever started this
                 )
             with Client(address, home=self._keys) as client:
-                self._until("all nodes are up", lambda: self._all_up(client))
+                self._until("all nodes are up", lambda: self._all_up(client), announce)
         return address
 
     def _spawn(self, name: str, *args: str) -> None:
@@ -163,24 +197,41 @@ class LocalCluster:
             )
         self._children.append(_Child(name, process, log, log_from))
 
-    def _until(self, what: str, look: Callable[[], str], say_why: Callable[[], None] = lambda: None) -> str:
-        """Look until there is something; "" if the cluster is to stop meanwhile. `say_why`: it takes long."""
+    def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
+        """Look until there is something; "" if the cluster is to stop meanwhile.
+
+        A wait that takes long is announced, and so is what the broker compiles: that may take its time.
+        """
         began_s = time.monotonic()
-        deadline, has_said = began_s + START_TIMEOUT_S, False
+        deadline, speak_s, compiled = began_s + START_TIMEOUT_S, began_s + SILENT_S, ""
         while not self._stopping:
             self._check_children()
             found = look()
             if found:
                 return found
-            if not has_said and time.monotonic() > began_s + SILENT_S:
-                has_said = True
-                say_why()
+            now_s = time.monotonic()
+            if now_s > speak_s:
+                speak_s = now_s + AGAIN_S
+                announce(f"waiting until {what}, {now_s - began_s:.0f} s")
+            compiles = self._last_compiled()
+            if compiles not in ("", compiled):
+                compiled, deadline = compiles, now_s + START_TIMEOUT_S
+                speak_s = now_s + AGAIN_S
+                announce(f"broker: {compiles}")
             if time.monotonic() > deadline:
                 raise RlschedError(
                     f"waited {START_TIMEOUT_S:g} s until {what}; see the logs in {self._directory}"
                 )
             time.sleep(0.05)
         return ""
+
+    def _last_compiled(self) -> str:
+        """What the broker said last of what it compiles."""
+        broker = self._children[0]
+        with broker.log.open("rb") as log:
+            log.seek(broker.log_from)
+            said = log.read().decode(errors="replace").splitlines()
+        return next((line for line in reversed(said) if line.startswith(SAYS)), "")
 
     def _all_up(self, client: Client) -> str:
         try:

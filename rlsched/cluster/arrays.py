@@ -34,11 +34,14 @@ RUNNING: Final = 2
 LEAVING: Final = 3
 """Preempted, and not gone yet (`ClusterState.stops_take_time`): it holds no GPU, and is in no queue."""
 INELIGIBLE: Final = 4
-"""It would wait, and something keeps it out of the queues (`rlsched/broker/eligibility.py`): no candidate."""
+"""It would wait, and something keeps it out of the queues: `rlsched/broker/jobs/eligibility.py`."""
 
 CLOCKS_ALONE: Final = 2
 """`config.modelled` where models choose clocks, and nothing else, as in a broker: jobs have their
 GPUs to themselves, and the cores that they asked for."""
+CORES_AS_ASKED: Final = 3
+"""... where models say all, as in a broker that lets jobs share GPUs, but each job has the very cores that it
+asked for: those of a real one are its own."""
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1
@@ -59,7 +62,7 @@ CONFIG: Final = np.dtype(
         ("sorts_queue", np.int64),  # 1: the index keeps each partition's sorted queue; 0: only its heaps,
         # for compiled rules on long queues
         ("modelled", np.int64),  # 1: `models` says how fast jobs run and what they draw; 0: every job runs as
-        # its trace says; or CLOCKS_ALONE
+        # its trace says; or CLOCKS_ALONE, or CORES_AS_ASKED
         ("preempts", np.int64),  # 1: a policy may preempt running jobs
         ("reserve_after_s", np.float64),  # under a policy no start delays the first job that has waited so
         # long and does not fit; infinite: none has a reservation
@@ -86,6 +89,7 @@ SCRATCH: Final = np.dtype(
         ("ins", np.int64),  # ... and of `slot.quota_in` ...
         ("out_at", np.int64),  # ... and the next of each to be looked at
         ("in_at", np.int64),
+        ("look_s", np.float64),  # no running job's `look_s` is before this
     ],
     align=True,
 )
@@ -123,6 +127,7 @@ NODE: Final = np.dtype(
         ("free", np.int32),  # wholly free GPUs, whatever the status
         ("kind", np.int32),  # number of its GPU type
         ("fixed_clock", np.int32),  # 1: nobody can set the SM clocks of its GPUs
+        ("unshared", np.int32),  # 1: a GPU of it runs one job at a time
         (
             "idle_w",
             np.float64,
@@ -208,6 +213,10 @@ JOB: Final = np.dtype(
         ("ln_weight", np.float64),  # ln of its weight in the order, 0: as all others
         ("sm_clock_frac", np.float64),
         ("cpu_milli_each", np.int64),  # cores that go with each of its places
+        (
+            "gpu_need_mib",
+            np.int64,
+        ),  # memory that it takes on each GPU, -1: what models say of its workload
         ("rate", np.float64),  # speed relative to alone at full clock
         ("rate_since_s", np.float64),
         ("status", np.int32),  # SLOT_EMPTY, WAITING, RUNNING, LEAVING, INELIGIBLE
@@ -223,6 +232,7 @@ JOB: Final = np.dtype(
         ("attempt", np.int32),  # 1 for the first
         ("preemptions", np.int32),
         ("pinned", np.int32),  # 1: must not be preempted
+        ("unshared", np.int32),  # 1: it shares its GPUs with no other job
         ("workload", np.int32),  # number in the catalogue of workloads, 0: unknown
         ("energy_ppm", np.int32),  # what energy counts for it, millionths; -1: what the cluster says
         ("reference_kind", np.int32),  # GPU type that its run time is of, -1: whichever it gets
@@ -239,6 +249,7 @@ SLOT: Final = np.dtype(
         ("key", np.float64),  # JOB.key of a waiting slot
         ("ln_age", np.float64),  # scratch: ln(age / prediction) of a running slot of a burst
         ("leave", np.float64),  # scratch: what speaks for preempting a running slot, -inf: it must stay
+        ("speed", np.float64),  # `present_speed` of a running slot, nan: not known since its GPUs changed
         ("open_key", np.float64),  # scratch: `key` of a waiting slot, infinite where it is passed over
         ("quota_out", np.int32),  # scratch: by position, running slots that lose their quota ...
         ("quota_in", np.int32),  # ... and waiting slots that have one
@@ -247,6 +258,8 @@ SLOT: Final = np.dtype(
         ("running", np.int32),  # the first `running_len` entries are running slots
         ("running_at", np.int32),  # position of a running slot in `running`
         ("next_of_burst", np.int32),  # scratch: the next running slot of a burst
+        ("next_alike", np.int32),  # of a running slot: the next of its class in its partition, -1 ends ...
+        ("back_alike", np.int32),  # ... and the one before it
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
         ("next", np.int32, (2,)),  # ... next sibling
         ("back", np.int32, (2,)),  # ... previous sibling, or the parent of a first child
@@ -258,15 +271,17 @@ SLOT: Final = np.dtype(
 CLASS_QUEUE: Final = np.dtype(
     [
         ("asked_at", np.int64),  # `part.changes` when `fits` was last worked out
+        ("least_s", np.float64),  # none that waits is predicted to run shorter; it may be less than the least
         ("fits", np.int32),
         ("node_size", np.int32),  # most places on one node when idle, up or not
         ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 where none waits
         ("waiting", np.int32),
+        ("running", np.int32),  # one of its running jobs, -1 for none; the others follow (`next_alike`)
         ("delays", np.int32),  # scratch: whether its jobs would delay the one with the reservation
     ],
     align=True,
 )
-"""Derived, one entry a partition and demand class: its waiting jobs, and whether one of them can start."""
+"""Derived, one entry a partition and demand class: its jobs, and whether a waiting one can start."""
 
 PARTITION: Final = np.dtype(
     [

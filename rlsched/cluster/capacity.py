@@ -29,8 +29,8 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
     """Whether class `c` may share the GPUs of a running slot, as far as its nodes go.
 
-    All of them are up, of one GPU type (what pairs do is known for one at a time), accepted by the class, and
-    no MIG slices.
+    All of them are up, of one GPU type (what pairs do is known for one at a time), accepted by the class,
+    able to run several jobs on a GPU, and no MIG slices.
     """
     place, kind = s.job.head[running], s.node.kind[s.job.host[running]]
     if s.models.gpu.sliced[kind]:
@@ -39,8 +39,17 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
         n = s.gpu.node[place // MAX_TENANTS]
         if s.node.status[n] != NODE_UP or s.node.kind[n] != kind or not will_do(s, c, n):
             return False
+        if s.node.unshared[n]:
+            return False
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
     return True
+
+
+@kernel
+def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
+    """GPU memory that a job takes on each GPU of a type, MiB: its own figure, else its workload's."""
+    own = s.job.gpu_need_mib[slot]
+    return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 
 
 @kernel

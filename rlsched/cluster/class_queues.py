@@ -1,12 +1,14 @@
-"""Waiting jobs by demand class, compiled: a pairing heap a partition and class, first job on top.
+"""Jobs by demand class, compiled: of those that wait a pairing heap a partition and class, first job on top.
 
 Jobs of one class fit or do not fit together, so the first job that fits is the first among the tops of the
 classes that fit: the length of the queue does not matter. Pairing heaps (Fredman et al., 1986) need no room
 of their own: their links are in the slots. A job waits in two heaps at most, `side` 0 of its VC's own
-partition and `side` 1 of the shared one.
+partition and `side` 1 of the shared one. Those that run are linked, in no order.
 """
 
 from __future__ import annotations
+
+import math
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.jit import kernel
@@ -72,7 +74,10 @@ def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
     s.derived.slot.next[slot, side] = -1
     s.derived.slot.back[slot, side] = -1
     _set_root(s, side, p, c, _meld(s, side, s.derived.class_queue.root[p, c], slot))
-    s.derived.class_queue.waiting[p, c] += 1
+    queues = s.derived.class_queue
+    least_s = queues.least_s[p, c] if queues.waiting[p, c] > 0 else math.inf
+    queues.least_s[p, c] = min(least_s, s.job.predicted_s[slot])
+    queues.waiting[p, c] += 1
 
 
 @kernel
@@ -93,3 +98,28 @@ def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
             links.back[following, side] = back
         _set_root(s, side, p, c, _meld(s, side, root, below))
     s.derived.class_queue.waiting[p, c] -= 1
+
+
+@kernel
+def join_running(s: StateArrays, p: int, slot: int) -> None:
+    """A slot runs in partition `p` from now on."""
+    root, links = s.derived.class_queue.running, s.derived.slot
+    c = s.job.demand[slot]
+    following = root[p, c]
+    links.next_alike[slot], links.back_alike[slot] = following, -1
+    if following >= 0:
+        links.back_alike[following] = slot
+    root[p, c] = slot
+
+
+@kernel
+def leave_running(s: StateArrays, p: int, slot: int) -> None:
+    """A slot runs in partition `p` no longer."""
+    links = s.derived.slot
+    back, following = links.back_alike[slot], links.next_alike[slot]
+    if back >= 0:
+        links.next_alike[back] = following
+    else:
+        s.derived.class_queue.running[p, s.job.demand[slot]] = following
+    if following >= 0:
+        links.back_alike[following] = back

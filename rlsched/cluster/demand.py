@@ -12,6 +12,7 @@ import msgspec
 from rlsched.cluster.slice_name import is_slice
 from rlsched.cluster.spec import NodeGroup, NodeSpec
 from rlsched.errors import AllocationError
+from rlsched.models.gpu_types import stands_for
 
 WHOLE_GPU_MILLI: Final = 1000
 ANY_KIND: Final = -1
@@ -26,9 +27,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
         share_milli: Share of the one GPU of a job that takes less than a whole one; 1,000 = the whole.
-        gpu_types: GPU models that will do, in name order; empty: any (but see `accepts`).
+        gpu_types: GPU models that will do, in name order, as `stands_for` reads them; empty: any (but see
+            `accepts`).
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, and not counted.
         memory_mib: Host memory of the whole job; 0: unknown, and not counted.
+        gpu_memory_mib: What each of its GPUs has at least; 0: any will do.
     """
 
     gpus: int
@@ -36,6 +39,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: tuple[str, ...] = ()
     cpu_milli: int = 0
     memory_mib: int = 0
+    gpu_memory_mib: int = 0
 
     @classmethod
     def of(
@@ -69,14 +73,20 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it takes whole GPUs."""
         return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
 
-    def accepts(self, gpu_type: str) -> bool:
-        """Whether GPUs of this type will do.
+    def names(self, gpu_type: str) -> bool:
+        """Whether this type is among those that it asks for, or it asks for none."""
+        return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
+
+    def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
+        """Whether GPUs of this type will do, with so much memory (0: unknown, and taken for enough).
 
         A MIG slice goes whole to a job of one GPU. Gangs get none: between slices there is no peer-to-peer
         link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG);
         nor do jobs that ask for a share of a GPU, since slices are not shared further.
         """
-        if self.gpu_types and gpu_type not in self.gpu_types:
+        if not self.names(gpu_type):
+            return False
+        if 0 < gpu_memory_mib < self.gpu_memory_mib:
             return False
         return self.gpus == 0 or not is_slice(gpu_type) or (self.gpus == 1 and self.whole)
 
@@ -106,7 +116,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         """Places of this job that an idle node of this kind holds; cores and memory of 0 are unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
-        if not self.accepts(node.gpu_type):
+        known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0
+        if not self.accepts(node.gpu_type, known_mib):
             return 0
         fits = node.gpus if self.gpus else 1
         if self.share_milli < WHOLE_GPU_MILLI:
@@ -128,10 +139,10 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
     memory = min((node.memory_mib / node.gpus for node in owners if node.memory_mib), default=math.inf)
     modest = all(one.modest(cpus, memory) for one in demands)
-    here = {node.gpu_type for node in owners}
+    here = {(node.gpu_type, node.gpu_memory_mib) for node in owners}
     return [
         one.whole
-        and all(one.accepts(kind) for kind in here)
+        and all(one.accepts(*kind) for kind in here)
         and (modest or not (one.cpu_milli or one.memory_mib))
         for one in demands
     ]

@@ -21,7 +21,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.capacity import idle_places
-from rlsched.cluster.class_queues import join_class, leave_class
+from rlsched.cluster.class_queues import join_class, join_running, leave_class, leave_running
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.jit import kernel
 
@@ -144,10 +144,32 @@ def add_job(
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
     job.energy_ppm[slot] = -1
+    job.unshared[slot], job.gpu_need_mib[slot] = 0, -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.level[slot], job.ln_weight[slot] = 0, 0.0
     job.head[slot] = -1
     return slot
+
+
+@kernel
+def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
+    """A job is of this level and weight."""
+    s.job.level[slot], s.job.ln_weight[slot] = level, ln_weight
+
+
+@kernel
+def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
+    """A job is of this workload, and energy counts so much for it (-1: what the cluster says). Its number."""
+    s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
+    if s.job.head[slot] >= 0:
+        forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
+    return s.job.seq[slot]
+
+
+@kernel
+def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
+    """Whether a job keeps its GPUs to itself, and what it takes of their memory (-1: what models say)."""
+    s.job.unshared[slot], s.job.gpu_need_mib[slot] = unshared, gpu_need_mib
 
 
 @kernel
@@ -279,6 +301,14 @@ def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli:
 
 
 @kernel
+def forget_speeds(s: StateArrays, g: int) -> None:
+    """The jobs on GPU `g`, their cores or its clock have changed: their speeds are no longer known."""
+    for k in range(MAX_TENANTS):
+        if s.gpu.tenant[g, k] >= 0:
+            s.derived.slot.speed[s.gpu.tenant[g, k]] = np.nan
+
+
+@kernel
 def allocate(
     s: StateArrays,
     slot: int,
@@ -293,6 +323,8 @@ def allocate(
     dequeue(s, slot)
     s.job.head[slot] = occupy(s, slot, gpus, host, p, share_milli)
     _run(s, slot, host, p, share_milli, sm_clock_frac, now_s)
+    if gpus.shape[0] > 0:
+        forget_speeds(s, gpus[0])
 
 
 @kernel
@@ -310,6 +342,7 @@ def _run(
     s.derived.slot.running[at] = slot
     s.derived.slot.running_at[slot] = at
     s.derived.running_len[0] = at + 1
+    join_running(s, p, slot)
 
 
 @kernel
@@ -364,6 +397,7 @@ def join(
     s.derived.part.changes[p] += 1
     _run(s, slot, host, p, 0, sm_clock_frac, now_s)
     _share_out(s, first, now_s)
+    forget_speeds(s, first)
 
 
 @kernel
@@ -428,8 +462,11 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
     if share_milli < s.demand.share_milli[job.demand[slot]]:
         _take_over(s, head // MAX_TENANTS, share_milli, job.cpu_milli_each[slot], now_s)
         job.share_milli[slot] = s.demand.share_milli[job.demand[slot]]
+    if head >= 0:
+        forget_speeds(s, head // MAX_TENANTS)
     job.head[slot] = -1
     job.attained_gpu_s[slot] += (now_s - job.start_s[slot]) * job.gpus[slot] * share_milli / 1000.0
+    leave_running(s, job.placed_in[slot], slot)
     job.placed_in[slot], job.host[slot] = -1, -1
     last = s.derived.running_len[0] - 1
     moved = s.derived.slot.running[last]
@@ -480,7 +517,7 @@ def forget_answers(s: StateArrays) -> None:
 def rebuild_index(s: StateArrays) -> None:
     """Derive the whole index from nodes, GPUs and jobs."""
     index = s.derived
-    index.running_len[0] = 0
+    index.running_len[0], s.scratch[0].look_s = 0, -np.inf
     for p in range(index.part.shape[0]):
         part = index.part[p]
         part.open_gpus = part.open_nodes = part.free_gpus = part.node_size = part.queue_len = 0
@@ -492,6 +529,7 @@ def rebuild_index(s: StateArrays) -> None:
                 index.by_free[p, size, word] = index.by_whole[p, size, word] = 0
         for c in range(index.class_queue.shape[1]):
             index.class_queue.root[p, c] = index.class_queue.asked_at[p, c] = -1
+            index.class_queue.running[p, c] = -1
             index.class_queue.waiting[p, c] = 0
     for n in range(s.node.shape[0]):
         index.part.node_size[s.node.part_of[n]] = max(index.part.node_size[s.node.part_of[n]], s.node.gpus[n])
@@ -512,3 +550,5 @@ def rebuild_index(s: StateArrays) -> None:
             index.slot.running[index.running_len[0]] = slot
             index.slot.running_at[slot] = index.running_len[0]
             index.running_len[0] += 1
+            join_running(s, s.job.placed_in[slot], slot)
+            index.slot.speed[slot] = np.nan

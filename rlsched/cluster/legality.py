@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, UNCOUNTED
-from rlsched.cluster.capacity import places_on, takes_gpus_of
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_DRAINED, NODE_UP, UNCOUNTED
+from rlsched.cluster.capacity import gpu_need_mib, places_on, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.shape import ClusterShape
@@ -26,6 +26,8 @@ def check_gang(
     sm_clock_frac: float,
     node: int,
     cpu_milli_each: int = -1,
+    *,
+    drained_too: bool = False,
 ) -> tuple[int, int]:
     """(partition, first node) of a start that is legal.
 
@@ -37,6 +39,7 @@ def check_gang(
         sm_clock_frac: SM clock.
         node: Node of a job without GPUs.
         cpu_milli_each: Cores that it is to have with each GPU, thousandths; -1: those that it asked for.
+        drained_too: Its nodes may be drained.
 
     Raises:
         AllocationError: saying why it is not legal.
@@ -53,7 +56,8 @@ def check_gang(
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
     check_clocks(state, seq, nodes, sm_clock_frac)
     for n, places in nodes.items():
-        if state.arrays.node.status[n] != NODE_UP:
+        status = state.arrays.node.status[n]
+        if status != NODE_UP and not (drained_too and status == NODE_DRAINED):
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
         check_room(state, slot, n, places)
         asked = int(state.arrays.demand.cpu_milli_each[job["demand"]])
@@ -144,6 +148,10 @@ def check_join(
     if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
         raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
     g = int(job["head"][share_with]) // MAX_TENANTS
+    tenants = [k for k in state.arrays.gpu.tenant[g].tolist() if k >= 0]
+    for one in (slot, *tenants):
+        if job["unshared"][one]:
+            raise AllocationError(f"job {seq} cannot share GPUs with job {other}: {job['seq'][one]} must not")
     if tenants_of(state.arrays, g) >= MAX_SHARING:
         raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
     if job["placed_in"][share_with] not in (job["own_partition"][slot], job["shared_partition"][slot]):
@@ -151,7 +159,7 @@ def check_join(
     if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
             f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type, "
-            "or they are MIG slices"
+            "or they are MIG slices or of a node that runs one job on each"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
         raise AllocationError(f"job {seq} shares all the GPUs of job {other} or none")
@@ -169,7 +177,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
             raise AllocationError(f"job {seq}: node {state.node_names[n]} has too little host memory left")
     kind = int(arrays.node.kind[job.host[share_with]])
     tenants = [k for k in arrays.gpu.tenant[job.head[share_with] // MAX_TENANTS].tolist() if k >= 0]
-    mine_mib, *theirs_mib = arrays.models.trait.memory_mib[job.workload[[slot, *tenants]], kind].tolist()
+    mine_mib, *theirs_mib = [float(gpu_need_mib(arrays, one, kind)) for one in (slot, *tenants)]
     if not fits_memory(float(arrays.models.gpu.memory_mib[kind]), sum(theirs_mib), len(tenants), mine_mib):
         raise AllocationError(f"job {seq}: the GPUs of job {other} have too little memory left")
 
@@ -191,7 +199,7 @@ def _places_by_node(
         n = int(node_of[g])
         free = free_milli[g]
         is_full = free < WHOLE_GPU_MILLI and tenants[g].min() >= 0
-        if (free < share_milli or is_full) and node_status[n] == NODE_UP:
+        if (free < share_milli or is_full) and node_status[n] in (NODE_UP, NODE_DRAINED):
             raise AllocationError(f"job {seq}: GPU {g} on node {state.node_names[n]} is taken")
         nodes[n] = nodes.get(n, 0) + 1
     return nodes

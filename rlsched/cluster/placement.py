@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import CONSOLIDATE, SPREAD, StateArrays
 from rlsched.cluster.bitset import next_member
 from rlsched.cluster.capacity import is_untouched, open_places
+from rlsched.cluster.class_queues import comes_before
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import queue_position
 from rlsched.jit import array_kernel, kernel
 
 
@@ -279,20 +281,18 @@ def largest_hole(s: StateArrays, p: int) -> int:
 
 
 @kernel
-def any_fits(s: StateArrays, p: int) -> bool:
-    """Whether some waiting job can start in partition `p` now."""
-    queues = s.derived.class_queue
-    c, count = 0, queues.shape[1]
-    while c < count and (queues.root[p, c] < 0 or not class_fits(s, p, c)):
-        c += 1
-    return c < count
-
-
-@kernel
 def first_fitting(s: StateArrays, p: int, start: int) -> int:
     """First queue position from `start` whose job fits partition `p` now, -1 if none does."""
-    if not any_fits(s, p):
+    queues, first = s.derived.class_queue, -1
+    for c in range(queues.shape[1]):
+        root = queues.root[p, c]
+        if root >= 0 and (first < 0 or comes_before(s, root, first)) and class_fits(s, p, c):
+            first = root
+    if first < 0:
         return -1
+    at = queue_position(s, p, s.derived.slot.key[first], s.job.seq[first])
+    if start <= at:
+        return at
     for position in range(start, s.derived.part.queue_len[p]):
         if fits_slot(s, p, s.derived.queue[p, position]):
             return position

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     CLOCKS_ALONE,
+    CORES_AS_ASKED,
     MAX_TENANTS,
     RUNNING,
     SLOT_EMPTY,
@@ -75,6 +77,20 @@ class Queue(Protocol):
         """A job that has ended and been released is about to be forgotten."""
 
 
+def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
+    """Nodes, each with the least GPU memory of all of its GPU type: the ledger tells types apart alone."""
+    least: dict[str, int] = {}
+    for node in nodes:
+        if node.gpu_memory_mib:
+            least[node.gpu_type] = min(node.gpu_memory_mib, least.get(node.gpu_type, node.gpu_memory_mib))
+    return [
+        msgspec.structs.replace(node, gpu_memory_mib=least.get(node.gpu_type, 0))
+        if node.gpu_memory_mib != least.get(node.gpu_type, 0)
+        else node
+        for node in nodes
+    ]
+
+
 class ClusterShape:
     """What a cluster is made of, and what may be done on it.
 
@@ -104,6 +120,7 @@ class ClusterShape:
         self._nodes: list[NodeSpec] = []
         self._owners: list[str] = []
         self._demands: dict[Demand, int] = {}
+        self._slots: dict[int, int] = {}
         self.arrays = empty_state(0, 0, slots, 1, 0, order=queue.arrays, placement=placement)
         self.node_names: list[str] = []
         self.partition_names: list[str] = []
@@ -128,6 +145,11 @@ class ClusterShape:
     # ---- shape ------------------------------------------------------------------------------------
 
     @property
+    def nodes(self) -> list[NodeSpec]:
+        """The nodes, by number; those that are gone for good too."""
+        return list(self._nodes)
+
+    @property
     def num_partitions(self) -> int:
         """Partitions, each with a decision loop of its own."""
         return len(self.partition_names)
@@ -140,7 +162,7 @@ class ClusterShape:
     @property
     def decisions(self) -> int:
         """Number of the next decision; action draws are keyed by it."""
-        return int(self.arrays.counters[0].decisions)
+        return int(self.arrays.counters["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
         """Arrays for these nodes, keeping jobs, allocations and status of the nodes that stay (a prefix)."""
@@ -177,7 +199,7 @@ class ClusterShape:
         for demand, number in self._demands.items():
             fresh.demand.kinds[number] = self._kinds(demand)
         if known:
-            for name in ("status", "fixed_clock", "free", "cpu_free_milli", "memory_free_mib"):
+            for name in ("status", "fixed_clock", "unshared", "free", "cpu_free_milli", "memory_free_mib"):
                 fresh.node[name][:known] = old.node[name]
             fresh.gpu[: old.gpu.shape[0]] = old.gpu
         fresh.config[:], fresh.counters[:] = old.config, old.counters
@@ -193,13 +215,16 @@ class ClusterShape:
         self._mark_plain()
         kernels.rebuild_index(self.arrays)
 
-    def use_models(self, models: ModelArrays) -> None:
-        """From now on jobs run and draw as these say; their GPU types are `kind_names`, in that order."""
+    def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
+        """From now on jobs run and draw as these say; their GPU types are `kind_names`, in that order.
+
+        `cores_as_asked`: see CORES_AS_ASKED.
+        """
         from rlsched.models.speed import fill_beside
 
         fill_beside(models)
         self.arrays = self.arrays._replace(models=models)
-        self._model(1)
+        self._model(CORES_AS_ASKED if cores_as_asked else 1)
 
     def set_dials(self, dials: DialArrays) -> None:
         """From now on somebody sets dials beside a rule's settings, one set a partition."""
@@ -216,6 +241,8 @@ class ClusterShape:
 
     def _model(self, modelled: int) -> None:
         self.arrays.config[0].modelled = modelled
+        self.arrays.derived.slot.speed[:] = math.nan  # kept ones are by the models of before
+        self.arrays.derived.slot.speed[:] = np.nan
         self.needs = self.needs._replace(models=modelled != 0)
         self._note_kinds()
 
@@ -235,6 +262,10 @@ class ClusterShape:
     def fix_clocks(self, n: int, is_fixed: bool) -> None:
         """Say whether nobody can set the SM clocks of a node's GPUs."""
         self.arrays.node.fixed_clock[self._node(n)] = is_fixed
+
+    def let_share(self, n: int, *, shares: bool) -> None:
+        """Say whether several jobs can run on one of a node's GPUs."""
+        self.arrays.node.unshared[self._node(n)] = not shares
 
     def weigh_energy(self, weight: float) -> None:
         """What energy counts against time from now on, 0 (nothing) to 1 (alone).
@@ -308,13 +339,16 @@ class ClusterShape:
 
     def _mark_plain(self) -> None:
         """Note the classes that counts of free GPUs answer for."""
-        self.arrays.demand.plain[: len(self._demands)] = plain_demands(list(self._demands), self._nodes)
+        self.arrays.demand.plain[: len(self._demands)] = plain_demands(
+            list(self._demands), alike_by_type(self._nodes)
+        )
         kernels.forget_answers(self.arrays)
 
     def _kinds(self, demand: Demand) -> int:
         """Bit mask of the GPU types here that a demand accepts."""
-        accepted = [demand.accepts(name) for name in self.kind_names]
-        if not demand.gpu_types and all(accepted):
+        memory = {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(self._nodes)}
+        accepted = [demand.accepts(name, memory.get(name, 0)) for name in self.kind_names]
+        if not (demand.gpu_types or demand.gpu_memory_mib) and all(accepted):
             return ANY_KIND
         return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
 
@@ -329,12 +363,18 @@ class ClusterShape:
             self.kind_names.append(name)
         return self.kind_names.index(name)
 
-    def can_ever_run(self, vc: str, demand: Demand | int) -> bool:
-        """Whether a job would fit the idle cluster, with every node up, that its VC may use."""
+    def can_ever_run(self, vc: str, demand: Demand | int, without: Collection[int] = frozenset()) -> bool:
+        """Whether a job would fit the idle cluster that its VC may use, with every node up.
+
+        Args:
+            vc: The VC.
+            demand: What it asks for; a number: so many GPUs.
+            without: Numbers of nodes that are gone for good.
+        """
         wanted = Demand(gpus=demand) if isinstance(demand, int) else demand
-        part_of = self.arrays.node.part_of.tolist()
+        part_of, nodes = self.arrays.node.part_of.tolist(), alike_by_type(self._nodes)
         for p in self.partitions_of(vc):
-            own = [node for node, part in zip(self._nodes, part_of, strict=True) if part == p]
+            own = [node for n, node in enumerate(nodes) if part_of[n] == p and n not in without]
             if p >= 0 and holds(Counter(wanted.places_on_node(node) for node in own), wanted.places):
                 return True
         return False
@@ -367,8 +407,14 @@ class ClusterShape:
             AllocationError: no live job has this number.
         """
         job = self.arrays.job.view(np.ndarray)  # a record array takes ten times as long to find a column
+        known = self._slots.get(seq)  # good as long as the slot still says so
+        if known is not None and job["seq"][known] == seq and job["status"][known] != SLOT_EMPTY:
+            return known
         for slot in (job["seq"] == seq).nonzero()[0].tolist():
             if job["status"][slot] != SLOT_EMPTY:
+                if len(self._slots) >= len(job):
+                    self._slots.clear()
+                self._slots[seq] = slot
                 return int(slot)
         raise AllocationError(f"no live job has number {seq}")
 
@@ -380,6 +426,13 @@ class ClusterShape:
             gpus.append(place // MAX_TENANTS)
             place = int(self.arrays.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS])
         return gpus
+
+    def beside(self, seq: int) -> list[int]:
+        """Numbers of the jobs that share the GPUs of a job, in the order of their places there."""
+        head = int(self.arrays.job.head[self.slot_of(seq)])
+        tenants = self.arrays.gpu.tenant[head // MAX_TENANTS].tolist() if head >= 0 else []
+        found = [int(self.arrays.job.seq[slot]) for slot in tenants if slot >= 0]
+        return [other for other in found if other != seq]
 
     def gpu_location(self, g: int) -> tuple[int, int]:
         """(node number, GPU number on that node) of a global GPU number."""

@@ -102,6 +102,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     vc: str | None = None
     slices: int = 0
+    gpu_memory_mib: int = 0
+    """On each GPU, 0 where unknown; the least of all nodes of its GPU type counts."""
 
     @property
     def devices(self) -> int:

@@ -17,19 +17,25 @@ from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     INELIGIBLE,
     LEAVING,
+    NODE_ASLEEP,
+    NODE_BOOTING,
     NODE_DOWN,
     NODE_DRAINED,
     NODE_UP,
     RUNNING,
-    SLOT_EMPTY,
+    UNCOUNTED,
     WAITING,
 )
-from rlsched.cluster.demand import Demand
+from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
 from rlsched.cluster.dials import NOBODY
+from rlsched.cluster.digest import of_jobs
 from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.shape import ClusterShape
 from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import AllocationError
+
+_UNKNOWN_HOLD_S = 86_400.0
+"""For how long GPUs of others are taken to be away where nobody knows."""
 
 
 class ClusterState(ClusterShape):
@@ -61,6 +67,8 @@ class ClusterState(ClusterShape):
         preemptible: bool = True,
         workload: int = 0,
         energy_weight: float | None = None,
+        shares: bool = True,
+        gpu_need_mib: int = -1,
         level: int = 0,
         ln_weight: float = 0.0,
     ) -> int:
@@ -77,6 +85,8 @@ class ClusterState(ClusterShape):
             preemptible: Whether it may be stopped for another job's sake.
             workload: Number in the catalogue of workloads, 0 where unknown.
             energy_weight: What energy counts against time for it, 0 to 1; None: what the cluster says.
+            shares: Whether it may share its GPUs with other jobs, where GPUs are shared.
+            gpu_need_mib: Memory that it takes on each of its GPUs; -1: what models say of its workload.
             level: Its priority; jobs of a higher level go first.
             ln_weight: ln of its weight in the order of the queue.
 
@@ -92,34 +102,44 @@ class ClusterState(ClusterShape):
         if not math.isfinite(submit_s):
             raise AllocationError(f"expected a finite time of submission, got {submit_s}")
         own, shared = self.partitions_of(vc)
-        if self.arrays.counters[0].live_jobs == self.arrays.job.shape[0]:
-            self.grow()
-        number = self.demand_number(demand)
-        slot = kernels.add_job(
-            self.arrays,
-            number,
+        said = (
+            self.demand_number(demand),
             self.vc_number(vc),
             own,
             shared,
-            submit_s,
-            predicted_s,
-            spread,
-            time_limit_s,
+            float(submit_s),
+            float(predicted_s),
+            float(spread),
+            float(time_limit_s),
             not preemptible,
         )
-        self.arrays.job.level[slot], self.arrays.job.ln_weight[slot] = level, ln_weight
-        self.ordering.arrive(self.arrays, slot, submit_s)
-        self.arrays.job.workload[slot] = workload
-        if energy_weight is not None:
-            self.arrays.job.energy_ppm[slot] = round(energy_weight * 1e6)
-        return int(self.arrays.job.seq[slot])
+        slot = kernels.add_job(self.arrays, *said)
+        if slot < 0:
+            self.grow()
+            slot = kernels.add_job(self.arrays, *said)
+        kernels.rank_job(self.arrays, slot, level, float(ln_weight))
+        kernels.share_job(self.arrays, slot, not shares, gpu_need_mib)
+        self.ordering.arrive(self.arrays, slot, float(submit_s))
+        energy_ppm = -1 if energy_weight is None else round(energy_weight * 1e6)
+        return int(kernels.describe_job(self.arrays, slot, workload, energy_ppm))
 
     def rank_job(self, seq: int, level: int, ln_weight: float, now_s: float) -> None:
         """Level and weight of a live job are these from now on."""
         slot = self.slot_of(seq)
-        self.arrays.job.level[slot], self.arrays.job.ln_weight[slot] = level, ln_weight
+        kernels.rank_job(self.arrays, slot, level, float(ln_weight))
         if self.arrays.job.status[slot] == WAITING:
             self.ordering.rank(self.arrays, slot, now_s)
+
+    def share_job(self, seq: int, *, shares: bool, gpu_need_mib: int) -> None:
+        """Whether a live job may share GPUs, and what it takes of their memory, are these from now on.
+
+        Co-tenants that it has, it keeps.
+        """
+        kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
+
+    def limit_job(self, seq: int, time_limit_s: float) -> None:
+        """The user's limit of a live job is this from now on, nan: none."""
+        self.arrays.job.limit_s[self.slot_of(seq)] = time_limit_s
 
     def remove_waiting(self, seq: int) -> None:
         """A waiting job leaves, one that is not eligible too.
@@ -161,19 +181,23 @@ class ClusterState(ClusterShape):
         node: int = -1,
         share_with: int = -1,
         cpu_milli_each: int = -1,
+        by_engine: bool = False,
     ) -> None:
         """Give a waiting job exactly these GPUs, or a job without GPUs a place on this node.
 
         `share_milli`: share of each GPU; None: what the job asked for. `share_with`: number of the running
         job that shares all of its GPUs with this one, -1: nobody has them. `cpu_milli_each`: cores with each
-        GPU, -1: those that it asked for.
+        GPU, -1: those that it asked for. `by_engine`: it has begun there already, where nothing is started
+        from here.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
                 unknown, of another type, on a node that is not up, is short of cores or memory, or serves
                 another VC, or the share is not the job's or the clock is not 1. Nothing has changed then.
         """
-        p, host = self.check_start(seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each)
+        p, host = self.check_start(
+            seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each, by_engine=by_engine
+        )
         slot = self.slot_of(seq)
         if share_with >= 0:
             other = self.slot_of(share_with)
@@ -188,6 +212,40 @@ class ClusterState(ClusterShape):
         kernels.allocate(self.arrays, slot, np.array(grouped, np.int32), host, p, share, sm_clock_frac, now_s)
         self.ordering.started(self.arrays, slot, now_s)
 
+    def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
+        """Somebody else has these free GPUs of one node, which may be drained or down.
+
+        Returns the number of a job that stands for that, runs at once and is never preempted; `release` it.
+
+        Args:
+            gpus: Global GPU numbers.
+            now_s: When.
+            until_s: When they come back at the latest; None: nobody knows.
+
+        Raises:
+            AllocationError: one of them is taken, or they are of several nodes.
+        """
+        nodes = {int(self.arrays.gpu.node[g]) for g in gpus}
+        if len(nodes) != 1 or any(self.arrays.gpu.free_milli[g] != WHOLE_GPU_MILLI for g in gpus):
+            raise AllocationError(f"GPUs {list(gpus)} cannot be held: expected free ones of one node")
+        n = nodes.pop()
+        left_s = _UNKNOWN_HOLD_S if until_s is None else max(until_s - now_s, 1.0)
+        seq = self.add_job(
+            num_gpus=len(gpus),
+            vc=self._nodes[n].vc or "",
+            submit_s=now_s,
+            predicted_s=left_s,
+            spread=0.0,
+            time_limit_s=math.nan if until_s is None else left_s,
+            preemptible=False,
+            shares=False,
+        )
+        slot, p = self.slot_of(seq), int(self.arrays.node.part_of[n])
+        share = int(self.arrays.job.share_milli[slot])
+        kernels.allocate(self.arrays, slot, np.array(sorted(gpus), np.int32), n, p, share, 1.0, now_s)
+        self.ordering.started(self.arrays, slot, now_s)
+        return seq
+
     def check_start(
         self,
         seq: int,
@@ -197,6 +255,8 @@ class ClusterState(ClusterShape):
         node: int = -1,
         share_with: int = -1,
         cpu_milli_each: int = -1,
+        *,
+        by_engine: bool = False,
     ) -> tuple[int, int]:
         """(partition, first node) of a start that is legal.
 
@@ -209,7 +269,12 @@ class ClusterState(ClusterShape):
             check_join(self, slot, other, gpus, sm_clock_frac, cpu_milli_each)
             return int(self.arrays.job.placed_in[other]), int(self.arrays.job.host[other])
         share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
-        return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each)
+        return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each, drained_too=by_engine)
+
+    def queue_key(self, seq: int) -> float | None:
+        """What a waiting job's place in the queue goes by, the lowest first; None: it is in no queue."""
+        slot = self.slot_of(seq)
+        return float(self.arrays.job.key[slot]) if self.arrays.job.status[slot] == WAITING else None
 
     def release(self, seq: int, now_s: float, *, ended: bool = True) -> None:
         """The attempt of a running job, or of one that was preempted, is over, and the job with it.
@@ -229,13 +294,45 @@ class ClusterState(ClusterShape):
             self.ordering.ended(self.arrays, slot, now_s - float(job.start_s[slot]), now_s)
         kernels.forget(self.arrays, slot)
 
-    def requeue(self, seq: int, now_s: float) -> None:
+    def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
         """The attempt of a running job, or of one that was preempted, is over; it waits, as its next attempt.
+
+        `gpu_memory_mib`: what each of its GPUs has to have from now on, where that is more than before.
+        `alone`: it shares none from now on.
 
         Raises:
             AllocationError: it neither runs nor leaves.
         """
-        self.ordering.requeue(self.arrays, self._stopped(seq, now_s), now_s)
+        slot = self._stopped(seq, now_s)
+        if alone:
+            self.arrays.job.unshared[slot] = 1
+        asked = self.demands[int(self.arrays.job.demand[slot])]
+        if gpu_memory_mib > asked.gpu_memory_mib:
+            self._now_asks(slot, msgspec.structs.replace(asked, gpu_memory_mib=gpu_memory_mib))
+            self.arrays.job.gpu_need_mib[slot] = max(gpu_memory_mib, self.arrays.job.gpu_need_mib[slot])
+        self.ordering.requeue(self.arrays, slot, now_s)
+
+    def ask_for_types(self, seq: int, gpu_types: Sequence[str]) -> None:
+        """A job that waits, eligible or not, takes GPUs of these types from now on; none: of any.
+
+        Raises:
+            AllocationError: it does not wait.
+        """
+        slot = self.slot_of(seq)
+        asked = self.demands[int(self.arrays.job.demand[slot])]
+        demand = msgspec.structs.replace(asked, gpu_types=tuple(sorted(gpu_types)))
+        if self.arrays.job.status[slot] == INELIGIBLE:
+            self._now_asks(slot, demand)
+            return
+        self._in_status(seq, WAITING, "waiting")
+        key = float(self.arrays.job.key[slot])
+        kernels.dequeue(self.arrays, slot)
+        self._now_asks(slot, demand)
+        kernels.enqueue(self.arrays, slot, key)
+
+    def _now_asks(self, slot: int, demand: Demand) -> None:
+        number = self.demand_number(demand)  # which may move the arrays
+        self.arrays.job.demand[slot] = number
 
     def _stopped(self, seq: int, now_s: float) -> int:
         """Slot of a job whose attempt is over; it has no GPUs from now on."""
@@ -307,6 +404,40 @@ class ClusterState(ClusterShape):
         self._lay_out([*self._nodes, spec])
         return len(self._nodes) - 1
 
+    def add_nodes(self, specs: Sequence[NodeSpec]) -> None:
+        """Many nodes join a cluster that has none, up and idle, numbered in this order."""
+        self._lay_out(list(specs))
+
+    def refit_node(
+        self, n: int, *, cpus: int, memory_mib: int, gpu_memory_mib: int = 0, gpu_type: str | None = None
+    ) -> None:
+        """A node has so many cores and so much memory from now on, 0 where unknown, and GPUs of this type.
+
+        What jobs hold there they keep: with less than that, less than nothing is free.
+        """
+        before = self._nodes[n]
+        kind = before.gpu_type if gpu_type is None else gpu_type
+        now = msgspec.structs.replace(
+            before, cpus=cpus, memory_mib=memory_mib, gpu_memory_mib=gpu_memory_mib, gpu_type=kind
+        )
+        if now == before:
+            return
+        self._nodes[n] = now
+        if kind != before.gpu_type:
+            self.arrays.node.kind[n] = self._kind_number(kind)
+            self._note_kinds()
+        for demand, number in self._demands.items():
+            self.arrays.demand.kinds[number] = self._kinds(demand)
+        node = self.arrays.node[n]
+        for total, free, new in (
+            ("cpu_milli", "cpu_free_milli", cpus * 1000),
+            ("memory_mib", "memory_free_mib", memory_mib),
+        ):
+            node[free] += (new or UNCOUNTED) - node[total]
+            node[total] = new or UNCOUNTED
+        self._mark_plain()
+        kernels.rebuild_index(self.arrays)
+
     def retire_node(self, n: int) -> None:
         """A node is gone for good, and its name is free for another.
 
@@ -332,6 +463,14 @@ class ClusterState(ClusterShape):
         """A drained or failed node is up again."""
         kernels.set_node_status(self.arrays, self._node(n), NODE_UP)
 
+    def sleep_node(self, n: int) -> None:
+        """An idle node is powered down; no job starts there until `resume_node`."""
+        kernels.set_node_status(self.arrays, self._node(n), NODE_ASLEEP)
+
+    def boot_node(self, n: int) -> None:
+        """A node is powered up; no job starts there until `resume_node`."""
+        kernels.set_node_status(self.arrays, self._node(n), NODE_BOOTING)
+
     def jobs_on(self, n: int) -> list[int]:
         """Numbers of the jobs that hold GPUs on a node, ascending."""
         job = self.arrays.job
@@ -341,39 +480,13 @@ class ClusterState(ClusterShape):
 
     def digest(self) -> str:
         """Hash of everything but the derived index, of live jobs only: equal states, equal digests."""
-        hasher = hashlib.sha256()  # most processors have instructions for it
-        job = self.arrays.job.view(np.ndarray)
-        live = np.flatnonzero(job["status"] != SLOT_EMPTY)
-        live = live[np.argsort(job["seq"][live])]
-        unread: tuple[str, ...] = () if self.arrays.config[0].modelled else ("energy_ppm",)
-        if not self.arrays.order.code[0].revises:
-            unread += ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s")
-        if (job["moved_for"][live] < 0).all():
-            unread += ("moved_for", "moved_attempt")
-        if (job["level"][live] == 0).all() and (job["ln_weight"][live] == 0.0).all():
-            unread += ("level", "ln_weight")
-        for name in job.dtype.names:
-            if name not in (
-                "key",
-                "head",
-                "placed_in",
-                "own_partition",
-                "shared_partition",
-                "held_for_slot",
-                "demand",
-                *unread,
-            ):
-                hasher.update(job[name][live].tobytes())
+        hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
         if dials.who[0] != NOBODY:
             hasher.update(dials.dial.tobytes() + dials.counted.tobytes())
-        node = self.arrays.node
+        node = self.arrays.node.view(np.ndarray)
         for name in ("gpus", "first_gpu", "part_of", "status", "free"):
             hasher.update(node[name].tobytes())
-        hasher.update((node.cpu_milli - node.cpu_free_milli).tobytes())
-        hasher.update((node.memory_mib - node.memory_free_mib).tobytes())
-        tenant = self.arrays.gpu.tenant.ravel()
-        held = np.flatnonzero(tenant >= 0)
-        hasher.update(held.tobytes())
-        hasher.update(job["seq"][tenant[held]].tobytes())
+        hasher.update((node["cpu_milli"] - node["cpu_free_milli"]).tobytes())
+        hasher.update((node["memory_mib"] - node["memory_free_mib"]).tobytes())
         return hasher.hexdigest()[:32]

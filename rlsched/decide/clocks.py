@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, UNCOUNTED, StateArrays
+from rlsched.cluster.arrays import CLOCKS_ALONE, CORES_AS_ASKED, MAX_TENANTS, UNCOUNTED, StateArrays
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, energy_weight
@@ -97,7 +97,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
         return asked
     modelled = s.config[0].modelled
-    if not modelled or modelled == CLOCKS_ALONE or s.demand.plain[s.job.demand[slot]] == 0:
+    if not modelled or modelled in (CLOCKS_ALONE, CORES_AS_ASKED) or s.demand.plain[s.job.demand[slot]] == 0:
         return asked
     needed = 0.0
     for position in range(gpus.shape[0]):
@@ -121,8 +121,9 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
     Spare ones of the nodes, as many as all of them together lack.
     """
     job, cores = s.job, s.models.trait.cores_each
-    if s.demand.cpu_milli_each[job.demand[slot]] == 0:
-        return 0
+    asked = s.demand.cpu_milli_each[job.demand[slot]]
+    if asked == 0 or s.config[0].modelled == CORES_AS_ASKED:
+        return asked
     g, held, needed = job.head[share_with] // MAX_TENANTS, 0, cores[job.workload[slot], kind]
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -130,3 +131,10 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
             held += job.cpu_milli_each[other]
             needed += cores[job.workload[other], kind]
     return max(min(math.ceil(1000.0 * needed) - held, spare_cpu_milli_each(s, share_with)), 0)
+
+
+@kernel
+def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
+    """Whether a job that is to have the cores that it asked for finds fewer to spare beside a running one."""
+    asked = s.demand.cpu_milli_each[s.job.demand[slot]]
+    return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

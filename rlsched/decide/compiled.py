@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlsched.cluster.shape import Needs
 from rlsched.cluster.state import ClusterState
 from rlsched.jit import specialise
 
@@ -18,7 +19,11 @@ def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
         state: The state that it will be called with.
         **bound: What else it leaves open.
     """
-    needs = state.needs
+    return for_needs(template, needs=state.needs, **bound)
+
+
+def for_needs(template: Any, *, needs: Needs, **bound: Any) -> Any:
+    """As `for_state`, for states of these needs."""
     more = needs.preemption or needs.reservations  # what may do one is mostly served where it may do both
     key = (template, needs.models, more, *bound.values())
     found = _FOUND.get(key)

@@ -152,7 +152,7 @@ class Guarded(Scheduler):
         began = self._clock()
         try:
             decision = self._policy.decide(state, partition, now_s, record=record)
-            _check(decision.action, state, now_s)
+            check_action(decision.action, state, now_s)
         except AllocationError as error:
             return self._fall_back(f"illegal: {error}", state, partition, now_s, record)
         except FloatingPointError as error:
@@ -176,8 +176,8 @@ class Guarded(Scheduler):
         return msgspec.structs.replace(decision, source="guard", record=noted, guard=why)
 
 
-def _check(action: Action, state: ClusterState, now_s: float) -> None:
-    """Raise an AllocationError if the ledger would refuse this action."""
+def check_action(action: Action, state: ClusterState, now_s: float) -> None:
+    """Raise an AllocationError where the ledger would refuse an action."""
     if isinstance(action, Start):
         state.check_start(
             action.seq,

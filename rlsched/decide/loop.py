@@ -9,7 +9,7 @@ import msgspec
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.naming import JobName, with_names
+from rlsched.decide.record import JobName, with_names
 from rlsched.decide.rows.candidates import has_released, has_startable, hold, job_candidates
 from rlsched.decide.scheduler import Decision, Scheduler
 
@@ -72,6 +72,7 @@ def apply(state: ClusterState, partition: int, decision: Decision, now_s: float)
             node=action.node,
             share_with=action.share_with,
             cpu_milli_each=action.cpu_milli_each,
+            by_engine=decision.source == "engine",
         )
     elif isinstance(action, Preempt):
         state.preempt(action.seq, now_s, moved_for=action.moved_for)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rlsched.decide.old_names import new_spelling
+from rlsched.decide.own import decides_itself, is_own, name_of
 from rlsched.decide.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
@@ -46,15 +47,17 @@ class Policy:
 
     def __init__(self, base: str | None = None, /, *, name: str = "", **settings: Any) -> None:
         preset = _preset(base) if base is not None else None
-        self.settings: Settings = _settled(preset, settings, f"policy {name or base or 'without a name'!r}")
-        plain = preset is not None and self.settings == _settled(preset, {}, "")
+        table = preset.settings if preset is not None else {}
+        self.settings: Settings = _settled(table, settings, f"policy {name or base or 'without a name'!r}")
+        plain = preset is not None and self.settings == _settled(table, {}, "")
         self.name: str = name or (base or "" if plain else f"{base or 'policy'}*")
 
     # ---- from elsewhere ---------------------------------------------------------------------------
 
     @classmethod
     def of(cls, text: str | Path | Policy) -> Policy:
-        """A policy from what a person writes for one: a preset's name, `ppo:PATH`, or a TOML or Python file.
+        """A policy from what a person writes for one: a preset's name, `ppo:PATH`, `sb3:PATH`, a TOML file, a
+        Python file, or `FILE.py:NAME`.
 
         Raises:
             UnknownPolicyError: it is none of these; the nearest known name is said.
@@ -62,13 +65,16 @@ class Policy:
         """
         if isinstance(text, Policy):
             return text
-        if isinstance(text, Path) or str(text).endswith(".toml"):
+        base, _, argument = str(text).partition(":")
+        is_model = base in ("ppo", "sb3") and bool(argument)
+        if isinstance(text, Path) or (text.endswith(".toml") and not is_model):
             return cls.read(text)
-        if text.endswith(".py"):
-            return cls(name=Path(text).stem, rule=text)
-        base, _, argument = text.partition(":")
+        if is_own(text):
+            return cls(name=name_of(text), rule=text)
         if base == "ppo" and argument and "+" not in argument:
             return cls("ppo", name=text, checkpoint=argument)
+        if base == "sb3" and argument:
+            return cls(name=text, rule="sb3", checkpoint=argument)
         return cls(text)
 
     @classmethod
@@ -102,7 +108,7 @@ class Policy:
             preset = _preset(base) if base is not None else None
         except UnknownPolicyError as error:
             raise UnknownPolicyError(f"{where}: base: {error}") from None
-        made.settings = _settled(preset, table, where)
+        made.settings = _settled(preset.settings if preset is not None else {}, table, where)
         made.name = name or base or "policy"
         return made
 
@@ -121,19 +127,19 @@ class Policy:
             if not equals:
                 raise InputError(f"--set {change}: expected PATH=VALUE, such as share.min_speed=0.5")
             _put(table, path.strip(), _value(text.strip()), f"--set {change}")
-        return self._changed_to(table, f"policy {self.name!r}, --set")
+        return self._changed_to({}, table, f"policy {self.name!r}, --set")
 
     def with_settings(self, **settings: Any) -> Policy:
         """The same policy with some settings of another value; by its name with a star.
 
+        A dict changes a table setting by setting; a struct, such as `Share()`, takes the table's place.
+
         Raises:
             InputError: a setting is unknown or wrong.
         """
-        plain = {
-            name: as_table(value) if isinstance(value, msgspec.Struct) else value
-            for name, value in settings.items()
-        }
-        return self._changed_to(as_table(self.settings) | plain, f"policy {self.name!r}")
+        whole = {key: as_table(value) for key, value in settings.items() if isinstance(value, msgspec.Struct)}
+        table = {key: value for key, value in as_table(self.settings).items() if key not in whole}
+        return self._changed_to(table, settings | whole, f"policy {self.name!r}")
 
     def named(self, name: str) -> Policy:
         """The same policy by another name."""
@@ -141,9 +147,9 @@ class Policy:
         made.settings, made.name = self.settings, name
         return made
 
-    def _changed_to(self, table: Mapping[str, Any], where: str) -> Policy:
+    def _changed_to(self, table: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Policy:
         made = Policy.__new__(Policy)
-        made.settings = _settled(None, table, where)
+        made.settings = _settled(table, changes, where)
         made.name = self.name if made.settings == self.settings else f"{self.name}*"
         return made
 
@@ -174,7 +180,8 @@ class Policy:
     @property
     def scheduler(self) -> str:
         """Name of the scheduler that decides, "" where its settings make a rule."""
-        return self.settings.rule if not self.settings.rule.endswith(".py") else ""
+        rule = self.settings.rule
+        return rule if not is_own(rule) or decides_itself(rule) else ""
 
     @cached_property
     def rule(self) -> CompiledRule:
@@ -200,7 +207,7 @@ class Policy:
             InputError: another one is set, to what its preset does not say.
         """
         preset = PRESETS.get(self.scheduler)
-        usual = as_table(_settled(preset, {}, "")) if preset is not None else {}
+        usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}
         for name, value in as_table(self.settings).items():
             if name not in ("rule", *names) and value != usual.get(name):
                 raise InputError(
@@ -243,16 +250,22 @@ def unknown(name: str) -> str:
     meant = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"unknown policy {name!r}; {meant}expected one of {known}; or a TOML file (`rlsched policies show "
-        "NAME` prints one)"
+        "NAME` prints one), ppo:PATH, sb3:PATH or FILE.py[:NAME]"
     )
+
+
+def plain_rule(settings: Settings) -> Policy:
+    """The rule that starts what fits, in the order of these settings: it stands behind what may fail."""
+    made = Policy(order=settings.order, predictions=settings.predictions)
+    return made.named(f"{settings.order or 'submit'}-backfill")
 
 
 # ---- settings -------------------------------------------------------------------------------------
 
 
-def _settled(preset: Preset | None, changes: Mapping[str, Any], where: str) -> Settings:
-    """The settings of a preset with some changed; a table of settings is changed setting by setting."""
-    table = dict(preset.settings) if preset is not None else {}
+def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Settings:
+    """Settings with some changed; a table of settings is changed setting by setting."""
+    table = dict(before)
     for name, value in changes.items():
         if name == "order" and value == "submit":
             table.pop(name, None)  # what it is where nothing else is said
@@ -282,7 +295,8 @@ def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
         if not isinstance(inner, dict):
             raise InputError(f"{where}: {name} is no table of settings")
         table = inner
-    table[last] = value
+    before = table.get(last)
+    table[last] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
 
 
 def _value(text: str) -> Any:

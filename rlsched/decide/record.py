@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
-from rlsched.decide.actions import Action
+from rlsched.decide.actions import Action, Preempt, Start
 
 RECORD_VERSION = 1
-_encoder = msgspec.msgpack.Encoder()
+QUEUED = 50
+"""Jobs of the queue that a record keeps."""
 
-Source = Literal["policy", "rule", "guard", "automatic", "search"]
+Source = Literal["policy", "rule", "guard", "automatic", "search", "engine"]
+JobName = Callable[[int], str]
+"""What people call a job, by its number in the cluster's state."""
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +94,12 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         jobs: A broker's job numbers, a trace's job ids.
         nodes: Names of nodes.
+        queue: Jobs of `DecisionRecord.queue`, a line each.
     """
 
     jobs: dict[int, str] = {}
     nodes: dict[int, str] = {}
+    queue: str = ""
 
     def job(self, seq: int) -> str:
         """A job in words; records from before there were names have the internal number alone."""
@@ -130,6 +135,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
             else -1.
         turn: Number of the job whose turn it was: the one that started, or for which another gave way; of a
             *wait* the first of the queue. -1: of none.
+        queue: int32 numbers of the first `QUEUED` jobs that waited for the partition, in the queue's order;
+            empty in records from before they were kept.
         plans: Its plans; of what it chose among.
         prices: Today's prices, by name: of GPU time, of GPU types, what energy counts.
         plans_failed: Why the plans could not be listed; "": they could.
@@ -154,35 +161,40 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     overruled: int = -1
     turn: int = -1
+    queue: bytes = b""
     plans: list[PlanSeen] = msgspec.field(default_factory=list)
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     plans_failed: str = ""
     names: Names = Names()
 
 
-def packed(record: DecisionRecord) -> bytes:
-    """A record as it stands in a record file: a 4-byte big-endian length, then msgpack."""
-    body = _encoder.encode(record)
-    return len(body).to_bytes(4, "big") + body
+def with_names(record: DecisionRecord, job_name: JobName, node_names: Sequence[str]) -> DecisionRecord:
+    """The record with its jobs and nodes named; as it is where a name cannot be found."""
+    try:
+        names = Names(
+            jobs={seq: job_name(seq) for seq in sorted({*_jobs(record)} - {-1})},
+            nodes={node: node_names[node] for node in sorted({*_nodes(record)} - {-1})},
+            queue="\n".join([job_name(seq) for seq in memoryview(record.queue).cast("i").tolist()]),
+        )
+    except Exception:  # what a record cannot say does not stop a decision
+        return record
+    return msgspec.structs.replace(record, names=names)
 
 
-def append_records(path: str | Path, records: list[DecisionRecord]) -> None:
-    """Append to a record file."""
-    with Path(path).open("ab") as file:
-        for record in records:
-            file.write(packed(record))
+def _jobs(record: DecisionRecord) -> Iterator[int]:
+    yield record.turn
+    if isinstance(record.action, Start):
+        yield from (record.action.seq, record.action.share_with)
+    elif isinstance(record.action, Preempt):
+        yield from (record.action.seq, record.action.moved_for)
+    for half in record.halves:
+        yield from half.seqs
+    for plan in record.plans:
+        yield plan.share_with
 
 
-def read_records(path: str | Path) -> list[DecisionRecord]:
-    """Read a record file; a last record cut short by a crash is left out."""
-    decoder = msgspec.msgpack.Decoder(DecisionRecord)
-    data = Path(path).read_bytes()
-    records: list[DecisionRecord] = []
-    at = 0
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        if at + 4 + size > len(data):
-            break
-        records.append(decoder.decode(data[at + 4 : at + 4 + size]))
-        at += 4 + size
-    return records
+def _nodes(record: DecisionRecord) -> Iterator[int]:
+    if isinstance(record.action, Start):
+        yield record.action.node
+    for half in record.halves:
+        yield from half.nodes

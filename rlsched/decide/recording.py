@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Start, Wait
 from rlsched.decide.options import StartOptions
 from rlsched.decide.plans.listing import plans_of, prices_of
-from rlsched.decide.record import DecisionRecord, Half, PlanSeen, Source
+from rlsched.decide.record import QUEUED, DecisionRecord, Half, PlanSeen, Source
 from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.scheduler import Decision
 from rlsched.decide.start import policy_start
+
+_SCHEMA_HASH: Final = SCHEMA.hash
 
 
 class Recording:
@@ -74,7 +79,7 @@ class Recording:
                 record = DecisionRecord(
                     source=source,
                     policy_id=policy_id,
-                    schema_hash=SCHEMA.hash,
+                    schema_hash=_SCHEMA_HASH,
                     state_digest=self._digest,
                     number=self._state.decisions,
                     now_s=self._now_s,
@@ -87,6 +92,7 @@ class Recording:
                     samples=samples,
                     overruled=overruled,
                     turn=turn,
+                    queue=self._queue(),
                     plans=plans,
                     prices=prices,
                     plans_failed=plans_failed,
@@ -114,6 +120,13 @@ class Recording:
         if isinstance(action, Start):
             return action.seq
         if isinstance(action, Wait):
-            waiting = self._state.waiting(self._partition)
-            return waiting[0] if waiting else -1
+            first = self._state.queue(self._partition)[:1]
+            return int(self._state.arrays.job["seq"][first[0]]) if len(first) else -1
         return made_room_for
+
+    def _queue(self) -> bytes:
+        """Numbers of the first that wait, in the queue's order."""
+        arrays = self._state.arrays
+        waiting = min(int(arrays.derived.part.view(np.ndarray)["queue_len"][self._partition]), QUEUED)
+        first = arrays.derived.queue[self._partition, :waiting]
+        return arrays.job.view(np.ndarray)["seq"][first].astype(np.int32).tobytes()

@@ -12,7 +12,7 @@ from rlsched.decide.constants import begin, next_look_s, next_move
 from rlsched.decide.dials.turning import turn_due
 from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policy import Policy, plain_rule
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
@@ -21,14 +21,14 @@ from rlsched.jit import kernel
 
 
 @kernel
-def _first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
+def first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """What a rule does next in partition `p`, asked for one decision alone."""
     begin(s, p, o, now_s)
     return next_move(s, p, o, now_s)
 
 
 @kernel
-def _look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
+def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """When a rule may say something new of partition `p` though no event happens until then."""
     return next_look_s(s, p, o, now_s)
 
@@ -55,7 +55,7 @@ class RuleScheduler(Scheduler):
             self.familiar = rule.strategy.familiar
             self.reference = policy.with_settings(dials="").named(f"{policy.name} without dials")
         if policy.settings.rule:  # somebody's own, and may fail
-            self.reference = Policy(order=policy.settings.order, predictions=policy.settings.predictions)
+            self.reference = plain_rule(policy.settings)
         self.abilities = Abilities(
             preempts=rule.options.preempts,
             reserve_after_s=rule.options.reserve_after_s,
@@ -80,7 +80,7 @@ class RuleScheduler(Scheduler):
         """What the rule says, and the number of the job that another one is preempted for, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, state.arrays.job.seq
         bound = rule.steps.bound
-        move = Move(*for_state(_first_move, state, **bound)(arrays, partition, rule.options, now_s))
+        move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))
         if move.preempt >= 0:
             gang = int(number[move.for_gang]) if move.for_gang >= 0 else -1
             made_room_for = int(number[move.for_job]) if move.for_job >= 0 else -1
@@ -88,7 +88,9 @@ class RuleScheduler(Scheduler):
         if move.start < 0:
             look_s = math.inf
             if rule.steps.looks:
-                look_s = float(for_state(_look_s, state, **bound)(arrays, partition, rule.options, now_s))
+                look_s = float(
+                    for_state(look_again_s, state, **bound)(arrays, partition, rule.options, now_s)
+                )
             return Wait(until_s=look_s if math.isfinite(look_s) else None), -1
         seq, start = int(number[move.start]), rule.options.start
         if move.share_with >= 0:

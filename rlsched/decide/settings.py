@@ -168,8 +168,9 @@ class Settings(_Part, frozen=True, kw_only=True):
     """All settings of a policy. Those that are left out do nothing.
 
     Attributes:
-        rule: What decides, where the other settings do not say it: `ppo`, `random`, `rollout`, another
-            scheduler that is installed, or the path of a Python file with a rule of one's own.
+        rule: What decides, where the other settings do not say it: `ppo`, `sb3`, `random`, `rollout`, another
+            scheduler that is installed, the path of a Python file with a rule of one's own, or `FILE.py:NAME`
+            of a rule or a scheduler in one.
         order: What the queue goes by: `submit`, `predicted`, `area` (predicted run time x GPUs), `area^0.7`,
             `remaining` or `index`; None: `index` where jobs preempt by it, else `submit`.
         blocks: The first job that does not fit holds up all behind it.
@@ -185,7 +186,8 @@ class Settings(_Part, frozen=True, kw_only=True):
         cores: Input-bound jobs get idle CPU cores, and others leave those that they have no use for.
         types: On which GPU type jobs start.
         profile: What a profiler costs.
-        checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint.
+        checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint. `sb3`: the path of a model of
+            Stable-Baselines3.
         search: `ppo`: look-ahead.
         samples: `rollout`: futures a decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the

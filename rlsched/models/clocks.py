@@ -18,32 +18,20 @@ from typing import Final
 import numpy as np
 
 from rlsched.jit import kernel
+from rlsched.models import at_clock
 from rlsched.models.arrays import NUM_LEVELS, Records
+from rlsched.models.at_clock import DWELL_S as DWELL_S
+from rlsched.models.at_clock import MIN_CLOCK_FRAC as MIN_CLOCK_FRAC
+from rlsched.models.at_clock import SWITCH_S as SWITCH_S
 
-MIN_CLOCK_FRAC: Final = 0.5
-"""No clock below half of the maximum: the energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on a V100
-(GPU-DVFS-Dataset), and nothing was measured below 0.49."""
-DWELL_S: Final = 10.0
-"""A clock is kept at least so long. Locking clocks every 50 ms slows collectives, whatever the value
-((NVIDIA/nccl#1551); 10 s is twenty times the worst settling time known (SWITCH_S)."""
-SWITCH_S: Final = 0.3
-"""Time of neither clock that a switch costs. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
-6000, 480 ms on a GH200 (arXiv:2502.20075: that it varies is read, the figures are recalled)."""
 _HALVINGS: Final = 40
 
 
-@kernel
-def relative_time(clock_bound: float, x: float) -> float:
-    """T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
-
-    Args:
-        clock_bound: rho, 0 to 1.
-        x: SM clock, fraction of the maximum, above 0.
-    """
-    if x == 1.0 or clock_bound == 0.0:
-        return 1.0
-    bound = clock_bound / x
-    return (bound * bound * bound * bound * bound + 1.0 - clock_bound**5) ** 0.2
+relative_time = kernel(at_clock.relative_time)
+relative_voltage = kernel(at_clock.relative_voltage)
+_dynamic_w = kernel(at_clock.dynamic_w)
+_board_w = kernel(at_clock.board_w)
+_part_w = kernel(at_clock.part_w)
 
 
 @kernel
@@ -56,12 +44,6 @@ def clock_bound_of(time: float, x: float) -> float:
     """
     bounded = min(max(time, 1.0), 1.0 / x)
     return min(((bounded**5 - 1.0) / (x**-5.0 - 1.0)) ** 0.2, 1.0)
-
-
-@kernel
-def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
-    """v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
-    return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
 
 
 @kernel
@@ -82,8 +64,7 @@ def dynamic_power_w(
     """
     g = gpu[kind]
     v = relative_voltage(g.knee_frac, g.voltage_slope, x)
-    work = g.theta / relative_time(clock_bound, x) + (1.0 - g.theta) * x
-    return dynamic_w * work * v * v * speed_frac
+    return _dynamic_w(dynamic_w, g.theta, relative_time(clock_bound, x), v, x, speed_frac)
 
 
 @kernel
@@ -100,9 +81,7 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
         dynamic_sum_w: Sum of their `dynamic_power_w`.
     """
     g = gpu[kind]
-    if jobs == 0:
-        return g.idle_w
-    return max(g.idle_w, min(g.static_w + dynamic_sum_w, g.tdp_w))
+    return _board_w(g.static_w, g.idle_w, g.tdp_w, jobs, dynamic_sum_w)
 
 
 @kernel
@@ -120,10 +99,7 @@ def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dyn
         own_dynamic_w: This job's.
     """
     g = gpu[kind]
-    static_w = max(g.static_w, g.idle_w - dynamic_sum_w)
-    room_w = g.tdp_w - g.static_w
-    cut = room_w / dynamic_sum_w if dynamic_sum_w > room_w else 1.0
-    return static_w / jobs + own_dynamic_w * cut
+    return _part_w(g.static_w, g.idle_w, g.tdp_w, jobs, dynamic_sum_w, own_dynamic_w)
 
 
 @kernel

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from rlsched.models.clocks import SWITCH_S
+from rlsched.models.at_clock import SWITCH_S
 
 MEASURED: Final = "measured"
 FITTED: Final = "fitted"
@@ -124,6 +125,8 @@ _PATTERNS: Final = (
 A800 and H800: an A100 and an H100 with slower links; GH200: the GPU of an H100."""
 _MEMORY: Final = re.compile(r"(?:^|[^0-9])(\d{2,3})G(?:I?B)?\b|[0-9]M(\d{2})$", re.IGNORECASE)
 
+_MAKERS: Final = frozenset(("nvidia", "tesla", "geforce", "quadro"))
+
 NAME_TOLERANCE: Final = 0.07
 """A size of memory in a name is that of the table when they differ by no more than so much."""
 
@@ -139,6 +142,40 @@ def canonical_kind(name: str) -> str:
         if re.match(pattern, bare):
             return kind
     return GENERIC
+
+
+def asked_type(text: str) -> str:
+    """A type as it is asked for, spelt as the table spells it where it names one: `h100` is `H100`."""
+    text = text.strip()
+    kind = canonical_kind(text)
+    return kind if kind != GENERIC and "".join(_words(text)) == kind.lower() else text
+
+
+@lru_cache(1 << 14)
+def stands_for(asked: str, name: str) -> bool:
+    """Whether who asks for `asked` means GPUs that are called `name`, by a driver or in a cluster file.
+
+    The very name; or all words of what is asked for are words of the name, makers and case aside:
+    `H100` and `h100-80gb` mean `NVIDIA H100 80GB HBM3`, and `rtx4090` means `NVIDIA GeForce RTX 4090`. A
+    type of the table means that one alone: `RTX6000` no `RTX 6000 Ada`. A slice of a GPU
+    (`A100-40GB/3g.20gb`), and a node of several types (`A40+T4`), are meant by their own names alone.
+    """
+    if asked == name:
+        return True
+    if "/" in name + asked or "+" in name + asked:
+        return asked.lower() == name.lower()
+    words, wanted = _words(name), _words(asked)
+    joined = "".join(wanted)
+    kind = canonical_kind(asked)
+    if not wanted or (joined == kind.lower() and canonical_kind(name) != kind):
+        return False
+    runs = {"".join(words[a:b]) for a in range(len(words)) for b in range(a + 1, len(words) + 1)}
+    return joined in runs or set(wanted) <= set(words)
+
+
+def _words(name: str) -> list[str]:
+    """Words of a name, without makers."""
+    return [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MAKERS]
 
 
 def named_memory_mib(name: str) -> float | None:

@@ -56,7 +56,12 @@ def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
         if other >= 0 and other != slot:
             others[count] = s.job.workload[other]
             count += 1
-    return shared_speed(s.models, gpu_kind(s, g), s.job.workload[slot], others, count)
+    if count == 0:
+        return 1.0
+    mine, kind = s.job.workload[slot], gpu_kind(s, g)
+    if count == 1:  # `fill_beside`
+        return s.models.trait.modelled[mine, kind, others[0]]
+    return shared_speed(s.models, kind, mine, others, count)
 
 
 @kernel
@@ -144,11 +149,19 @@ def present_speed(s: StateArrays, slot: int) -> float:
     """Rate that a running job is predicted to have as its GPUs are shared and clocked; 1 without GPUs.
 
     The clock is that of its GPUs where somebody notes it, as the simulator does, else the one that it was
-    given.
+    given. Kept until its GPUs change (`rlsched.cluster.kernels.forget_speeds`).
     """
     if s.job.head[slot] < 0:
         return 1.0
-    g = s.job.head[slot] // MAX_TENANTS
+    known = s.derived.slot.speed
+    if known[slot] != known[slot]:
+        known[slot] = _present_speed(s, slot, s.job.head[slot] // MAX_TENANTS)
+    return known[slot]
+
+
+@kernel
+def _present_speed(s: StateArrays, slot: int, g: int) -> float:
+    """`present_speed` of a job whose first GPU is `g`."""
     clock = s.gpu.clock_frac[g] if s.gpu.clock_frac[g] > 0.0 else s.job.sm_clock_frac[slot]
     return placed_rate(s, slot, clock, shared_on(s, slot, g))
 

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from rlsched.broker.entries import BrokerStarted, Restored
-from rlsched.broker.journal import Reading, reading
+from rlsched.broker.journal.entries import BasePart, BrokerStarted, Restored
+from rlsched.broker.journal.reading import Reading, reading
 from rlsched.errors import InputError, JournalError
 from rlsched.notify.notices import JobWatch, Notice
 from rlsched.notify.sending import NotDeliveredError, Sends
@@ -183,9 +183,12 @@ class Follower:
         if watch is None:
             watch = JobWatch()
             first = next(journal.rows_after(0, 1), None)
-            if first is not None and isinstance(first.entry, BrokerStarted):
+            since = cursor.since
+            if first is not None and isinstance(first.entry, BrokerStarted | BasePart):
                 watch.cluster = first.entry.cluster
-            for row in journal.rows_after(cursor.since - 1, cursor.entry - cursor.since + 1):
+            if first is not None and isinstance(first.entry, BasePart):
+                since = first.n if since < first.n + first.entry.parts else since
+            for row in journal.rows_after(since - 1, cursor.entry - since + 1):
                 watch.apply(row)
                 if isinstance(row.entry, Restored):
                     cursor.restored = row.n
@@ -216,7 +219,7 @@ class Follower:
     def _delivered(self, notice: Notice, patiently: bool) -> bool:
         """Deliver it, or leave it out; False: stopped before that."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
-        named = f"notice {notice.id} of job {notice.job}"
+        named = f"notice {notice.id} of job {notice.called}"
         while not self._stop.is_set():
             tries += 1
             try:

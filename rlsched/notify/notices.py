@@ -8,15 +8,23 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rlsched.broker.entries import (
+from rlsched.broker.compaction.base import Base, read_base
+from rlsched.broker.jobs.jobs import called
+from rlsched.broker.jobs.tasks import Head, count
+from rlsched.broker.jobs.updates import updated
+from rlsched.broker.journal.entries import (
     AttemptOver,
+    BasePart,
     BrokerStarted,
     Entry,
     JobCancelled,
     JobSubmitted,
+    JobUpdated,
     RankLaunched,
+    TasksCancelled,
+    TaskSubmitted,
 )
-from rlsched.broker.rows import CheckedRow
+from rlsched.broker.journal.rows import CheckedRow
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +35,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
         event: `start`, `requeue`, `end`, or `fail` for an end with state `failed`.
         cluster: Of the journal.
         job: Number.
+        called: What people call it: its number, or `17_3` for task 3 of array 17.
         name, user, vc, num_gpus: As submitted.
         attempt: Number of the attempt that started, ended or was the last; 0: there was none.
         state: Of the job from now on.
@@ -50,11 +59,16 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     time: str
     time_s: float
+    called: str = ""
 
     @property
     def body(self) -> bytes:
         """One line of JSON in ASCII: no text of a user can end it."""
         return json.dumps(msgspec.to_builtins(self)).encode("ascii") + b"\n"
+
+
+def _small(submitted: JobSubmitted) -> JobSubmitted:
+    return msgspec.structs.replace(submitted, command=[], env={}, cwd="", said=b"")
 
 
 @dataclass(slots=True)
@@ -64,6 +78,15 @@ class _Watched:
     submitted: JobSubmitted
     since: int
     attempt: int = 0
+
+
+@dataclass(slots=True)
+class _WatchedArray:
+    """An array that asked for notices; `come`: how many of its tasks are jobs, or never will be."""
+
+    head: Head
+    since: int
+    come: int = 0
 
 
 class JobWatch:
@@ -76,19 +99,45 @@ class JobWatch:
     def __init__(self) -> None:
         self.cluster = ""
         self._jobs: dict[int, _Watched] = {}
+        self._arrays: dict[int, _WatchedArray] = {}
+        self._parts: list[BasePart] = []
+
+    def _take_up(self, base: Base, n: int) -> None:
+        """A journal that was compacted begins with what its jobs came to."""
+        self.cluster = base.identity
+        for one in base.jobs:
+            if one.submitted.notify:
+                attempt = one.job.get("attempt", {}).get("number", 0)
+                self._jobs[one.submitted.job] = _Watched(_small(one.submitted), n, attempt)
 
     def since(self, now: int) -> int:
         """The first entry that has to be read again to know these jobs; `now`: the next entry."""
-        return next((job.since for job in self._jobs.values()), now)
+        return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 
     def apply(self, row: CheckedRow) -> Notice | None:
         """Take note of a fact, and say what is to be told of it, if anything."""
         match row.entry:
             case BrokerStarted(cluster=cluster):
                 self.cluster = cluster
+            case BasePart() as part:
+                self._parts.append(part)
+                if part.part == part.parts:
+                    self._take_up(read_base(self._parts), row.n)
+                    self._parts = []
+            case JobSubmitted(notify=asked, rejected="") as submitted if asked and submitted.tasks:
+                self._arrays[submitted.job] = _WatchedArray(Head(_small(submitted)), row.n)
             case JobSubmitted(notify=asked, rejected="") as submitted if asked:
-                small = msgspec.structs.replace(submitted, command=[], env={}, cwd="", said=b"")
-                self._jobs[submitted.job] = _Watched(small, row.n)
+                self._jobs[submitted.job] = _Watched(_small(submitted), row.n)
+            case TaskSubmitted(array=number) as task if number in self._arrays:
+                one = self._arrays[number].head.task(task)
+                self._jobs[one.job] = _Watched(one, row.n)
+                self._came(number, 1)
+            case TasksCancelled(array=number, tasks=tasks) if number in self._arrays:
+                self._came(number, count(tasks))
+            case JobUpdated(job=number) as change if number in self._arrays:
+                self._arrays[number].head.update(change)
+            case JobUpdated(job=number) as change if number in self._jobs:
+                self._jobs[number].submitted = updated(self._jobs[number].submitted, change)
             case RankLaunched(job=number, attempt=attempt) if number in self._jobs:
                 job = self._jobs[number]
                 if job.attempt != attempt:
@@ -101,9 +150,17 @@ class JobWatch:
             case AttemptOver(job=number, outcome=outcome) if number in self._jobs:
                 event = "fail" if outcome == "failed" else "end"
                 return self._told(row, self._jobs.pop(number), event, outcome)
+            case JobCancelled(job=number) if number in self._arrays:
+                del self._arrays[number]
             case JobCancelled(job=number) if number in self._jobs:
                 return self._told(row, self._jobs.pop(number), "end", "cancelled")
         return None
+
+    def _came(self, number: int, tasks: int) -> None:
+        array = self._arrays[number]
+        array.come += tasks
+        if array.come == count(array.head.spec.tasks):
+            del self._arrays[number]
 
     def _told(self, row: CheckedRow, job: _Watched, event: str, state: str) -> Notice | None:
         wanted = job.submitted.notify.split(",")
@@ -126,4 +183,5 @@ class JobWatch:
             reason=getattr(entry, "reason", ""),
             time=when.replace("+00:00", "Z"),
             time_s=row.now_s,
+            called=called(job.submitted),
         )

@@ -28,17 +28,23 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     Attributes:
         forecast: Of the highest demand ahead. `trailing`: the highest of late comes back; `persistence`: what
             is wanted now stays wanted.
-        over: `trailing`: how far it looks back, a multiple of 10 minutes.
+        over: `trailing`: how far it looks back, a multiple of `slot`.
+        slot: Demand counts by its highest within so long, and nodes go to sleep when such a time has ended.
+        falling: Nodes sleep only while demand is below its mean over so long, a multiple of `slot`; 0: at any
+            time.
+        idle: A node sleeps only once it has been idle for so long.
         buffer_nodes: Awake above the forecast.
         wake_buffer_nodes: Awake above demand after a wake-up; None: 1.6 times the buffer.
         ramp_nodes: At most so many go to sleep at one review; 0: no limit.
         headroom_nodes: Wake as soon as fewer awake nodes are free, before jobs wait.
-        review: Time between two looks at the nodes. Demand is heard at once; nodes sleep by slots of ten
-            minutes.
+        review: Time between two looks at the nodes. Demand is heard at once; nodes sleep by slots.
     """
 
     forecast: Literal["trailing", "persistence"] = "trailing"
     over: Seconds = Seconds(10_800.0)
+    slot: Seconds = Seconds(SLOT_S)
+    falling: Seconds = Seconds(KeepRule().falling_slots * SLOT_S)
+    idle: Seconds = Seconds(0.0)
     buffer_nodes: int | None = None
     wake_buffer_nodes: int | None = None
     ramp_nodes: int | None = None
@@ -51,8 +57,17 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Raises:
             InputError: naming the setting.
         """
-        if self.over < SLOT_S or self.over % SLOT_S:
-            raise InputError(f"{where}: over: expected a multiple of 10 minutes (600s), got {self.over.text}")
+        slot = self.slot.text
+        if self.slot <= 0:
+            raise InputError(f"{where}: slot: expected a time above 0, got {self.slot.text}")
+        if self.over < self.slot or self.over % self.slot:
+            raise InputError(f"{where}: over: expected a multiple of slot ({slot}), got {self.over.text}")
+        if self.falling < 0 or self.falling % self.slot:
+            raise InputError(
+                f"{where}: falling: expected 0, or a multiple of slot ({slot}), got {self.falling.text}"
+            )
+        if self.idle < 0:
+            raise InputError(f"{where}: idle: expected a time of 0 or above, got {self.idle.text}")
         if self.review <= 0:
             raise InputError(f"{where}: review: expected a time above 0, got {self.review.text}")
         for name in ("buffer_nodes", "wake_buffer_nodes", "ramp_nodes", "headroom_nodes"):
@@ -62,7 +77,9 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def demand_forecast(self) -> DemandForecast:
         """The forecast."""
-        return Persistence() if self.forecast == "persistence" else TrailingMaximum(int(self.over / SLOT_S))
+        return (
+            Persistence() if self.forecast == "persistence" else TrailingMaximum(round(self.over / self.slot))
+        )
 
     @property
     def rule(self) -> KeepRule:
@@ -76,12 +93,22 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             wake_buffer_nodes=plain.wake_buffer_nodes if wake is None else wake,
             ramp_nodes=plain.ramp_nodes if self.ramp_nodes is None else self.ramp_nodes,
             headroom_nodes=self.headroom_nodes,
+            falling_slots=round(self.falling / self.slot),
+            min_idle_s=float(self.idle),
         )
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
         """A service for each set of so many nodes; buffers and ramps are split by size, rounded up."""
-        of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(sum(sizes), 1)
-        return [PowerDownService(_scaled(self.rule, size / of), self.demand_forecast) for size in sizes]
+        return [self.service(size, sum(sizes)) for size in sizes]
+
+    def service(self, size: int, total: int) -> PowerDownService:
+        """The service of a set of so many of all nodes."""
+        return PowerDownService(self.rule_for(size, total), self.demand_forecast, float(self.slot))
+
+    def rule_for(self, size: int, total: int) -> KeepRule:
+        """How many nodes to keep of a set of so many of all nodes."""
+        of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(total, 1)
+        return _scaled(self.rule, size / of)
 
 
 def _scaled(rule: KeepRule, share: float) -> KeepRule:

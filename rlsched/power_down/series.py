@@ -7,6 +7,7 @@ import gzip
 import io
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,6 +114,16 @@ class NodeDemand:
             raise TraceError(f"{path}: expected rows that ran on a node, found none")
         if nodes is not None and nodes < len(spans):
             raise TraceError(f"{path}: {len(spans)} nodes ran jobs, more than the {nodes} in total")
+        return cls.of_spans(spans, nodes or len(spans))
+
+    @classmethod
+    def of_spans(cls, spans: Mapping[str, Sequence[tuple[float, float]]], nodes: int) -> NodeDemand:
+        """Nodes busy, sampled every minute, from when to when something ran on each (one span at least).
+
+        Args:
+            spans: (start, end) of everything that ran on a node, seconds, by its name.
+            nodes: In total.
+        """
         first_s = min(start for some in spans.values() for start, _ in some) // 60 * 60
         last_s = max(end for some in spans.values() for _, end in some)
         time_s = np.arange(first_s, last_s + 60.0, 60.0)
@@ -123,7 +134,7 @@ class NodeDemand:
             np.add.at(steps, start, 1.0)
             np.add.at(steps, end, -1.0)
             busy += np.cumsum(steps)[:-1] > 0
-        return cls(time_s, busy, np.full(len(time_s), float(nodes or len(spans))), False)
+        return cls(time_s, busy, np.full(len(time_s), float(nodes)), False)
 
     def between(self, since_s: float, until_s: float) -> NodeDemand:
         """The rows with since_s <= time < until_s."""

@@ -45,6 +45,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Wake as soon as fewer than this many awake nodes are free, before jobs wait."""
     min_awake_s: float = 0.0
     """A node that woke up stays at least so long."""
+    min_idle_s: float = 0.0
+    """A node sleeps only once it has been idle for so long."""
     min_asleep_s: float = 0.0
     """A node that fell asleep stays at least so long, unless jobs wait."""
 
@@ -121,10 +123,16 @@ class PowerDownService:
     Args:
         rule: How many to keep.
         forecast: Of the highest demand ahead; three hours' trailing maximum unless given.
+        slot_s: Time that demand is counted by; nodes go to sleep when one has ended.
     """
 
-    def __init__(self, rule: KeepRule | None = None, forecast: DemandForecast | None = None) -> None:
-        self.rule = rule or KeepRule()
+    def __init__(
+        self,
+        rule: KeepRule | None = None,
+        forecast: DemandForecast | None = None,
+        slot_s: float = SLOT_S,
+    ) -> None:
+        self.rule, self._slot_s = rule or KeepRule(), slot_s
         self.forecast = forecast or TrailingMaximum(18)
         self._demand: list[float] = []
         self._slot: int | None = None
@@ -157,6 +165,7 @@ class PowerDownService:
             )
         )
         rested = now_s - states.since_s >= self.rule.min_awake_s
+        rested &= now_s - states.idle_since_s >= self.rule.min_idle_s
         idle = np.flatnonzero((state == NodeState.ON) & ~busy_nodes & rested)[::-1][: awake - keep]
         for node in idle.tolist():
             done += (Drain(node), Sleep(node))
@@ -164,7 +173,7 @@ class PowerDownService:
 
     def _observe(self, now_s: float, demand: float) -> bool:
         """Take demand down; whether a slot has ended. Slots without any review repeat the one before."""
-        slot = int(now_s // SLOT_S)
+        slot = int(now_s // self._slot_s)
         if self._slot is None or slot == self._slot:
             self._highest = max(self._highest, demand) if self._slot is not None else demand
             self._slot = slot

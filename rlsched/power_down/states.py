@@ -63,6 +63,8 @@ class NodeStates:
         """(N,) whether it runs a job."""
         self.since_s: NDArray[np.float64] = np.full(num_nodes, now_s)
         """(N,) when the state began."""
+        self.idle_since_s: NDArray[np.float64] = np.full(num_nodes, now_s)
+        """(N,) when it last ran a job, or came up."""
         self.ready_s: NDArray[np.float64] = np.full(num_nodes, np.inf)
         """(N,) when a BOOTING node will be ON; inf elsewhere."""
         self.energy_j = 0.0
@@ -96,7 +98,7 @@ class NodeStates:
         up = np.flatnonzero(self.ready_s <= now_s)
         self.energy_j += self._energy_until(now_s)
         self.state[up] = NodeState.ON
-        self.since_s[up] = self.ready_s[up]
+        self.since_s[up] = self.idle_since_s[up] = self.ready_s[up]
         self.ready_s[up] = np.inf
         self._due_s = float(self.ready_s.min(initial=np.inf))
         self._now_s = now_s
@@ -115,12 +117,17 @@ class NodeStates:
     def ended(self, node: int, now_s: float) -> list[Command]:
         """The last job of this node has ended. Returns what follows: a draining node goes to sleep."""
         self.advance(now_s)
-        self.busy[node] = False
+        self.busy[node], self.idle_since_s[node] = False, now_s
         if self.state[node] != NodeState.DRAINING:
             return []
         command = Sleep(node)
         self.apply(command, now_s)
         return [command]
+
+    def keep_busy(self, busy: NDArray[np.bool_], now_s: float) -> None:
+        """(N,) which nodes run jobs now; those that did until now are idle from now on."""
+        self.idle_since_s[self.busy & ~busy] = now_s
+        self.busy[:] = busy
 
     def apply(self, command: Command, now_s: float) -> None:
         """Carry a command out.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket as sockets
 from typing import TYPE_CHECKING
 
 from rlsched.errors import InputError
@@ -12,7 +13,7 @@ from rlsched.wire.messages import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     import zmq
 
-    from rlsched.broker.keys import KeyPair
+    from rlsched.broker.access.keys import KeyPair
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7461"
 HEARTBEAT_IVL_MS = 2000
@@ -57,6 +58,21 @@ def is_loopback(address: str) -> bool:
     return match is not None and _LOOPBACK.fullmatch(match["host"]) is not None
 
 
+def own_host(address: str) -> str:
+    """The address of this machine from which it reaches another; "" where it does not know a way there."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or is_loopback(address):
+        return "127.0.0.1"
+    try:
+        host, port = match["host"].strip("[]"), int(match["port"])
+        kind, _, _, _, there = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)[0]
+        with sockets.socket(kind, sockets.SOCK_DGRAM) as probe:  # nothing is sent
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 def dial_address(address: str) -> str:
     """How this machine reaches a broker that listens at `address`: one of every interface on loopback."""
     match = _ADDRESS.fullmatch(address)
@@ -65,7 +81,11 @@ def dial_address(address: str) -> str:
 
 
 def set_limits(socket: zmq.Socket[bytes]) -> None:
-    """What both ends promise: bounded queues and messages, and a silent peer is noticed in seconds."""
+    """What both ends promise: bounded queues and messages, and a silent peer is noticed in seconds.
+
+    Each end asks by itself, and none has the other keep a time (`HEARTBEAT_TTL`) for each time that it asks:
+    to call such a timer off, libzmq goes through those of all connections.
+    """
     import zmq
 
     socket.setsockopt(zmq.LINGER, 0)
@@ -75,7 +95,6 @@ def set_limits(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_IVL_MS)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
 
 
@@ -90,6 +109,25 @@ def connect_dealer(
         pair: This side's keys.
         broker_public: The broker's public key, z85.
     """
+    socket = _dealer(context, address, pair, broker_public)
+    socket.connect(address)
+    return socket
+
+
+def connect_watched_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """The same, and what tells of these events. It listens before the socket connects: a handshake may be
+    over before this thread runs again, and nobody would hear of it."""
+    socket = _dealer(context, address, pair, broker_public)
+    monitor = socket.get_monitor_socket(events)
+    socket.connect(address)
+    return socket, monitor
+
+
+def _dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
+) -> zmq.Socket[bytes]:
     import zmq
 
     socket = context.socket(zmq.DEALER)
@@ -100,5 +138,4 @@ def connect_dealer(
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-    socket.connect(address)
     return socket

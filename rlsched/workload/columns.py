@@ -56,6 +56,7 @@ OPTIONAL: tuple[Column, ...] = (
     Column("predicted_spread", "predicted_spread", "amount"),
     Column("time_limit", "time_limit_s", "seconds"),
     Column("preemptible", None, "flag"),
+    Column("shares", None, "flag"),
     Column("checkpoint_s", None, "seconds"),
     Column("restart_s", None, "seconds"),
     Column("fail_after_s", None, "times"),

@@ -121,7 +121,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
         known = any(group.cpus for nodes in usable for group in nodes)
         return _too_large(vc, demand) if known else NO_CPU
     kinds = {group.gpu_type for nodes in usable for group in nodes if group.gpus}
-    if demand.gpu_types and not kinds & set(demand.gpu_types):
+    if not any(demand.names(kind) for kind in kinds):
         return (
             f"asks for GPU type {'|'.join(demand.gpu_types)}, and there are {', '.join(sorted(kinds))} only"
         )
@@ -156,6 +156,25 @@ def offered_load(trace: Trace, spec: ClusterSpec) -> float:
     work = float(np.sum(trace.duration_s[mask] * trace.num_gpus[mask]))
     capacity = spec.num_gpus * span_s(trace)
     return work / capacity if capacity > 0 else float("nan")
+
+
+def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
+    """Offered load of the VCs that are asked for more GPU time than their own nodes have, the highest first.
+
+    None where nodes serve every VC: there is no telling then whose they are.
+    """
+    groups, span = partition_groups(spec), span_s(trace)
+    if None in groups or span <= 0:
+        return {}
+    mask = runnable_mask(trace, spec).mask
+    asked_s = trace.duration_s * trace.num_gpus * mask
+    found = {}
+    for vc, nodes in groups.items():
+        gpus = sum(group.count * group.gpus for group in nodes)
+        load = float(np.sum(asked_s[trace.vc == vc])) / (gpus * span) if gpus else 0.0
+        if load > 1.0:
+            found[str(vc)] = load
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
 def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:

@@ -21,7 +21,8 @@ DAY_S = 86400.0
 LARGEST_BURST = 25
 """No burst holds more than one job in this many, so that a short trace is not one burst."""
 
-_Z_KNOTS = np.array([-4.0, *(NormalDist().inv_cdf(p) for p in DURATION_PROBABILITIES[1:-1]), 4.0])
+NORMAL_SCORES = np.array([-4.0, *(NormalDist().inv_cdf(p) for p in DURATION_PROBABILITIES[1:-1]), 4.0])
+"""The normal scores at `DURATION_PROBABILITIES`."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -161,14 +162,14 @@ class _Quantiles:
         out = np.empty(z.shape)
         for k, knots in enumerate(self._ln):
             mine = size_class == k
-            out[mine] = np.interp(z[mine], _Z_KNOTS, knots)
+            out[mine] = np.interp(z[mine], NORMAL_SCORES, knots)
         return out
 
     def spread(self, size_class: Ints) -> Floats:
         """Standard deviation of ln(duration) within each job's size class."""
         grid = np.linspace(-3.5, 3.5, 141)
         weights = np.exp(-0.5 * grid**2)
-        curves = np.stack([np.interp(grid, _Z_KNOTS, knots) for knots in self._ln])
+        curves = np.stack([np.interp(grid, NORMAL_SCORES, knots) for knots in self._ln])
         mean = np.average(curves, axis=1, weights=weights)
         variance = np.average((curves - mean[:, None]) ** 2, axis=1, weights=weights)
         return np.sqrt(variance)[size_class]

@@ -17,7 +17,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.jit import Kernel
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.recording import RecordFile
+from rlsched_agents.evaluate.recording import RunStore
 from rlsched_envs.engine import Engine, predict_trace
 from studies.house.in_source import PACKAGES, ROOT
 
@@ -43,7 +43,7 @@ def row_files() -> list[str]:
 def _read_and_replay(path: Path) -> None:
     trace, scheduler = Trace.read(path), load_scheduler(POLICY)
     engine = Engine(trace, SPEC, order=scheduler.order, predictions=predict_trace(trace, SPEC))
-    with RecordFile(path.with_suffix(".msgpack")) as records:
+    with RunStore(path.with_suffix(""), POLICY) as records:
         engine.run(scheduler, on_record=records)
 
 

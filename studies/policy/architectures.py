@@ -179,7 +179,7 @@ def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: R
     network = msgspec.structs.replace(recipe.network, width=width, critic_width=critic_width)
     recipe = msgspec.structs.replace(recipe, network=network)
     source = synthetic_data("helios", seed, "informative").train
-    venv = RowsVecEnv([source], recipe.num_envs, seed=seed, config=recipe.episode, copy=False)
+    venv = RowsVecEnv([source], recipe.num_envs, seed=seed, config=recipe.episode, copy=False, oracle=True)
     normalizer = ReturnNormalizer(venv, gamma=recipe.gamma, clip=recipe.reward_clip)
     model = build_model(normalizer, recipe, seed, policy_of(kind))
     average, trained = WeightAverage(recipe.average_decay), model.policy.mlp_extractor

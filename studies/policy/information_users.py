@@ -4,9 +4,10 @@
     .venv/bin/python -m studies.policy.information_users --habit 0.5 --habit 0.7 --habit 0.9 --seeds 5
 
 Helios-like sequences in which a job's name says a given share of its run time. Each is predicted by the
-running mean, by the hedge, and by the hedge of the same jobs without users and names, all from the same
-reference history; EASY by size runs under each, with reservations after an hour. Rank correlations and mean
-waiting are of the jobs after the first third.
+running mean, by the hedge, by the hedge of the same jobs without users and names, and by the best that names
+can tell (`studies.policy.habits`), all from the same reference history. Under each run EASY by size with
+reservations after an hour, and QSSF with backfill; `--counted` puts the run's number into every name, as
+people do. Rank correlations and mean waiting are of the jobs after the first third.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from rlsched.workload.predict.distribution import spread_around
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions, reference_end_s
+from studies.policy.habits import best_by_name
 from studies.policy.options import reported
 
-JOBS, LOAD, GPUS = 6000, 0.95, 128
+LIKE, JOBS, LOAD, GPUS = "helios", 6000, 0.95, 128
 LEARNING: Final = 1 / 3
 """The first jobs are not measured: nobody is known yet."""
 EASY: Final = Policy("easy", order="area^0.7", reserve_after="1h")
@@ -42,28 +44,39 @@ class Row(NamedTuple):
 
     Attributes:
         rank: Spearman's correlation of predicted and true run times.
-        waiting: Mean waiting under EASY / under best QSSF by the running mean.
+        off: Mean |ln(true / predicted)|: twice the pinball loss of the median, of the logarithm.
+        easy: Mean waiting under EASY / under QSSF by the running mean.
+        qssf: The same under QSSF.
     """
 
     rank: float
-    waiting: float
+    off: float
+    easy: float
+    qssf: float
 
 
-def rows_of(trace: Trace, spec: ClusterSpec) -> dict[str, Row]:
-    """By predictor."""
+def rows_of(trace: Trace, spec: ClusterSpec, habit: float, *, counted: bool = False) -> dict[str, Row]:
+    """By predictor; `counted`: predictors see names with the run's number behind them."""
     end_s = reference_end_s(trace, spec)
     nobody = np.full(len(trace), "")
     nameless = replace(trace, user=nobody, job_name=nobody)
+    numbered = np.array([f"{name}_{run}" for run, name in enumerate(trace.job_name.tolist())])
+    named = replace(trace, job_name=numbered) if counted else trace
     stamps = {"running mean": Predictions(*causal_predictions(trace, end_s))}
-    for name, jobs in (("hedge without names", nameless), ("hedge", trace)):
+    for name, jobs in (("hedge without names", nameless), ("hedge", named)):
         said = predict_at_submission(jobs, end_s)
         stamps[name] = Predictions(said.median_s, spread_around(said.probabilities, said.median_s))
+    best_s = best_by_name(trace, end_s, LIKE, habit)
+    stamps["best by name"] = Predictions(best_s, np.zeros(len(trace)))
     stamps["true"] = Predictions(trace.duration_s, np.zeros(len(trace)))
+    measured = _measured(trace)
     base = _waiting_s(trace, spec, QSSF, stamps["running mean"])
     return {
         name: Row(
-            spearman(one.predicted_s[_measured(trace)], trace.duration_s[_measured(trace)]) or 0.0,
+            spearman(one.predicted_s[measured], trace.duration_s[measured]) or 0.0,
+            float(np.abs(np.log(trace.duration_s / one.predicted_s))[measured].mean()),
             _waiting_s(trace, spec, EASY, one) / base,
+            _waiting_s(trace, spec, QSSF, one) / base,
         )
         for name, one in stamps.items()
     }
@@ -87,26 +100,39 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--habit", action="append", type=float, help="may be repeated; default: 0.4 and 0.7")
     parser.add_argument("--seeds", type=int, default=3, help="sequences of each habit")
     parser.add_argument("--jobs", type=int, default=JOBS, help="jobs of each sequence")
+    parser.add_argument("--counted", action="store_true", help="names end in the number of the run")
     return reported(_tell, parser.parse_args(words))
 
 
 def _tell(arguments: argparse.Namespace) -> int:
     print(
-        f"{arguments.jobs:,} helios-like jobs on {GPUS} GPUs, load {LOAD:g}, {arguments.seeds} seeds each\n"
+        f"{arguments.jobs:,} helios-like jobs on {GPUS} GPUs, load {LOAD:g}, {arguments.seeds} seeds each; "
+        "waiting over that of QSSF by the running mean\n"
     )
-    print("| habit | predictions | rank correlation | waiting of EASY / of QSSF by the running mean |")
-    print("|---:|---|---:|---:|")
+    print("| habit | predictions | rank correlation | mean abs ln | EASY | QSSF |")
+    print("|---:|---|---:|---:|---:|---:|")
     for habit in arguments.habit or (0.4, 0.7):
         found: dict[str, list[Row]] = {}
         for seed in range(arguments.seeds):
-            trace, spec = synthesize("helios", arguments.jobs, LOAD, GPUS, seed=seed, habit=habit)
-            for name, row in rows_of(trace, spec).items():
+            trace, spec = synthesize(LIKE, arguments.jobs, LOAD, GPUS, seed=seed, habit=habit)
+            for name, row in rows_of(trace, spec, habit, counted=arguments.counted).items():
                 found.setdefault(name, []).append(row)
         for name, some in found.items():
-            rank = float(np.mean([one.rank for one in some]))
-            waiting = float(np.exp(np.mean(np.log([one.waiting for one in some]))))
-            print(f"| {habit:g} | {name} | {rank:.2f} | {waiting:.2f} |", flush=True)
+            rank, off, easy, qssf = zip(*some, strict=True)
+            print(
+                f"| {habit:g} | {name} | {np.mean(rank):.2f} | {np.mean(off):.2f} | "
+                f"{_ratio(easy)} | {_ratio(qssf)} |",
+                flush=True,
+            )
     return 0
+
+
+def _ratio(found: Sequence[float]) -> str:
+    """The geometric mean, with a 95 % bootstrap interval over the sequences."""
+    logs = np.log(np.array(found))
+    drawn = np.random.default_rng(0).choice(logs, (10_000, len(logs))).mean(axis=1)
+    low, high = np.exp(np.quantile(drawn, [0.025, 0.975]))
+    return f"{np.exp(logs.mean()):.2f} [{low:.2f}, {high:.2f}]"
 
 
 if __name__ == "__main__":

@@ -106,13 +106,12 @@ def curve(logdir: Path) -> list[tuple[int, float]]:
     Raises:
         InputError: the folder has none.
     """
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from rlsched.board.reader import read_runs
 
-    events = EventAccumulator(str(logdir))
-    events.Reload()
-    if TAG not in events.Tags()["scalars"]:
-        raise InputError(f"{logdir}: no {TAG} here; expected the --logdir of `rlsched train`")
-    return [(event.step, event.value) for event in events.Scalars(TAG)]
+    run = read_runs(logdir).get(".")
+    if run is None or TAG not in run.scalars:
+        raise InputError(f"{logdir}: no {TAG} here; expected the --logdir of `rlsched train-rows`")
+    return run.scalars[TAG]
 
 
 def draw_curves(axes: Axes, logdirs: Sequence[Path]) -> None:

@@ -1,135 +1,145 @@
 """How near the best plans come to the best that can be done: small instances, searched through.
 
-    .venv/bin/python -m studies.policy.small_optimum --instances 200
+    .venv/bin/python -m studies.policy.small_optimum --instances 500 --out runs/small
 
-Three or four jobs of one or two GPUs on a node of V100s and one of A100s, two GPUs each; run times are known,
-models have no noise, nobody preempts. The optimum is the least mean JCT of all sequences of plans: at every
-instant, which of the waiting jobs start, and on which GPUs, free or shared. The same engine plays them all.
-The rule is `tuned` under several prices, with the true run times.
+Instances have three to six jobs, with and without preemption, with energy at a weight of 0 or 0.3. All jobs
+come at once, or within ten minutes: of those that come later the optimum knows, and no plan does. The optimum
+is searched by branch and bound (`small_search`) and played by the engine. Plans are those of `tuned` with
+true run times, at the best prices for each instance, and at the prices that are best on the other half of the
+instances (`small_plans`).
+
+Where the best plans come to less than 0.97 of the optimum, the search is done again without one ability after
+another. Where the plans reach 0.97 of what is left, that ability alone is what they lack.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
 import time
-from collections.abc import Sequence
-from itertools import product
-from typing import Final
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Start, Wait
-from rlsched.decide.options import BLOCKED, PLAIN_START
-from rlsched.decide.order.keys import Order
-from rlsched.decide.plans.listing import plans_of
-from rlsched.decide.policy import Policy
-from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.decide.scheduler import Abilities, Decision, Scheduler
-from rlsched.decide.start import join_action, start_action
-from rlsched.models.catalogue import load_catalogue
-from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.modelling import Models
+from rlsched_agents.dials.judging import interval
 from studies.policy.options import reported
+from studies.policy.small_instances import Instance, instance, played, tables_of
+from studies.policy.small_plans import costs_at, points, settings_at
+from studies.policy.small_search import Allowed, search
 
-SPEC: Final = ClusterSpec(
-    name="small",
-    nodes=tuple(NodeGroup(count=1, gpus=2, gpu_type=kind, cpus=48) for kind in ("V100", "A100")),
+NEAR: Final = 0.97
+"""Of the optimum: what is asked of plans."""
+MOST_BRANCHES: Final = 5_000_000
+AGREES: Final = 1e-9
+"""Search and engine count the same cost but for rounding."""
+WITHIN_S: Final = (0.0, 600.0)
+"""All jobs come at once, and the optimum knows no more than plans do; or it knows who is to come."""
+KINDS: Final = tuple(
+    (jobs, weight, preempts, within_s)
+    for weight, preempts, sizes in (
+        (0.0, False, (3, 4, 5, 6)),
+        (0.0, True, (3, 4, 5, 6)),
+        (0.3, False, (3, 4, 5, 6)),
+        (0.3, True, (3, 4)),
+    )
+    for jobs in sizes
+    for within_s in WITHIN_S
 )
-MODELS: Final = Models(noise=False, learning=False)
-ANY: Final = PLAIN_START._replace(share=BLOCKED, min_speed=0.0, chooses_type=True, cores=True)
-"""Every plan of two jobs on a GPU is open."""
-PRICES: Final = tuple(product((0.0, 0.3, 1.0), (0.5, 2.0), (0.0, 0.3, 0.6)))
-"""Of GPU types, of a second's wait, and of sharing."""
-MOST_RUNS: Final = 20_000
-"""An instance with more sequences than this is left out, and counted."""
+"""(jobs, weight of energy, preemption, seconds in which they come), by turns."""
+WITHOUT: Final = ("waiting for other GPUs", "preemption", "sharing by more than two", "sharing", "clocks")
 
 
-class Scripted(Scheduler):
-    """Takes the options that a script names, the first where that ends; notes how many there were.
+class Row(msgspec.Struct, frozen=True):
+    """What an instance came to.
 
-    Of the jobs that start at one instant the later ones of the order come later: other orders end alike.
+    Attributes:
+        number: Which one.
+        jobs, energy_weight, preempts, within_s: Its kind.
+        least: The optimum, or the least that was found; never more than the best plans.
+        proven: Whether the search came to its end.
+        prices: Cost at each of the points that every instance tries, as shipped first.
+        best: ... at the best prices.
+        without: The least cost without each of `WITHOUT`; empty where plans are near.
     """
 
-    name = policy_id = "scripted"
-    order = Order()
-    abilities = Abilities(shares=True, needs_models=True)
-
-    def __init__(self, script: Sequence[int]) -> None:
-        self.script, self.counts = script, list[int]()
-        self._now_s, self._last = -1.0, -1
-
-    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
-        """The option of the script."""
-        if now_s != self._now_s:
-            self._now_s, self._last = now_s, -1
-        found = self._options(state, partition, now_s)
-        number = len(self.counts)
-        self.counts.append(len(found))
-        action = found[self.script[number] if number < len(self.script) else 0]
-        if isinstance(action, Start):
-            self._last = action.seq
-        return Decision(action=action, source="rule")
-
-    def _options(self, state: ClusterState, partition: int, now_s: float) -> list[Action]:
-        found: list[Action] = []
-        for seq in state.waiting(partition):
-            if seq > self._last:
-                for plan in plans_of(state, partition, seq, ANY, now_s, None):
-                    if plan.verdict == "" and plan.how == "free":
-                        over_both = state.arrays.job.gpus[state.slot_of(seq)] > SPEC.nodes[0].gpus
-                        node = -1 if over_both else state.node_names.index(plan.node)
-                        found.append(start_action(state, partition, seq, node, start=ANY))
-                    elif plan.verdict == "" and plan.how == "share":
-                        found.append(join_action(state, partition, seq, plan.share_with, ANY))
-        if not found or state.running():
-            found.append(Wait())
-        return found
+    number: int
+    jobs: int
+    energy_weight: float
+    preempts: bool
+    within_s: float
+    least: float
+    proven: bool
+    prices: list[float]
+    best: float
+    without: list[float]
 
 
-def instance(jobs: int, rng: np.random.Generator) -> Trace:
-    """Jobs that come within ten minutes."""
-    names = load_catalogue().names
-    submit_s = np.sort(np.round(rng.uniform(0.0, 600.0, jobs)))
-    return Trace.from_columns(
-        name="small",
-        submit_s=submit_s - submit_s[0],
-        duration_s=np.round(np.exp(rng.normal(7.0, 1.0, jobs))) + 1.0,
-        num_gpus=rng.integers(1, 3, jobs),
-        extra={"workload": [names[int(rng.integers(1, len(names)))] for _ in range(jobs)]},
+class _Task(NamedTuple):
+    seed: int
+    number: int
+    most_branches: int
+
+
+def solved(task: _Task) -> Row:
+    """Draw an instance, search it and price its plans."""
+    jobs, weight, preempts, within_s = KINDS[task.number % len(KINDS)]
+    rng = np.random.default_rng([task.seed, task.number])
+    one = instance(jobs, rng, energy_weight=weight, preempts=preempts, within_s=within_s)
+    return row_of(one, task.number, task.most_branches)
+
+
+def row_of(one: Instance, number: int = 0, most_branches: int = MOST_BRANCHES) -> Row:
+    """What an instance comes to.
+
+    Raises:
+        RuntimeError: the engine counts another cost than the search.
+    """
+    tables = tables_of(one)
+    costs, best = costs_at(one, tables)
+    allowed = Allowed(one.preempts, clocks=4 if one.energy_weight > 0.0 else 1)
+    least, steps = best, []
+    first = (allowed._replace(preempts=False, clocks=1), allowed._replace(preempts=False), allowed)
+    for each in dict.fromkeys(first):  # what is found with less bounds what is searched with more
+        found = search(tables, each, at_most=least, most_branches=most_branches)
+        if found.steps:
+            least, steps = found.cost, found.steps
+    if steps:
+        truly = played(one, steps, tables)
+        if abs(truly / least - 1.0) > AGREES:
+            raise RuntimeError(f"instance {number}: searched cost {least!r}, the engine's is {truly!r}")
+    without = []
+    if found.proven and least / best < NEAR:
+        for each in _less(allowed):
+            less = search(tables, each, at_most=best, most_branches=most_branches)
+            without.append(min(less.cost, best) if less.proven else float("nan"))
+    return Row(
+        number,
+        len(one.trace),
+        one.energy_weight,
+        one.preempts,
+        WITHIN_S[int(one.trace.submit_s.max() > 0.0)],
+        least,
+        found.proven,
+        costs.tolist(),
+        best,
+        without,
     )
 
 
-def jct_s(trace: Trace, scheduler: Scheduler) -> float:
-    """Mean JCT under a scheduler."""
-    known = Predictions(np.maximum(trace.duration_s, 1.0), np.full(len(trace), 0.1))
-    engine = Engine(trace, SPEC, order=scheduler.order, predictions=known, models=MODELS)
-    return float((engine.run(scheduler).end_s - trace.submit_s).mean())
-
-
-def optimum_s(trace: Trace) -> float:
-    """The least mean JCT of all sequences of plans; infinite where there are too many."""
-    best, script = np.inf, list[int]()
-    for _ in range(MOST_RUNS):
-        player = Scripted(script)
-        best = min(best, jct_s(trace, player))
-        script = [*script, *[0] * (len(player.counts) - len(script))]
-        while script and script[-1] + 1 == player.counts[len(script) - 1]:
-            script.pop()
-        if not script:
-            return best
-        script[-1] += 1
-    return np.inf
-
-
-def prices(type_price: float, later: float, gain: float) -> Policy:
-    """`tuned` at these prices, with the true run times."""
-    share = {"when": "better", "max_jobs": 2, "min_speed": 0.0, "min_gain": gain}
-    return Policy(
-        "tuned", predictions="oracle", preempt=None, share=share, types={"price": type_price, "later": later}
+def _less(allowed: Allowed) -> tuple[Allowed, ...]:
+    """What may be done without each of `WITHOUT`."""
+    return (
+        allowed._replace(idles=False),
+        allowed._replace(preempts=False),
+        allowed._replace(tenants=2),
+        allowed._replace(tenants=1),
+        allowed._replace(clocks=1),
     )
 
 
@@ -138,37 +148,130 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="small_optimum", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--instances", type=int, default=100, help="of each size")
-    parser.add_argument("--jobs", type=int, nargs="+", default=[3, 4])
+    parser.add_argument("--instances", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--most-branches", type=int, default=MOST_BRANCHES)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--out", type=Path, default=None, help="directory: what is there is not searched again"
+    )
     return reported(_small_optimum, parser.parse_args(words))
 
 
 def _small_optimum(arguments: argparse.Namespace) -> int:
-    print("| jobs | instances | as shipped | best prices | 10th percentile | optimal | type, later, gain |")
-    print("|---:|---:|---:|---:|---:|---:|---|")
-    for jobs in arguments.jobs:
-        rng, rows, began = np.random.default_rng([arguments.seed, jobs]), [], time.monotonic()
-        shipped = RuleScheduler(Policy("tuned", predictions="oracle", preempt=None))
-        tried = [RuleScheduler(prices(*each)) for each in PRICES]
-        while len(rows) < arguments.instances:
-            trace = instance(jobs, rng)
-            least_s = optimum_s(trace)
-            if np.isfinite(least_s):
-                rows.append([least_s / jct_s(trace, one) for one in (shipped, *tried)])
-            if len(rows) % 10 == 0:
-                took_s = time.monotonic() - began
-                print(f"{jobs} jobs: {len(rows)} of {arguments.instances}, {took_s:.0f} s", file=sys.stderr)
-        share = np.array(rows)
-        mean = np.exp(np.log(share).mean(axis=0))
-        best = 1 + int(np.argmax(mean[1:]))
-        print(
-            f"| {jobs} | {len(rows)} | {mean[0]:.3f} | {mean[best]:.3f} | "
-            f"{np.quantile(share[:, best], 0.1):.3f} | {(share[:, best] > 0.9999).mean():.0%} | "
-            f"{', '.join(f'{one:g}' for one in PRICES[best - 1])} |",
-            flush=True,
-        )
+    rows = sorted(_rows(arguments), key=lambda row: row.number)
+    for line in tables_in_words(rows):
+        print(line)
     return 0
+
+
+def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    """The instances, those of a former call first."""
+    path = None if arguments.out is None else arguments.out / f"seed-{arguments.seed}.jsonl"
+    known = list[Row]()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        known = [row for row in (_row(line) for line in lines) if row.number < arguments.instances]
+    yield from known
+    had, began = {row.number for row in known}, time.monotonic()
+    tasks = [
+        _Task(arguments.seed, k, arguments.most_branches) for k in range(arguments.instances) if k not in had
+    ]
+    with ProcessPoolExecutor(arguments.workers) as pool:
+        for done, row in enumerate(pool.map(solved, tasks), 1):
+            if path is not None:
+                with path.open("ab") as file:
+                    file.write(msgspec.json.encode(row) + b"\n")
+            if done % 20 == 0:
+                took_s = time.monotonic() - began
+                print(f"{done} of {len(tasks)}, {took_s:.0f} s", file=sys.stderr, flush=True)
+            yield row
+
+
+def _row(line: bytes) -> Row:
+    found = json.loads(line)
+    found["without"] = [float("nan") if one is None else one for one in found["without"]]
+    return msgspec.convert(found, Row)
+
+
+def tables_in_words(rows: Sequence[Row]) -> list[str]:
+    """The two tables."""
+    one_for_all, chosen = _prices_of_the_other_half(rows)
+    lines = [
+        "| jobs come | weight of energy | preemption | instances | not searched through | as shipped "
+        f"| one price for all | best prices | at {NEAR:g} and more | optimal |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    proven = np.array([row.proven for row in rows])
+    least = np.array([row.least for row in rows])
+    shipped, best = np.array([row.prices[0] for row in rows]), np.array([row.best for row in rows])
+    groups = [str(row.number) for row in rows]
+    for name, which in _parts(rows):
+        kept = which & proven
+        if not kept.any():
+            continue
+        mine = [group for group, is_kept in zip(groups, kept, strict=True) if is_kept]
+        means = [
+            str(interval(np.log(least[kept] / cost[kept]), mine)) for cost in (shipped, one_for_all, best)
+        ]
+        near, optimal = (least[kept] / best[kept] >= NEAR).mean(), (least[kept] / best[kept] > 0.9999).mean()
+        lines.append(
+            f"| {name} | {kept.sum()} | {(which & ~proven).sum()} | {' | '.join(means)} | {near:.0%} | "
+            f"{optimal:.0%} |"
+        )
+    upper = least / best
+    lines += ["", f"With what was found in those that were not searched through: {upper.mean():.3f}.", ""]
+    lines += [f"One price for all: {', '.join(settings_at(points()[k])) or 'as shipped'}." for k in chosen]
+    for name, within_s in zip(("at once", "in ten minutes"), WITHIN_S, strict=True):
+        short = [row for row in rows if row.without and row.within_s == within_s]
+        lines += ["", f"Where plans come to less than {NEAR:g}, jobs that come {name}:", "", *_causes(short)]
+    return lines
+
+
+def _prices_of_the_other_half(rows: Sequence[Row]) -> tuple[np.ndarray, list[int]]:
+    """(n,) costs at the one point that is best on the instances of the other half, and both these points."""
+    prices, least = np.array([row.prices for row in rows]), np.array([row.least for row in rows])
+    half = np.array([row.number // len(KINDS) % 2 for row in rows])
+    out, chosen = prices[:, 0].copy(), list[int]()
+    for mine in (0, 1):
+        others = half != mine
+        if others.any():
+            chosen.append(int(np.log(prices[others] / least[others, None]).mean(axis=0).argmin()))
+            out[half == mine] = prices[half == mine, chosen[-1]]
+    return out, chosen
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, np.ndarray]]:
+    at_once = np.array([row.within_s == 0.0 for row in rows])
+    for weight, preempts in dict.fromkeys((weight, preempts) for _, weight, preempts, _ in KINDS):
+        is_kind = np.array([(row.energy_weight, row.preempts) == (weight, preempts) for row in rows])
+        for name, come in (("at once", at_once), ("in ten minutes", ~at_once)):
+            yield f"{name} | {weight:g} | {'yes' if preempts else 'no'}", is_kind & come
+    yield "at once | all | all", at_once
+    yield "in ten minutes | all | all", ~at_once
+    yield "all | all | all", np.ones(len(rows), bool)
+
+
+def _causes(rows: Sequence[Row]) -> list[str]:
+    """Where plans are not near: what each ability is worth to the optimum."""
+    lines = [
+        f"| without | instances | cost over the optimum | plans at {NEAR:g} of what is left |",
+        "|---|---:|---:|---:|",
+    ]
+    for k, name in enumerate(WITHOUT):
+        asked = [
+            row
+            for row in rows
+            if not np.isnan(row.without[k])
+            and (row.preempts or name != "preemption")
+            and (row.energy_weight > 0.0 or name != "clocks")
+        ]
+        if asked:
+            worth = np.array([row.without[k] / row.least for row in asked])
+            near = np.array([row.without[k] / row.best >= NEAR for row in asked])
+            lines.append(f"| {name} | {len(asked)} | {worth.mean():.3f} | {near.mean():.0%} |")
+    return lines
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from rlsched.broker.entries import (
+from rlsched.broker.journal.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
@@ -29,8 +29,8 @@ from rlsched.broker.entries import (
     RankEnded,
     RankLaunched,
 )
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import KINDS, Predictions
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import KINDS, Predictions
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.show import print_table
 from rlsched.client.client import Client

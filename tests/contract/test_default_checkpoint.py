@@ -29,12 +29,14 @@ def recorded() -> FixedSequence:
     return read_sequence(default_checkpoint())
 
 
+@pytest.mark.slow
 def test_the_default_policy_keeps_its_recorded_margin(found: FixedSequence, recorded: FixedSequence) -> None:
     assert recorded.ratio < 1.0
     assert found.ratio < recorded.ratio + TOLERATED
     assert found.reference_queue_mean_s == pytest.approx(recorded.reference_queue_mean_s, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_the_policy_is_shown_is_what_its_schema_says(
     found: FixedSequence, recorded: FixedSequence
 ) -> None:

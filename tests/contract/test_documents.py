@@ -19,6 +19,7 @@ import click
 import msgspec
 import pytest
 
+from rlsched.cli.batch_script import NO_MEANING, BatchCommand
 from rlsched.cluster.spec import ClusterSpec, Placement
 from rlsched.decide.policy import Policy, presets
 from rlsched.decide.rows.schema import (
@@ -38,12 +39,13 @@ from rlsched.settings import Seconds
 from rlsched.workload.columns import BASE, KNOWN
 from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.findings import PolicyUsed
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.modelled import PowerDownMetrics
 from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-from rlsched_agents.evaluate.report import PolicyUsed, Report
+from rlsched_agents.evaluate.report import Report
 from rlsched_envs.modelling import Models
 from rlsched_envs.sources import EpisodeConfig
 
@@ -142,6 +144,7 @@ def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
                 command = command.commands.get(word, command)
         own = words[: words.index("--")] if "--" in words else words
         known = {name for option in command.params for name in option.opts} | {"--help"}
+        known |= NO_MEANING if isinstance(command, BatchCommand) else set()
         unknown = [word for word in own if word.startswith("-") and word.partition("=")[0] not in known]
         assert unknown == [], f"rlsched {' '.join(words)}"
 
@@ -278,6 +281,7 @@ def test_the_environment_page_names_every_column_and_field() -> None:
     for name, constant in (("HOLD_S", HOLD_S), ("MAX_HOLD_S", MAX_HOLD_S)):
         assert f"`{name}` = {constant:,.0f} s" in plain
     assert f"`GUARD_FREE_FRAC` = {GUARD_FREE_FRAC}" in plain
+    assert f"({WINDOW_ROWS}, {NUM_FEATURES})" in plain
     assert f"({WINDOW_ROWS}, {NUM_FEATURES + NUM_CRITIC})" in plain
     assert f"a window of {WINDOW_ROWS} rows" in plain
 

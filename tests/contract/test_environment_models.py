@@ -70,6 +70,7 @@ def play(fleet: Fleet, choose: Any, episodes: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learning", [False, True])
 def test_following_the_reference_costs_exactly_what_the_reference_costs(
     source: EpisodeSource, learning: bool
@@ -91,6 +92,7 @@ def test_random_choices_cost_more(source: EpisodeSource) -> None:
     assert np.mean([info["episode"]["r"] for info in infos]) < -1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: float) -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7)
@@ -107,6 +109,7 @@ def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: fl
     assert by_policy.by_source["policy"] > 0
 
 
+@pytest.mark.slow
 def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.0, gpus=32, seed=7)
     predictions, energy, jct = predict_trace(trace, spec), [], []

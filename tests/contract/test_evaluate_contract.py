@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.record import read_records
+from rlsched.decisions.reading import read_records
 from rlsched.errors import ClusterSpecError, InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -183,7 +183,7 @@ def test_records_hold_every_decision(workload: tuple[Path, Path], tmp_path: Path
         str(tmp_path / "log"),
     )
     for name in ("fifo", "random"):
-        records = read_records(tmp_path / "records" / f"{name}.msgpack")
+        records = read_records(tmp_path / "records" / name)
         assert len(records) == report["policies"][name]["decisions"]
     from rlsched.board.reader import read_runs
 
@@ -195,7 +195,7 @@ def test_log_folder_alone_keeps_the_records_beside_the_event_file(
     workload: tuple[Path, Path], tmp_path: Path
 ) -> None:
     report = report_of(workload, tmp_path, "--policy", "random", "--logdir", str(tmp_path / "log"))
-    records = read_records(tmp_path / "log" / "random" / "decisions.msgpack")
+    records = read_records(tmp_path / "log" / "random")
     assert len(records) == report["policies"]["random"]["decisions"]
     assert list((tmp_path / "log" / "random").glob("events.out.tfevents.*"))
 
@@ -295,7 +295,7 @@ def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> N
     assert "samples = 4" in report["settings"]["ppo:untrained*"]["toml"]
     searched = report["policies"]["ppo:untrained*"]
     assert searched["by_source"]["search"] > 0
-    records = read_records(tmp_path / "ppo_untrained_changed.msgpack")
+    records = read_records(tmp_path / "ppo_untrained_changed")
     changed = [record for record in records if record.source == "search"]
     assert len(changed) == searched["by_source"]["search"]
     assert all(record.overruled >= 0 and record.samples == 4 for record in changed)
@@ -306,6 +306,7 @@ def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> N
     assert both["ppo:untrained*"]["by_source"]["search"] > 0
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_numbers(workload: tuple[Path, Path], tmp_path: Path) -> None:
     policies = ("--policy", "random", "--policy", "ppo:untrained")
     alone = report_of(workload, tmp_path, *policies, "--workers", "1")
@@ -432,6 +433,7 @@ f,30,5,1,,,e,,,
 """On two nodes of 4 GPUs: a fails at 30; b is killed at 40, and only then c is eligible; f waits for e."""
 
 
+@pytest.mark.slow
 def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(FATES)
     spec = msgspec.structs.replace(ClusterSpec.uniform(2, 4), max_retries=1, node_events="events.csv")
@@ -510,6 +512,7 @@ def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None
     assert "tetris" in str(refused.exception)
 
 
+@pytest.mark.slow
 def test_the_table_says_how_to_read_policies_that_preempt(workload: tuple[Path, Path]) -> None:
     says = "compare policies that preempt by JCT"
     assert says not in run(workload, "--policy", "fifo").output

@@ -299,7 +299,8 @@ def test_settings_in_words_are_those_that_differ_from_the_defaults() -> None:
 @pytest.mark.slow
 def test_nodes_that_sleep(modelled: tuple[Any, Path], workload: Files, tmp_path: Path) -> None:
     """The crowded hours of twelve days need both nodes; in between they sleep."""
-    rest = {"forecast": "trailing", "headroom_nodes": 0, "review": "1m"}
+    rest = {"forecast": "trailing", "headroom_nodes": 0, "review": "1m", "slot": "10m"}
+    rest |= {"falling": "1h", "idle": "0s"}
     plan = {"over": "30m", "buffer_nodes": 0, "wake_buffer_nodes": 0, "ramp_nodes": 0}
     models = models_with(tmp_path, power_down=plan)
     report = report_of(workload, tmp_path, "qssf-backfill", "pack", models)
@@ -385,7 +386,7 @@ def test_what_is_refused_before_anything_runs(
         ({"energy_weight": 2}, "energy_weight: expected a number from 0 to 1, got 2"),
         ({"power_cap_frac": 0}, "power_cap_frac: expected a part of the board's limit, up to 1"),
         ({"power_down": "often"}, "power_down: expected"),
-        ({"power_down": {"over": "25m"}}, "power_down: over: expected a multiple of 10 minutes"),
+        ({"power_down": {"over": "25m"}}, "power_down: over: expected a multiple of slot (10m)"),
         ({"sharing_mode": "both"}, "sharing_mode: "),
         ({"assumed_scale": 0}, "assumed_scale: expected a number above 0"),
         ({"assumed_scale": math.nan}, "assumed_scale: expected a number above 0"),

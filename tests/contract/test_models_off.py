@@ -46,6 +46,7 @@ def test_the_same_run_as_without_models(like: str, name: str) -> None:
     assert [modelled.gpus[k] for k in range(1500)] == [plain.gpus[k] for k in range(1500)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["srtf", "tiresias"])
 def test_rules_that_preempt_too(name: str) -> None:
     trace, spec = synthesize("philly", jobs=600, load=1.1, gpus=64, seed=3)

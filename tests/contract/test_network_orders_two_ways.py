@@ -20,8 +20,8 @@ from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows import arrays as window_arrays
 from rlsched.decide.rows.candidates import job_candidates
+from rlsched.decide.rows.reasons import LEGAL, RESERVED
 from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, predicted_end_s
@@ -151,7 +151,7 @@ def test_before_training_it_reserves_as_easy_does(like: str) -> None:
     plain = Engine(trace, spec, order=greedy.order).run_rule(greedy)
     assert (plain.start_s != table.start_s).any(), "there was something to reserve"
     reasons = {reason for record in records for half in record.halves for reason in half.reasons}
-    assert window_arrays.RESERVED in reasons
+    assert RESERVED in reasons
 
 
 def test_an_older_policy_begins_a_run_of_more_columns() -> None:
@@ -187,9 +187,9 @@ class Watcher(Scheduler):
         head, shadow_s = for_state(reservation, state)(arrays, partition, now_s, 3600.0)
         if head >= 0 and first_fitting(arrays, partition, 0) > 0:
             for seq, reason in zip(window.seqs.tolist(), window.reasons.tolist(), strict=True):
-                if seq >= 0 and reason in (window_arrays.LEGAL, window_arrays.RESERVED):
+                if seq >= 0 and reason in (LEGAL, RESERVED):
                     later_s = self._after(state, partition, seq, head, now_s)
-                    assert (later_s > shadow_s) == (reason == window_arrays.RESERVED)
+                    assert (later_s > shadow_s) == (reason == RESERVED)
                     self.seen[int(later_s > shadow_s)] += 1
         return self.inner.decide(state, partition, now_s, record=record)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
@@ -70,6 +70,7 @@ def test_without_a_declared_job_it_reserves_and_preempts_nobody(declared: str) -
     assert not preempted(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("declared", "preemptible"), [("all", "declared"), ("none", "all")])
 def test_where_all_may_be_preempted_it_is_gittins(declared: str, preemptible: str) -> None:
     table = run(UNTRAINED, declared, preemptible)
@@ -77,6 +78,7 @@ def test_where_all_may_be_preempted_it_is_gittins(declared: str, preemptible: st
     assert len(preempted(table)) > 5
 
 
+@pytest.mark.slow
 def test_the_first_declared_job_changes_what_it_follows() -> None:
     trace, _ = workload("late")
     table, before = run(UNTRAINED, "late"), run(UNTRAINED, "none")
@@ -90,6 +92,7 @@ def test_the_first_declared_job_changes_what_it_follows() -> None:
     assert {str(says[job]) for job in preempted(table)} == {"true"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", ["none", "late", "all"])
 def test_compiled_one_by_one_and_as_a_network_it_is_the_same(declared: str) -> None:
     compiled = attempts_of(run(FOLLOWED, declared))

@@ -18,6 +18,7 @@ from rlsched.models.speed import present_speed
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 from rlsched_envs.modelling import Models
+from tests.quick import quick
 from tests.unit.models.board import CATALOGUE, add, modelled, node, running
 
 COMPUTE, MEMORY = "bert-base-squad-b16", "vit-tiny"
@@ -48,7 +49,7 @@ def slowed(workload: str, clock: float) -> float:
     return float(relative_time(bound, clock))
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", quick([True, False], lambda compiled: not compiled))
 def test_a_slow_job_leaves_time_for_another_before_the_reservation(compiled: bool) -> None:
     """At half clock the first job takes nearly twice as long: 1,200 s fit before the reservation."""
     jobs: Mapping[str, Any] = {"workloads": [COMPUTE, COMPUTE, MEMORY], "run_s": [1000.0, 50.0, 1200.0]}
@@ -75,6 +76,23 @@ def test_predicted_ends_follow_clocks_and_co_tenants() -> None:
     assert end_s(s, slot(slow), 10.0) == pytest.approx(100.0 * slowed(COMPUTE, 0.5))
     assert end_s(s, slot(first), 10.0) == pytest.approx(100.0 / present_speed(s, slot(first)))
     assert present_speed(s, slot(first)) < 1.0
+
+
+def test_speeds_are_kept_until_who_shares_the_gpus_changes() -> None:
+    state = modelled(node("a", 2))
+    first = running(state, MEMORY, [0, 1])
+    s, slot = state.arrays, state.slot_of
+    kept = s.derived.slot.speed
+    alone = present_speed(s, slot(first))
+    assert kept[slot(first)] == alone
+    second = add(state, MEMORY, 2)
+    state.start(second, [0, 1], 5.0, share_milli=500, share_with=first)
+    assert np.isnan(kept[[slot(first), slot(second)]]).all()
+    assert present_speed(s, slot(first)) < alone
+    assert present_speed(s, slot(first)) == kept[slot(first)]
+    state.release(second, 10.0)
+    assert np.isnan(kept[slot(first)])
+    assert present_speed(s, slot(first)) == alone
 
 
 def test_a_start_is_predicted_on_the_gpus_it_would_get() -> None:

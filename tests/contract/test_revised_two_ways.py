@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlsched.broker.answers.explain import explain
 from rlsched.broker.book import Book
-from rlsched.broker.explain import explain
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.policy import load_policy
-from rlsched.broker.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
@@ -27,6 +27,7 @@ from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.attempt_log import RunRules
 from rlsched_envs.engine import Engine
 from tests.contract.test_gittins_two_ways import check_equal
+from tests.quick import quick
 from tests.unit.broker_machine.hand import ended, hello, launched, submit
 
 SUBMITTED = Policy("easy", order="area^0.7", reserve_after="1h")
@@ -34,6 +35,7 @@ REVISED = SUBMITTED.with_settings(predictions="revised")
 UNTRAINED = Policy("ppo", checkpoint="untrained")
 
 
+@pytest.mark.slow
 def test_rule_scheduler_and_network_start_the_same_jobs() -> None:
     trace, spec = synthesize("helios", jobs=500, load=1.2, gpus=32, seed=3, predictability="causal")
 
@@ -53,7 +55,7 @@ def test_rule_scheduler_and_network_start_the_same_jobs() -> None:
     assert not np.array_equal(plain.start_s, table.start_s)
 
 
-@pytest.mark.parametrize("name", ["gittins", "qssf-backfill", "tiresias"])
+@pytest.mark.parametrize("name", quick(["gittins", "qssf-backfill", "tiresias"], "qssf-backfill".__eq__))
 def test_jobs_that_can_be_interrupted_are_revised_alike(name: str) -> None:
     trace, spec = synthesize("helios", jobs=300, load=1.2, gpus=32, seed=5, predictability="causal")
     policy, logged = Policy(name, predictions="revised"), RunRules(always=True)

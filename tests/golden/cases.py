@@ -192,7 +192,7 @@ def _source() -> EpisodeSource:
 
 def _steps(configuration: str) -> Content:
     """What an agent that draws its actions sees in `STEPS` steps."""
-    env = RowsVecEnv([_source()], CLUSTERS, seed=7, config=EPISODES[configuration])
+    env = RowsVecEnv([_source()], CLUSTERS, seed=7, config=EPISODES[configuration], oracle=True)
     observations, masks, rewards, dones = [env.reset()], [env.action_masks()], [], []
     for _ in range(STEPS // CLUSTERS):
         seen, reward, done, _ = env.step(env.sample_actions())

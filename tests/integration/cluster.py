@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 DEADLINE_S = 60.0
 
 
-def until(look: Callable[[], object], what: str) -> None:
+def until(look: Callable[[], object], what: str, patience_s: float = DEADLINE_S) -> None:
     """Poll until something is true."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if look():
             return

@@ -11,12 +11,15 @@ from rlsched.wire.messages import Launch
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.launch import Terms, rank_environment
+from rlsched_node.limits import Limits
 from rlsched_node.ranks import Ranks
 from rlsched_node.steps import Event, Exited
 from rlsched_node.store import AttemptDir, AttemptStore
+from rlsched_node.user import JobUser
 
 KEY = AttemptKey(1, 1, 0, "c1")
 DEADLINE_S = 15.0
+NO_LIMITS = Limits()
 
 
 def start(
@@ -28,6 +31,8 @@ def start(
     limit_s: float | None = None,
     env: dict[str, str] | None = None,
     max_output_mib: int = 0,
+    limits: Limits = NO_LIMITS,
+    user: JobUser | None = None,
 ) -> AttemptDir:
     order = Launch(
         epoch=1,
@@ -53,13 +58,13 @@ def start(
             is_local=True,
             inherited={"PATH": os.environ["PATH"]},
         ),
-        Terms(max_output_mib=max_output_mib),
+        Terms(max_output_mib=max_output_mib, limits=limits, user=user),
     )
     return directory
 
 
-def until(condition: Callable[[], object]) -> None:
-    give_up_s = time.monotonic() + DEADLINE_S
+def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+    give_up_s = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < give_up_s, "deadline passed"
         time.sleep(0.005)

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from rlsched.board.convert import draw_run
 from rlsched.decide.actions import Start
-from rlsched.decide.record import DecisionRecord, Names, append_records
+from rlsched.decide.record import DecisionRecord, Names
+from rlsched.decisions.schema import StoreInfo
+from rlsched.decisions.store import DecisionStore
 
 DEADLINE_S = 90.0
 LAUNCH = "from rlsched.cli.board import board; board()"
@@ -42,7 +45,10 @@ def a_record(number: int) -> DecisionRecord:
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
     """A TensorBoard on a free port, started as `rlsched board` does."""
-    append_records(tmp_path / "fifo.msgpack", [a_record(number) for number in range(5)])
+    store = DecisionStore(tmp_path / "log" / "fifo", StoreInfo(time="trace", of="fifo on a trace"))
+    store.add_decisions([a_record(number) for number in range(5)])
+    store.flush()
+    draw_run(tmp_path / "log" / "fifo", tmp_path / "log" / "fifo")
     out = tmp_path / "stdout"
     with out.open("w") as stdout, (tmp_path / "stderr").open("w") as stderr:
         server = subprocess.Popen(
@@ -51,10 +57,7 @@ def address(tmp_path: Path) -> Iterator[str]:
                 "-u",
                 "-c",
                 LAUNCH,
-                "--logdir",
                 str(tmp_path / "log"),
-                "--records",
-                str(tmp_path / "fifo.msgpack"),
                 "--port",
                 "0",
                 "--host",
@@ -88,7 +91,14 @@ def get(url: str) -> Any:
         return json.loads(reply.read())
 
 
-def test_tensorboard_serves_curves_and_table(address: str) -> None:
+def refused(url: str) -> tuple[int, str]:
+    """Code and error of a request that is refused."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(url, timeout=10)
+    return error.value.code, json.loads(error.value.read())["error"]
+
+
+def test_tensorboard_serves_curves_and_decisions(address: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     tags: dict[str, Any] = {}
     while "fifo" not in tags:
@@ -97,7 +107,24 @@ def test_tensorboard_serves_curves_and_table(address: str) -> None:
     assert "decisions/source_rule_count" in tags["fifo"]
     points = get(address + "data/plugin/scalars/scalars?run=fifo&tag=decisions%2Fsource_rule_count")
     assert [point[1:] for point in points] == [[5, 5.0]]
-    assert get(address + "data/plugin/text/tags")["fifo"] == ["decisions/last"]
-    texts = get(address + "data/plugin/text/text?run=fifo&tag=decisions%2Flast")
-    assert "<table>" in texts[-1]["text"]
-    assert "start job 4 on 1 GPU" in texts[-1]["text"]
+
+    plugin = address + "data/plugin/decisions/"
+    (run,) = get(plugin + "runs")
+    assert (run["run"], run["of"], run["decisions"]) == ("fifo", "fifo on a trace", 5)
+    one = get(plugin + "decision?run=fifo&row=4")
+    assert (one["number"], one["did"], one["by"]) == (4, "start job 4 on 1 GPU", "the rule p")
+    assert get(plugin + "overview?run=fifo")["marks"]["row"] == [0, 1, 2, 3, 4]
+    with urllib.request.urlopen(plugin + "static/index.js", timeout=10) as reply:
+        assert "export async function render" in reply.read().decode()
+    for path, code, said in (
+        ("decision?run=..%2F..%2Fetc&row=0", 400, "run: no store of decisions '../../etc' below"),
+        ("decision?run=fifo&row=5", 400, "row: expected less than 5, got 5"),
+        ("decision?run=fifo&row=" + "9" * 5000, 400, "row: expected a whole number"),
+        ("moment?run=fifo&at=nan", 400, "at: expected a number, got 'nan'"),
+        ("job?run=fifo&job=" + "x" * 5000, 400, "job: expected 1 to 200 characters, got 5,000"),
+        ("job?run=fifo&job=nobody", 400, "no job 'nobody' in this store; it has none yet"),
+        ("static/..%2Fplugin.py", 404, "no such file"),
+    ):
+        found = refused(plugin + path)
+        assert found[0] == code
+        assert said in found[1]

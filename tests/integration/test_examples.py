@@ -97,8 +97,19 @@ def test_a_rule_of_ones_own_is_one_file_and_runs_compiled() -> None:
     assert runs["hasty"].jobs.start_s.tolist() == [0, 100, 100, 150]
 
 
-def test_a_rule_of_ones_own_decides_online(tmp_path: Path, environment: dict[str, str]) -> None:
-    rule = str(EXAMPLES / "own_rule.py")
+def test_a_scheduler_of_ones_own_is_a_class_in_plain_python() -> None:
+    """While one job holds all four GPUs, others of 4, 2 and 1 come; of these the narrowest goes first."""
+    trace = rs.Trace.from_columns(
+        name="four", submit_s=[0, 1, 2, 3], duration_s=[100, 50, 50, 50], num_gpus=[4, 4, 2, 1]
+    )
+    policy = rs.Policy.of(f"{EXAMPLES / 'own_scheduler.py'}:FewestGpus")
+    runs = rs.simulate(trace, rs.Cluster.uniform(1, 4), [policy])
+    assert runs["FewestGpus"].jobs.start_s.tolist() == [0, 150, 100, 100]
+
+
+@pytest.mark.parametrize("rule", ["own_rule.py", "own_scheduler.py:FewestGpus"])
+def test_a_rule_of_ones_own_decides_online(rule: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    rule = str(EXAMPLES / rule)
     with cluster(tmp_path, environment, "--nodes", "1", "--gpus", "2", "--policy", rule):
         run(["rlsched", "submit", "--gpus", "2", "--wait", "--", "true"], tmp_path, environment)
         said = json.loads(run(["rlsched", "queue", "--all", "--json"], tmp_path, environment))

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.checking import check
+from rlsched.broker.journal.checking import check
 from rlsched.client.sums import sums
 from tests.integration.cluster import DEADLINE_S, Cluster, all_up, until
 
 
+@pytest.mark.slow
 def test_what_jobs_have_used_survives_the_broker(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     try:

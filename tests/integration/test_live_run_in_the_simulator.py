@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.entries import AttemptOver, JobSubmitted, NodeUp
+from rlsched.broker.journal.entries import AttemptOver, JobSubmitted, NodeUp
 from rlsched.broker.replay import JournalEvents, journal_events, records_by_number
 from rlsched.client.client import OVER, Client
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
@@ -34,6 +34,8 @@ from rlsched_envs.engine import Engine, Predictions
 
 RLSCHED = (sys.executable, "-m", "rlsched")
 JOBS = 140
+TYPES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+ASKED: tuple[list[str], ...] = ([], [], [], ["H100"], ["a100"], ["A100", "h100-80gb"])
 MIN_CONTESTED = 100
 DEADLINE_S = 120.0
 
@@ -60,8 +62,11 @@ def opinionated_policy(path: Path) -> Path:
     return path
 
 
-def live_run(folder: Path, policy: str) -> Path:
-    """Place `JOBS` processes with a broker and two nodes; returns the broker's directory."""
+def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path:
+    """Place `JOBS` processes with a broker and two nodes; returns the broker's directory.
+
+    `gpu_types`: those of the nodes; then half of the jobs that fit one node ask for some of them.
+    """
     with (folder / "up.log").open("wb") as log:
         cluster = subprocess.Popen(
             [
@@ -71,6 +76,8 @@ def live_run(folder: Path, policy: str) -> Path:
                 "2",
                 "--gpus",
                 "4",
+                "--gpu-type",
+                ",".join(gpu_types) or "generic",
                 "--policy",
                 policy,
                 "--address",
@@ -97,10 +104,11 @@ def live_run(folder: Path, policy: str) -> Path:
         with Client(address, home=folder / "keys") as client:
             for _ in range(JOBS):
                 seconds = rng.choice((0.0, 0.02, 0.05))
+                num_gpus = rng.choice((1, 1, 2, 3, 4, 6, 8))
+                time_limit_s = rng.choice((None, 20.0, 60.0))
+                asks = rng.choice(ASKED) if gpu_types and num_gpus <= 4 else []
                 client.submit(
-                    ["sleep", str(seconds)],
-                    num_gpus=rng.choice((1, 1, 2, 3, 4, 6, 8)),
-                    time_limit_s=rng.choice((None, 20.0, 60.0)),
+                    ["sleep", str(seconds)], num_gpus=num_gpus, time_limit_s=time_limit_s, gpu_types=asks
                 )
             while any(job.state not in OVER for job in client.jobs(finished=True)):
                 assert time.monotonic() < deadline, "the jobs did not end"
@@ -120,7 +128,7 @@ def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions,
     for instant in events.instants:
         for change in instant.changes:
             if isinstance(change, NodeUp) and len(nodes) < 2:
-                nodes.append(NodeGroup(gpus=change.gpus))
+                nodes.append(NodeGroup(gpus=change.gpus, gpu_type=change.gpu_type))
             elif isinstance(change, JobSubmitted):
                 submitted.append((instant.now_s, change))
             elif isinstance(change, AttemptOver):
@@ -131,6 +139,7 @@ def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions,
         submit_s=[now_s for now_s, _ in submitted],
         duration_s=np.ones(len(submitted)),
         num_gpus=[job.num_gpus for _, job in submitted],
+        gpu_type=["|".join(job.gpu_types) for _, job in submitted],
         time_limit_s=[math.nan if job.time_limit_s is None else job.time_limit_s for _, job in submitted],
     )
     predictions = Predictions(
@@ -197,3 +206,28 @@ def test_a_strategy_sets_the_same_dials_live_and_simulated(tmp_path: Path) -> No
     events, live = journal_events(broker), records_by_number(broker)
     assert len(events.decisions) >= MIN_CONTESTED
     replay(str(policy), events, live)
+
+
+@pytest.mark.slow
+def test_jobs_with_gpu_types_are_placed_the_same_live_and_simulated(tmp_path: Path) -> None:
+    policy = f"ppo:{opinionated_policy(tmp_path / 'policy.zip')}"
+    broker = live_run(tmp_path, policy, TYPES)
+    events, live = journal_events(broker), records_by_number(broker)
+    asked = {
+        change.job: change.gpu_types
+        for instant in events.instants
+        for change in instant.changes
+        if isinstance(change, JobSubmitted)
+    }
+    assert {tuple(types) for types in asked.values()} == {(), ("H100",), ("A100",), ("A100", "h100-80gb")}
+    own = {number: job for job, number in enumerate(asked)}  # of a live run's jobs none is rejected
+    first = next(change for change in events.instants[0].changes if isinstance(change, NodeUp))
+    ours = range(4) if first.gpu_type == TYPES[0] else range(4, 8)
+    starts = [decision.action for decision in events.decisions if isinstance(decision.action, Start)]
+    for start in starts:
+        types = asked[list(own)[start.seq]]
+        on_a100 = {gpu in ours for gpu in start.gpus}
+        assert types != ["A100"] or on_a100 == {True}
+        assert types != ["H100"] or on_a100 == {False}
+    assert len(events.decisions) >= MIN_CONTESTED
+    replay(policy, events, live)

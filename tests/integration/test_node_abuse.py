@@ -32,6 +32,7 @@ def test_a_job_that_removes_its_directory_harms_itself_alone(
     assert not directory.job_path.exists()
     (directory.path / "output.log").unlink()
     assert directory.read_output(0, 99) == (OUTPUT_GONE, 0, True)
+    assert directory.read_output(-9, 99) == (OUTPUT_GONE, 0, True)
     assert directory.read_output(9, 99) == (b"", 9, True)
     again = KEY._replace(job=2)
     start(ranks, store, "true", key=again)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.cluster import Cluster, all_up, until
 
 
+@pytest.mark.slow
 def test_a_node_is_drained_by_its_check_and_comes_back_by_itself(tmp_path: Path) -> None:
     sick = tmp_path / "sick"
     check = f"test ! -e {sick} || {{ echo no scratch; exit 1; }}"

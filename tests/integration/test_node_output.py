@@ -80,6 +80,7 @@ def test_output_goes_on_behind_what_was_dropped(
     else:
         assert read_piece(reader, seen, 99) == (b"the end\n", seen, True)
         size = os.fstat(reader).st_size
+        assert read_piece(reader, -4, 99) == (b"end\n", size - 4, True), "from the end"
         assert read_piece(reader, 4 * MIB, 99) == (CUT, size - len(CUT), True)
     os.close(writer)
     os.close(reader)

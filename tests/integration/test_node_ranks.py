@@ -39,7 +39,7 @@ def test_environment_directory_and_signals_are_a_fresh_process_own(
     ranks: Ranks, store: AttemptStore, tmp_path: Path
 ) -> None:
     script = (
-        "echo $CUDA_VISIBLE_DEVICES $RANK $MINE; pwd; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
+        "echo $CUDA_VISIBLE_DEVICES $RLSCHED_RANK $MINE; pwd; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
         "ls /proc/self/fd"
     )
     ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGQUIT, signal.SIGHUP)}
@@ -256,3 +256,11 @@ def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
         os.chdir(here)
     assert not (store.attempts / "ran").exists()
     assert collect(ranks, Exited)[-1] == Exited(KEY, 6)
+
+
+def test_an_end_for_want_of_gpu_memory_is_known_by_its_output(ranks: Ranks, store: AttemptStore) -> None:
+    start(ranks, store, "sh", "-c", "echo torch.OutOfMemoryError: CUDA out of memory.; exit 1")
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 1, "gpu_out_of_memory")
+    again = KEY._replace(job=2)
+    start(ranks, store, "sh", "-c", "echo tried again after CUDA out of memory; exit 0", key=again)
+    assert collect(ranks, Exited)[-1] == Exited(again, 0)

@@ -58,6 +58,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, tmp_path: Path) -> None:
     hooks = Hooks()
     port, folder = hooks.server_port, tmp_path / "broker"
@@ -99,6 +100,7 @@ def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, t
         hooks.close()
 
 
+@pytest.mark.slow
 def test_a_command_mails_through_sendmail(cluster: Cluster, tmp_path: Path) -> None:
     sendmail, sent = tmp_path / "sendmail", tmp_path / "sent"
     sendmail.write_text(f"#!/bin/sh\ncat >> {sent}\n")

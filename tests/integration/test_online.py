@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import signal
@@ -13,10 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.fakes import FailingJournal
-from rlsched.broker.keys import KeyHome
 from rlsched.broker.replay import journal_events, records_by_number, redecide
-from rlsched.broker.serve import Broker, Settings
+from rlsched.broker.serve import Broker
+from rlsched.broker.settings import Settings
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
@@ -120,11 +122,16 @@ def test_a_jobs_output_and_exit_code_come_back(client: Client, capfd: pytest.Cap
         ]
     )
     assert code == 7
-    assert "failed: ended with exit code 7" in capfd.readouterr().err
+    told = capfd.readouterr().err.splitlines()
     job = client.jobs(finished=True)[-1]
+    assert [line for line in told if "failed" in line] == [f"job {job.job} failed: ended with exit code 7"]
     assert (job.state, job.exit_code, job.num_gpus) == ("failed", 7, 2)
     assert run(["logs", str(job.job)]) == 0
     assert capfd.readouterr().out == "hello on 0,1\n"
+    assert run(["why", str(job.job)]) == 0
+    assert f"  its output ends with (all of it: rlsched logs {job.job}):\n    hello on 0,1\n" in (
+        capfd.readouterr().out
+    )
 
 
 def test_a_log_with_nothing_in_it_says_why(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +151,8 @@ def test_a_gang_over_both_nodes_has_a_log_a_rank(client: Client, capfd: pytest.C
         assert capfd.readouterr().out == "GPUs 0,1,2,3\n"
     with pytest.raises(InputError, match="ranks 0 to 1"):
         client.read_log(job, rank=2)
+    assert run(["logs", str(job)]) == 0
+    assert sorted(capfd.readouterr().out.splitlines()) == ["0: GPUs 0,1,2,3", "1: GPUs 0,1,2,3"]
 
 
 def test_a_log_is_followed_while_the_job_writes_it(client: Client, tmp_path: Path) -> None:
@@ -162,7 +171,7 @@ def test_queue_why_nodes_and_cancel(client: Client, capfd: pytest.CaptureFixture
     assert run(["queue", "--json"]) == 0
     listed = {job["job"]: job for job in json.loads(capfd.readouterr().out)}
     assert [listed[job]["state"] for job in (*long, waiting)] == ["running", "running", "queued"]
-    assert listed[waiting]["reason"] == "needs 4 GPUs, 2 free"
+    assert listed[waiting]["reason"] == "Resources: needs 4 GPUs, 2 free"
     assert run(["queue"]) == 0
     assert "waiting" in capfd.readouterr().out
     assert run(["why", str(waiting)]) == 0
@@ -240,7 +249,8 @@ def test_a_cluster_state_fed_with_the_journal_sees_and_decides_the_same_bit_for_
 
 
 @pytest.mark.usefixtures("client")
-def test_bad_usage_is_exit_code_2(capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_exit_code_2(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))  # of which a script would be read
     for args in (
         ["submit"],
         ["submit", "--gpus", "0", "--", "x"],
@@ -277,6 +287,7 @@ def test_up_takes_everything_down_and_comes_back_with_the_jobs(tmp_path: Path) -
         assert again.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_node_that_was_stopped_with_a_job_is_up_when_it_comes_back(tmp_path: Path) -> None:
     """How the job ended is told at registration, and is news of the past."""
     one = ("--nodes", "1")
@@ -356,7 +367,10 @@ def test_a_broker_that_is_not_there_is_exit_code_2(
             "cannot listen here",
         ),
         (["--policy", "qssf-backfill", "--address", "nonsense"], "expected tcp://HOST:PORT"),
-        (["--policy", "fifo", "--fallback", "qssf-backfill"], "choose a fallback of the same order"),
+        (
+            ["--policy", "fifo", "--fallback", "qssf-backfill", "--address", "tcp://127.0.0.1:0"],
+            "choose a fallback of the same order",
+        ),
     ],
 )
 def test_a_broker_that_cannot_start_is_one_line_and_exit_code_2(
@@ -371,6 +385,7 @@ def test_a_broker_that_cannot_start_is_one_line_and_exit_code_2(
 # ---- a full disk, over real sockets -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_broker_whose_disk_is_full_acknowledges_nothing_and_loses_nothing(tmp_path: Path) -> None:
     """No reply leaves before its commit: the client of the failed commit gets none, and tries again later."""
     import threading
@@ -402,9 +417,10 @@ def test_a_broker_whose_disk_is_full_acknowledges_nothing_and_loses_nothing(tmp_
     address = broker.address
     thread = threading.Thread(target=serve, args=(broker,))
     thread.start()
-    with Client(address, home=settings.keys, timeout_s=1.0) as client:
+    with Client(address, home=settings.keys, timeout_s=60.0) as client:
         assert client.submit(["true"], token="first") == 1
         opened[0].fail_from = opened[0].commits
+        client.timeout_s = 1.0
         with pytest.raises(BrokerUnavailableError):
             client.submit(["true"], token="second")
     broker.stop()

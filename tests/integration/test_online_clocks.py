@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.clocks import nearest_mhz
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.ledger_models import nearest_mhz
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.errors import InputError
@@ -205,10 +205,11 @@ def test_a_job_in_a_hurry_touches_no_clock_and_people_see_who_has_one(
     assert (row["workload"], row["speed_energy"], row["sm_clocks_mhz"]) == ("vit-tiny", 1.0, [mhz])
     assert run(["why", str(job)]) == 0
     assert f"of the highest SM clock, {mhz} MHz, energy counting 1" in capfd.readouterr().out
-    assert run(["top"]) == 0
+    assert run(["status"]) == 0
     assert "energy counts 1 against time: 1 of 1 running jobs are at a lower" in capfd.readouterr().out
     assert run(["nodes"]) == 0
     assert "up to 1980 MHz" in capfd.readouterr().out
+    until(lambda: client.nodes()[0].power_w == 301.5 * client.nodes()[0].gpus)
     (place / "gate").touch()
     assert client.wait(job).exit_code == 0
 
@@ -259,7 +260,7 @@ def test_a_node_without_the_rights_says_so_and_is_left_alone(
     told = registered(client)
     assert told is not None
     assert "setting clocks needs root" in told.clocks_note
-    assert run(["top"]) == 0
+    assert run(["status"]) == 0
     assert "n0 cannot set clocks: GPU 0: NVML" in capfd.readouterr().out
     assert run(["why", str(job)]) == 0
     assert "node n0 cannot set clocks" in capfd.readouterr().out

@@ -18,9 +18,9 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from rlsched.broker.entries import AttemptOver, Decided, RankEnded
-from rlsched.broker.journal import read_journal
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.journal.entries import AttemptOver, Decided, RankEnded
+from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.cli.main import run
 from rlsched.client.client import Client
@@ -280,6 +280,7 @@ def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, 
             assert theirs == record
 
 
+@pytest.mark.slow
 def test_a_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -> None:
     """A gang of four costs more than a job of one GPU with the same prediction, by more than the margin."""
     place = network.place("gang")

@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rlsched.board.reader import read_runs
 from rlsched.errors import CheckpointError, InputError
 from rlsched_agents.ppo.callbacks import Table
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import RECIPES, Recipe, load_recipe
 from rlsched_agents.ppo.toy import TOY_STEPS, ToyVecEnv
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, build_model, train
-from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.card import Card, TraceUse
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.curriculum import Stage
+from tests.unit.test_board_curves import assert_all_are_described_and_none_is_always_0, event_values
 
 FAST = Recipe(
     num_envs=32, rollout_steps=32, batch_size=256, gamma=0.9, gae_lambda=0.9, learning_rate=3e-3, entropy=0.0
@@ -58,6 +59,7 @@ def run(
     env: ToyVecEnv | None = None,
     init: Path | None = None,
     resume: bool = False,
+    traces: tuple[TraceUse, ...] = (),
 ) -> TrainingResult:
     card = Card(
         name="toy",
@@ -67,6 +69,7 @@ def run(
         network=recipe.network,
         timesteps=0,
         seeds=(),
+        traces=traces,
     )
     return train(
         env or ToyVecEnv(recipe.num_envs, seed),
@@ -84,11 +87,11 @@ def run(
 
 
 def scalars(folder: Path) -> dict[str, list[float]]:
-    events = EventAccumulator(str(folder / "log"))
-    events.Reload()
-    return {tag: [point.value for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    curves = read_runs(folder / "log")["."].scalars
+    return {tag: [value for _, value in points] for tag, points in curves.items()}
 
 
+@pytest.mark.slow
 def test_toy_is_solved_against_a_wrong_prior_and_serves_without_torch(tmp_path: Path) -> None:
     run(tmp_path, FAST, timesteps=30_000)
     checkpoint = load_checkpoint(tmp_path / "out.zip")
@@ -106,6 +109,7 @@ def test_toy_is_solved_against_a_wrong_prior_and_serves_without_torch(tmp_path: 
     assert curve[-1] > -3
 
 
+@pytest.mark.slow
 def test_resumed_run_ends_in_the_very_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
     constant = msgspec.structs.replace(TINY, final_learning_rate_frac=1.0)
     run(tmp_path / "a", constant, timesteps=512)
@@ -159,6 +163,7 @@ class Graded(ToyVecEnv):
         return observations, rewards * (self.entered[-1] or 3.0), dones, infos
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_in_the_stage_of_an_uninterrupted_one(tmp_path: Path) -> None:
     graded = msgspec.structs.replace(TINY, curriculum=(Stage(until_frac=0.25), Stage(until_frac=0.5)))
     whole, part, rest = (Graded(TINY.num_envs, 3, stops_at) for stops_at in (0, 40, 0))
@@ -345,6 +350,9 @@ def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot read this checkpoint"):
         run(tmp_path, timesteps=64, resume=True)
     run(tmp_path, timesteps=64)
+    other = TraceUse(trace="a", cluster="c", jobs=1_500, train_s=(0, 1), validation_s=(1, 2), test_s=(2, 3))
+    with pytest.raises(InputError, match=r"other data .*got a on c, 1,500 jobs; .*--overwrite"):
+        run(tmp_path, timesteps=96, resume=True, traces=(other,))
     with pytest.raises(InputError, match="64 decisions behind it already"):
         run(tmp_path, timesteps=64, resume=True)
     with pytest.raises(InputError, match=r"another recipe .*gamma"):
@@ -363,7 +371,6 @@ def test_curves_carry_units_and_what_ppo_needs_to_be_watched(tmp_path: Path) -> 
         "rollout/queue_mean_s",
         "rollout/reference_queue_mean_s",
         "rollout/queue_ratio_frac",
-        "rollout/wins_frac",
         "train/approx_kl",
         "train/explained_variance",
         "train/entropy_loss",
@@ -372,6 +379,10 @@ def test_curves_carry_units_and_what_ppo_needs_to_be_watched(tmp_path: Path) -> 
     assert "rollout/queue_ratio" not in curves, "one definition of the ratio"
     ratio = np.array(curves["rollout/queue_mean_s"]) / np.array(curves["rollout/reference_queue_mean_s"])
     np.testing.assert_allclose(curves["rollout/queue_ratio_frac"], ratio, rtol=1e-6)
+    drawn = event_values(tmp_path / "log")
+    assert_all_are_described_and_none_is_always_0(drawn)
+    assert '"num_envs"' in drawn["run/made_with"].values[0]
+    assert drawn["run/outcome"].values[0].startswith("# ")
 
 
 def test_same_seed_same_weights_other_seed_others(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from rlsched_envs.engine import Engine
 from rlsched_envs.sources import EpisodeConfig
 from tests.quick import quick
 
+pytestmark = pytest.mark.slow
+
 SMALL = Recipe(
     validation_jobs=250,
     validation_loads=(1.0,),
@@ -165,6 +167,7 @@ def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> 
         Recipe(network=NetworkConfig(order="index"))
 
 
+@pytest.mark.slow
 def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     assert window.shape == (163, 40, 8), "the source has no more"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access import Member
-from rlsched.broker.checking import check
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.access import Member
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.journal.checking import check
 from rlsched.broker.replay import journal_events, records_by_number, redecide
-from rlsched.broker.roles import Peer
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
@@ -47,6 +47,7 @@ def verb(cluster: Cluster, keys: Path, *words: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 def test_a_quota_holds_for_real_jobs_through_a_broker_that_is_killed(cluster: Cluster) -> None:
     alice = as_person(cluster, "alice")
     said = verb(cluster, cluster.keys, "quota", "set", "user", "alice", "--gpus", "2", "--jobs", "4")
@@ -109,6 +110,7 @@ def test_users_see_quotas_and_change_none(cluster: Cluster) -> None:
         assert admin.members() == []
 
 
+@pytest.mark.slow
 def test_accounts_are_charged_by_their_members_alone(cluster: Cluster) -> None:
     alice, bob = as_person(cluster, "alice"), as_person(cluster, "bob")
     assert verb(cluster, cluster.keys, "quota", "account", "add", "ml", "--user", "alice").returncode == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from rlsched.broker.entries import RankEnded
-from rlsched.broker.journal import read_journal
+import pytest
+
+from rlsched.broker.journal.entries import RankEnded
+from rlsched.broker.journal.reading import read_journal
 from tests.integration.cluster import RLSCHED, Cluster, all_up, until
 
 
@@ -15,6 +17,7 @@ def journal(cluster: Cluster, *args: str) -> str:
     return subprocess.run(verb, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow
 def test_a_cluster_goes_on_after_a_backup_is_taken_up(tmp_path: Path) -> None:
     gates = [tmp_path / f"gate-{n}" for n in range(3)]
     ran = tmp_path / "ran.txt"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.entries import BrokerStarted
-from rlsched.broker.journal import read_journal
+from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from tests.integration.cluster import Cluster, all_up, until

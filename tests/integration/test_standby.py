@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.entries import AttemptOver, BrokerStarted, Decided, JobSubmitted
-from rlsched.broker.journal import read_journal
+from rlsched.broker.journal.entries import AttemptOver, BrokerStarted, Decided, JobSubmitted
+from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError
 from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, free_addresses, until
@@ -51,6 +51,7 @@ def cluster(tmp_path: Path) -> Doubled:  # type: ignore[misc]
     cluster.close()
 
 
+@pytest.mark.slow
 def test_jobs_of_a_broker_that_is_shot_go_on_under_its_standby(cluster: Doubled) -> None:
     answered_s: list[float] = []
     with cluster.client() as client:
@@ -126,6 +127,7 @@ def test_a_frozen_broker_is_not_taken_over_from_and_one_that_is_back_is_refused(
     assert "another broker holds this journal" in back.stderr
 
 
+@pytest.mark.slow
 def test_a_standby_with_an_address_of_its_own_is_found_by_clients_and_nodes(tmp_path: Path) -> None:
     first, second = free_addresses(2)
     cluster = Doubled(tmp_path, address=first, known=f"{first},{second}")
@@ -174,6 +176,7 @@ def test_without_a_journal_there_is_nothing_to_stand_by_for(tmp_path: Path) -> N
     assert said.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_standby_that_is_told_to_stop_stops(cluster: Doubled) -> None:
     cluster.stand_by("standby")
     cluster.running["standby"].terminate()

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.entries import BrokerStarted, JobSubmitted, Restored
-from rlsched.broker.journal import read_journal
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.journal.entries import BrokerStarted, JobSubmitted, Restored
+from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
 from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, free_addresses, until
 
@@ -154,6 +154,7 @@ def serves(client: Client, began_s: float, what: str) -> int:
     return job
 
 
+@pytest.mark.slow
 def test_a_copy_is_taken_over_and_the_broker_that_is_back_is_refused(cluster: Apart) -> None:
     cluster.stand_by("b", "broker", "--take-over-after-s", "3")
     with cluster.client(timeout_s=DEADLINE_S) as client:

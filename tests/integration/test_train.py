@@ -23,6 +23,7 @@ from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
 from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, Training
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
+from tests.unit.test_board_curves import assert_all_are_described_and_none_is_always_0, event_values
 
 SHUT = Policy("tuned", share={"min_gain": 0.8})
 """A rule that lets nobody share: dials that open its gate are an easy find."""
@@ -43,22 +44,38 @@ def smoke(*words: str, source: tuple[str, ...] = ("--synthetic", "helios")) -> t
     return int(done.return_value), done.stdout
 
 
+@pytest.mark.slow
 def test_the_last_line_says_what_came_out(tmp_path: Path) -> None:
     code, said = smoke("--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"))
     assert code == 0
-    last = said.strip().splitlines()[-1]
+    *_, where, advice, last = said.strip().splitlines()
+    assert where == f"last weights: {tmp_path / 'log' / 'last.toml'}, a policy as any other"
+    assert advice.startswith("to try: ")
+    ended = Policy.read(tmp_path / "log" / "last.toml").rule.strategy
+    assert ended is not None, "smoke evolves a little"
     written = (tmp_path / "mine.toml").exists()
     assert last.startswith("better by" if written else "keep what you have")
-    assert list((tmp_path / "log").glob("events*"))
+    run = event_values(tmp_path / "log")
+    assert_all_are_described_and_none_is_always_0(run)
+    assert {"settings/cost_frac", "constants/cost_frac", "following/cost_frac"} <= set(run)
+    assert last.partition("; ")[0].split(",")[0] in run["run/outcome"].values[-1]
+    assert '"pairs"' in run["run/made_with"].values[0]
+    assert "helios" in run["run/data"].values[0]
+    compared = {f"chosen/{stage}/cost_frac" for stage in (CONSTANTS, FOLLOWING)}
+    assert run["chosen/best_cost_frac"].values[0] <= min(run[tag].values[0] for tag in compared)
     code, said = smoke(
         "--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"), "--json", "--resume"
     )
     report = json.loads(said)
     assert report["better"] == written
+    assert report["last"] == [str(tmp_path / "log" / name) for name in ("last.toml", "last.json")]
+    assert Policy.read(tmp_path / "log" / "last.toml").rule.strategy == ended
+    assert advice == f"to try: {report['advice']}".replace("FILE", str(tmp_path / "mine.toml"))
     assert {CONSTANTS, FOLLOWING} <= set(report["chosen"])
     assert set(report["tried"]) == set(SMOKE.settings)
 
 
+@pytest.mark.slow
 def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('name = "c"\n[[nodes]]\ncount = 4\ngpus = 8\n')
     rng, lines = np.random.default_rng(0), ["JobID|User|State|Submit|Start|End|AllocTRES"]
@@ -84,6 +101,9 @@ def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
     [
         (["--out", "mine.json"], r"expected a name that ends in \.toml"),
         (["--out", "mine.toml", "--resume"], "give that, too"),
+        (["--out", "mine.toml", "--overwrite"], "give that, too"),
+        (["--out", "mine.toml", "--logdir", "used"], r"an earlier training is here \(training\.json\)"),
+        (["--out", "mine.toml", "--logdir", "used", "--resume", "--overwrite"], "not both"),
         (["--out", "mine.toml", "--logdir", "nothing", "--resume"], "nothing to go on from"),
         (["--out", "mine.toml", "--policy", "ppo"], "is no rule"),
         (["--out", "mine.toml", "--recipe", "large"], "expected one of default, quick, smoke"),
@@ -94,11 +114,15 @@ def test_what_is_wrong_is_said(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "training.json").write_text("{}")
     with pytest.raises(InputError, match=said):
         smoke(*words)
+    assert (tmp_path / "used" / "training.json").read_text() == "{}"
     assert not (tmp_path / "mine.toml").exists()
 
 
+@pytest.mark.slow
 def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path: Path) -> None:
     """Where a setting is plainly wrong, training finds it, confirms it, and its card says so."""
     change = msgspec.structs.replace
@@ -135,6 +159,7 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
     assert served.with_settings(dials="") == SHUT
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tmp_path: Path) -> None:
     """Without dials a policy is all that is written: one file, which any verb takes."""
     change = msgspec.structs.replace
@@ -155,11 +180,18 @@ def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tm
     assert (found.stage, found.setting) == (SETTINGS, "share.min_gain=0.3")
     assert found.tried["share.min_gain=0.3"].cost.high < 1.0 < found.tried["share.min_gain=0.9"].cost.ratio
     assert found.is_better, found.verdict
+    assert "`rlsched policy set FILE`" in found.advice
     assert found.write(tmp_path / "mine.toml") == [tmp_path / "mine.toml"]
     assert Policy.read(tmp_path / "mine.toml") == SHUT.changed(["share.min_gain=0.3"])
     few = change(found, confirmed=change(found.confirmed, cost=change(found.confirmed.cost, windows=199)))
     assert not few.is_better
-    assert "fewer than 200 windows confirm nothing" in few.verdict
+    assert "199 windows are too few to confirm it, 200 are needed" in few.verdict
+    assert "more windows (`--recipe default`)" in few.advice
+    unlucky = change(found.confirmed, cost=change(found.confirmed.cost, high=1.1))
+    assert "may have been lucky" in change(found, confirmed=unlucky).advice
+    assert "settings of your own in a recipe" in change(found, confirmed=None).advice
+    lost = change(found, confirmed=None, stopped=tuple(found.chosen))
+    assert "evolution found no direction" in lost.advice
 
 
 def test_windows_are_as_short_as_a_trace_needs(data: list[TrainingData]) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.cli.train_rows import train_rows
+from rlsched_agents.ppo.confirming import Verdict
 from rlsched_agents.ppo.recipes import RECIPES, Recipe
 from rlsched_agents.ppo.training import RunFiles, TrainingResult
 from rlsched_agents.runtime.card import Card
@@ -18,7 +20,8 @@ from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 
 NARROW = NetworkConfig(width=8, critic_width=8)
-TABLE = {"ppo": dict.fromkeys(("queue_ratio_frac", "queue_mean_s", "queue_p99_s", "jct_mean_s"), 1.0)}
+FIGURES = ("queue_ratio_frac", "queue_mean_s", "queue_p99_s", "jct_mean_s", "gpu_utilisation_frac")
+TABLE = {"ppo": dict.fromkeys(FIGURES, 1.0)}
 RECIPE = """
 validation_jobs = 100
 validation_loads = [1.0]
@@ -40,6 +43,7 @@ class Trainer:
     """In the place of `training.train`: notes what it is asked, trains nothing."""
 
     stops_at: int = -1
+    better: bool | None = None
     began_with: dict[int, str | None] = field(default_factory=dict)
     resumed: list[int] = field(default_factory=list)
     recipes: list[Recipe] = field(default_factory=list)
@@ -55,7 +59,10 @@ class Trainer:
         card = msgspec.structs.replace(card, seeds=(seed,), validation=TABLE)
         card = save_checkpoint(files.out, card, initial_weights(recipe.network, seed))
         save_checkpoint(files.last, card, initial_weights(recipe.network, seed))
-        return TrainingResult(timesteps=9, stopped=seed == self.stops_at, steps_per_s=1.0, card=card)
+        verdict = None if self.better is None else Verdict(card, {}, 0.9 if self.better else 1.1, 1.0)
+        return TrainingResult(
+            timesteps=9, stopped=seed == self.stops_at, steps_per_s=1.0, card=card, verdict=verdict
+        )
 
 
 @pytest.fixture
@@ -81,6 +88,7 @@ def run(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_seeds_that_begin_after_a_stop_begin_with_the_same_weights(
     command: list[str], origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +102,7 @@ def test_seeds_that_begin_after_a_stop_begin_with_the_same_weights(
     assert second.began_with == {4: kept, 5: kept}
 
 
+@pytest.mark.slow
 def test_runs_are_not_begun_over_those_of_an_earlier_command(
     command: list[str], origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,9 +111,12 @@ def test_runs_are_not_begun_over_those_of_an_earlier_command(
     ended = [tmp_path / "log" / f"seed-{k}" / "policy.zip" for k in range(3)]
     before, trainer = [path.read_bytes() for path in ended], Trainer()
     for more in ((), ("--init", str(ended[1]))):
-        with pytest.raises(InputError, match=r"a run of an earlier command is here; expected --resume"):
+        with pytest.raises(InputError, match=r"an earlier training is here .* --overwrite removes it"):
             run(trainer, monkeypatch, *command, "--runs", "2", *more)
     assert (trainer.began_with, [path.read_bytes() for path in ended]) == ({}, before)
+    run(trainer, monkeypatch, *command, "--runs", "2", "--overwrite")
+    assert trainer.began_with == {0: None, 1: None}, "with the rule, and not with what was there"
+    assert [path.exists() for path in ended] == [True, True, False]
 
 
 def test_nothing_is_removed_for_a_policy_that_does_not_fit(
@@ -114,10 +126,14 @@ def test_nothing_is_removed_for_a_policy_that_does_not_fit(
     wide = NetworkConfig(width=16, critic_width=8)
     save_checkpoint(tmp_path / "wide.zip", a_card(wide), initial_weights(wide, 0))
     with pytest.raises(InputError, match="other sizes than the recipe's"):
-        run(Trainer(), monkeypatch, *command, "--runs", "2", "--init", str(tmp_path / "wide.zip"))
+        run(
+            *(Trainer(), monkeypatch, *command, "--runs", "2", "--overwrite"),
+            *("--init", str(tmp_path / "wide.zip")),
+        )
     assert all((tmp_path / "log" / f"seed-{k}" / "policy.zip").exists() for k in (0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("more", "reserves"), [(("--seed", "7"), False), (("--runs", "2"), True)])
 def test_the_kind_of_a_resumed_run_is_that_of_its_own_seeds(
     more: tuple[str, ...], reserves: bool, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,3 +175,24 @@ def test_what_cannot_be_gone_on_from_is_one_clear_line(
         run(Trainer(), monkeypatch, *command, "--init", str(tmp_path / "p.zip"))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+def test_the_last_lines_say_what_came_out(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the last weights are, what to try, and whether anything beat the rule, in this order."""
+    telling = [word for word in command if word != "--quiet"]
+    for better, verdict in (
+        (None, "is not known"),
+        (True, "better than the reference"),
+        (False, "not better"),
+    ):
+        trainer = Trainer(better=better)
+        monkeypatch.setattr("rlsched_agents.ppo.training.train", trainer)
+        done = CliRunner().invoke(train_rows, [*telling, "--overwrite"], standalone_mode=False)
+        assert done.exception is None
+        *_, where, advice, last = done.stdout.strip().splitlines()
+        assert where.startswith(f"last weights: {tmp_path / 'log' / 'checkpoints' / 'last.zip'} (")
+        assert advice.startswith("to try: ")
+        assert ("rlsched policy set ppo:" in advice) == bool(better)
+        assert verdict in last

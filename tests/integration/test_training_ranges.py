@@ -23,6 +23,8 @@ from rlsched_envs.sources import EpisodeSource
 from rlsched_envs.vector import RowsVecEnv
 from rlsched_envs.windows import Drawn
 
+pytestmark = pytest.mark.slow
+
 RECIPE = load_recipe("smoke")
 
 
@@ -37,7 +39,7 @@ def run(folder: Path, source: EpisodeSource, timesteps: int, *, resume: bool = F
         seeds=(0,), familiar=met_in(RECIPE.episode, [source]),
     )  # fmt: skip
     files = RunFiles(logdir=folder / "log", out=folder / "out.zip")
-    venv = RowsVecEnv([source], RECIPE.num_envs, seed=0, config=RECIPE.episode)
+    venv = RowsVecEnv([source], RECIPE.num_envs, seed=0, config=RECIPE.episode, oracle=True)
     return train(
         venv, RECIPE, timesteps=timesteps, files=files, seed=0, card=card, resume=resume, progress=False
     )

@@ -16,6 +16,7 @@ from tests.integration.cluster import Cluster, until
 SAID = "was not trained on such a cluster: partition shared has 4 GPUs, trained on 32 to 64"
 
 
+@pytest.mark.slow
 def test_it_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = NetworkConfig(width=8, critic_width=4)
     card = Card(

@@ -9,7 +9,7 @@ from fractions import Fraction
 import msgspec
 
 from rlsched.broker.book import Book
-from rlsched.broker.entries import (
+from rlsched.broker.journal.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,

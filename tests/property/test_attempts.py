@@ -143,6 +143,7 @@ def of(table: JobTable, job: int) -> Attempts:
     return table.log.select(table.log.job == job)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     workloads(),

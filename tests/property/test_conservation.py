@@ -216,7 +216,7 @@ def watched(
     return engine
 
 
-@pytest.mark.parametrize("seed", quick(range(18), lambda seed: seed < 6))
+@pytest.mark.parametrize("seed", quick(range(18), lambda seed: seed == 0))
 def test_work_and_energy_are_conserved(seed: int) -> None:
     name = ("mixed", "alike", "not told")[seed % 3]
     placement = ("spread", "consolidate", "fgd", "worst-fit")[seed % 4]
@@ -352,7 +352,7 @@ def work_is_done(table: JobTable, job: int, done: dict[tuple[int, int], float], 
         assert saved_s == pytest.approx(trace.duration_s[job], abs=NEAR_S)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed == 0))
 def test_energy_is_conserved_where_clocks_cost_time(seed: int) -> None:
     table = watched(seed, "alike", switch_s=0.3).run(Whimsical(seed))
     energy_is_conserved(table)
@@ -373,7 +373,7 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", quick(OPTIONS, "share, slowdown and cores".__eq__))
 @pytest.mark.parametrize("name", quick(CLUSTERS, lambda name: name == "mixed"))
 def test_compiled_rules_and_schedulers_agree(options: str, name: str) -> None:
     """A rule with start options gives the same run compiled and decision by decision, and a sound ledger."""

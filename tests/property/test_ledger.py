@@ -377,6 +377,32 @@ class Ledger(RuleBasedStateMachine):
                 if members:
                     fits = placement.class_fits(a, p, c)
                     assert fits == placement.fits(a, p, int(a.demand.gpus[c])), "no stale answer is kept"
+                    assert a.derived.class_queue.least_s[p, c] <= a.job.predicted_s[members].min()
+
+    @invariant()
+    def the_first_that_fits_is_found_from_any_position(self) -> None:
+        a = self.state.arrays
+        for p in range(self.state.num_partitions):
+            queue = self.state.queue(p).tolist()
+            fit = [at for at, slot in enumerate(queue) if placement.fits_slot(a, p, slot)]
+            for start in range(len(queue) + 1):
+                wanted = next((at for at in fit if at >= start), -1)
+                assert placement.first_fitting(a, p, start) == wanted
+
+    @invariant()
+    def every_class_has_its_running_jobs_linked(self) -> None:
+        job, index = self.state.arrays.job, self.state.arrays.derived
+        found: dict[tuple[int, int], set[int]] = {}
+        for slot in index.slot.running[: index.running_len[0]].tolist():
+            found.setdefault((int(job.placed_in[slot]), int(job.demand[slot])), set()).add(slot)
+        for p, c in np.ndindex(index.class_queue.shape):
+            linked, at, back = set[int](), int(index.class_queue.running[p, c]), -1
+            while at >= 0:
+                assert at not in linked
+                assert index.slot.back_alike[at] == back
+                linked.add(at)
+                at, back = int(index.slot.next_alike[at]), at
+            assert linked == found.get((p, c), set())
 
     def linked(self, root: int, p: int) -> list[int]:
         """All slots of a heap, by its links."""

@@ -40,7 +40,7 @@ def _small_steps() -> object:
         yield
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.one_of(ANY_FILE, PLAIN_FILE), st.sampled_from(["", "\n"]), st.sampled_from(["", "\ufeff"]))
 def test_what_it_reads_the_csv_module_reads_too(text: str, end: str, mark: str) -> None:
     table = split_plain((mark + text + end).encode())
@@ -62,7 +62,7 @@ def test_plain_files_are_not_left_to_others(text: str) -> None:
     assert split_plain(text.encode()) is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=30))
 def test_numbers_are_those_of_float_to_the_last_bit(texts: list[str]) -> None:
     table = split_plain(("x,y\n" + "\n".join(f"{text},0" for text in texts)).encode())

@@ -107,7 +107,7 @@ def asleep_run(seed: int) -> WatchedAsleep:
     )
 
 
-@pytest.mark.parametrize("seed", quick(range(9), lambda seed: seed < 4))
+@pytest.mark.parametrize("seed", quick(range(9), lambda seed: seed == 0))
 def test_energy_is_conserved_and_sleepers_run_nothing(seed: int) -> None:
     engine = asleep_run(seed)
     table = engine.run(Whimsical(seed))
@@ -154,6 +154,7 @@ def states_of(engine: WatchedAsleep) -> list[tuple[NDArray[np.int64], NodeStates
     return engine._sleeping.node_states()
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_is_the_same() -> None:
     one, two = (asleep_run(3).run(Whimsical(3)) for _ in range(2))
     np.testing.assert_array_equal(one.start_s, two.start_s)

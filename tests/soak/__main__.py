@@ -7,8 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.integration.real_slurm import lacking
 from tests.soak.endurance import endure
-from tests.soak.slurm import Slurm, lacking
+from tests.soak.slurm import Slurm
 from tests.soak.sweep import Sweep
 from tests.soak.systems import Ours, System
 
@@ -25,7 +26,7 @@ def main() -> int:
     parser.add_argument("--slurm", action="store_true", help="shoot at a Slurm of this machine instead")
     args = parser.parse_args()
     if args.slurm and lacking():
-        print(f"skipped: no Slurm here: {lacking()}", file=sys.stderr)
+        print(f"skipped: {lacking()}", file=sys.stderr)
         return 0
     with tempfile.TemporaryDirectory() as made:
         directory = args.dir or Path(made)

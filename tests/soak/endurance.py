@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlsched.broker.journal import Journal
+from rlsched.broker.compaction.compaction import made, put
+from rlsched.broker.journal.journal import Journal
 from rlsched.client.client import Client
 from tests.integration.cluster import Cluster, all_up, until
 
@@ -23,6 +24,8 @@ CLIENTS = 4
 AHEAD = 200
 """Jobs that a client has under way at most."""
 SAMPLE_S = 2.0
+PATIENCE_S = 300.0
+"""A client waits so long for its jobs. The first ones are predicted to be long, and go behind later ones."""
 
 
 class Reading(NamedTuple):
@@ -49,7 +52,7 @@ class Endured(NamedTuple):
         failed: Those that did not complete.
         per_s: Jobs a second.
         readings: In order.
-        compacted_mib: The journal after `rlsched journal compact`.
+        compacted_mib: The journal once a base stands for all of its entries.
     """
 
     jobs: int
@@ -96,14 +99,24 @@ def endure(directory: Path, jobs: int, say: Callable[[str], None] = lambda _: No
             outcomes = client.stats().outcomes
         cluster.running["broker"].terminate()
         cluster.running["broker"].wait(60.0)
-        opened = Journal(cluster.journal)
-        opened.compact()
-        opened.close()
+        _compact(cluster.journal)
         ended = sum(outcomes.values())
         failed = ended - outcomes.get("completed", 0)
         return Endured(ended, failed, ended / seconds, readings, _journal_mib(cluster))
     finally:
         cluster.close()
+
+
+def _compact(path: Path) -> None:
+    """As `rlsched journal compact --keep-days` does when all is old."""
+    cut = made(path, time.time())
+    assert cut is not None, "a base saves nothing"
+    opened = Journal(path)
+    assert put(opened, cut)
+    while opened.drop():
+        pass
+    opened.compact()
+    opened.close()
 
 
 def _read(cluster: Cluster, client: Client) -> Reading:
@@ -138,8 +151,12 @@ def _submit(address: str, home: str, jobs: int) -> None:
         for number in range(jobs):
             sent.append(client.submit(["true"]))
             if number % AHEAD == AHEAD - 1:
-                until(lambda: not {job.job for job in client.jobs()} & set(sent[:-1]), "its jobs are over")
+                _wait_for(client, set(sent[:-1]))
                 sent.clear()
+
+
+def _wait_for(client: Client, jobs: set[int]) -> None:
+    until(lambda: not {job.job for job in client.jobs()} & jobs, "its jobs are over", PATIENCE_S)
 
 
 if __name__ == "__main__":

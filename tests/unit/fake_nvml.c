@@ -8,15 +8,28 @@
 #define GPUS 2 /* on the second, somebody else computes */
 #endif
 
-enum { POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CLOCKS, LOCK, PERSISTENCE, CALLS };
+enum { POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CLOCKS, LOCK, PERSISTENCE,
+       REASONS, TEMPERATURE, PCIE, PROCESS_UTILISATION, GPM, GPM_SAMPLE, GPM_METRICS, PROCESSES, CALLS };
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+typedef unsigned long long u64;
 
 static int error_of[CALLS];
 static int open_count;
 
 void fake_set_error(int call, int code) { error_of[call] = code; }
 static void fake_unlock(void);
-void fake_reset(void) { memset(error_of, 0, sizeof error_of); open_count = 0; fake_unlock(); }
+static u64 clock_us = 1000000, energy_mj = 1234500;
+static int old_gpu, open_samples;
+void fake_reset(void) {
+    memset(error_of, 0, sizeof error_of);
+    open_count = old_gpu = open_samples = 0;
+    clock_us = 1000000;
+    energy_mj = 1234500;
+    fake_unlock();
+}
+void fake_pass_time(unsigned s) { clock_us += s * 1000000ull; }
+void fake_set_energy_mj(u64 mj) { energy_mj = mj; }
+void fake_old_gpu(int is_old) { old_gpu = is_old; }
 int fake_open_count(void) { return open_count; }
 
 static char gpu_0, gpu_1;
@@ -55,6 +68,14 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     memory->free = 750ull << 20;
     return is_lost() ? GPU_IS_LOST : error_of[MEMORY];
 }
+/* The first GPU hangs on the processors 0 to 3, the second on 64 and 65, where there are so many. */
+int nvmlDeviceGetCpuAffinity(void *device, unsigned words, unsigned long *set) {
+    memset(set, 0, words * sizeof *set);
+    if (device == &gpu_0) set[0] = 15;
+    else if (words > 1) set[1] = 3;
+    return SUCCESS;
+}
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { *minor = device == &gpu_1 ? 7 : 0; return SUCCESS; }
 struct utilisation { unsigned gpu, memory; };
 int nvmlDeviceGetUtilizationRates(void *device, struct utilisation *rates) {
     (void)device;
@@ -69,7 +90,7 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
 }
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
     (void)device;
-    *millijoules = 1234500;
+    *millijoules = energy_mj;
     return error_of[ENERGY];
 }
 int nvmlDeviceGetClockInfo(void *device, unsigned kind, unsigned *mhz) {
@@ -137,10 +158,70 @@ int nvmlDeviceResetGpuLockedClocks(void *device) {
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
     unsigned room = *count;
+    if (error_of[PROCESSES]) return error_of[PROCESSES];
     *count = device == &gpu_1 ? 2 : 0;
     if (*count == 0) return SUCCESS;
     if (room < *count || !processes) return INSUFFICIENT_SIZE;
     processes[0] = (struct process){4711, 18432ull << 20, 0, 0};
     processes[1] = (struct process){4712, ~0ull, 0, 0};
+    return SUCCESS;
+}
+/* The first of the two has had the GPU for 30 % of the time since the clock was moved on last. */
+struct process_sample { unsigned pid; u64 at_us; unsigned sm, memory, encoder, decoder; };
+int nvmlDeviceGetProcessUtilization(void *device, struct process_sample *samples, unsigned *count, u64 since_us) {
+    unsigned room = *count;
+    if (error_of[PROCESS_UTILISATION]) return error_of[PROCESS_UTILISATION];
+    if (device != &gpu_1 || since_us >= clock_us) return 6; /* not found */
+    *count = 2;
+    if (room < 2 || !samples) return INSUFFICIENT_SIZE;
+    samples[0] = (struct process_sample){4711, clock_us, 30, 5, 0, 0};
+    samples[1] = (struct process_sample){99, since_us ? since_us - 1 : 0, 70, 0, 0, 0};
+    return SUCCESS;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(void *device, u64 *reasons) {
+    (void)device;
+    *reasons = 0x4; /* software power cap */
+    return error_of[REASONS];
+}
+int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius) {
+    (void)device;
+    *celsius = sensor == 0 ? 61 : 0;
+    return error_of[TEMPERATURE];
+}
+int nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *kib_s) {
+    (void)device;
+    *kib_s = (counter ? 20 : 10) * 1024;
+    return error_of[PCIE];
+}
+/* GPM: a sample is the time at which it was taken; metrics are those of a second between two. */
+struct support { unsigned version, supported; };
+struct info { const char *names[3]; };
+struct metric { unsigned id; int code; double value; struct info info; };
+struct metrics { unsigned version, count; u64 *before, *after; struct metric metrics[400]; };
+int fake_open_samples(void) { return open_samples; }
+int nvmlGpmQueryDeviceSupport(void *device, struct support *support) {
+    (void)device;
+    support->supported = !old_gpu;
+    return error_of[GPM];
+}
+int nvmlGpmSampleAlloc(u64 **sample) { open_samples++; *sample = calloc(1, sizeof **sample); return SUCCESS; }
+int nvmlGpmSampleFree(u64 *sample) { open_samples--; free(sample); return SUCCESS; }
+int nvmlGpmSampleGet(void *device, u64 *sample) { (void)device; *sample = clock_us; return error_of[GPM_SAMPLE]; }
+int nvmlGpmMetricsGet(struct metrics *asked) {
+    if (error_of[GPM_METRICS]) return error_of[GPM_METRICS];
+    if (asked->version != 1 || *asked->after <= *asked->before) return INVALID_ARGUMENT;
+    for (unsigned i = 0; i < asked->count; i++) {
+        struct metric *one = &asked->metrics[i];
+        one->code = SUCCESS;
+        switch (one->id) {
+        case 2: one->value = 80; break;
+        case 3: one->value = 40; break;
+        case 5: one->value = 25; break;
+        case 10: one->value = 55; break;
+        case 20: one->value = 100; break;
+        case 21: one->value = 250; break;
+        default: one->code = 3;
+        }
+    }
     return SUCCESS;
 }

@@ -6,7 +6,7 @@ import time
 
 import zmq
 
-from rlsched.broker.keys import KeyHome, KeyPair
+from rlsched.broker.access.keys import KeyHome, KeyPair
 from rlsched.broker.transport import Heard, Transport
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Envelope, decode

@@ -12,20 +12,21 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from rlsched.board.convert import records_to_events
+from rlsched.board.convert import draw_run
 from rlsched.board.reader import read_runs
 from rlsched.board.summarise import (
     chosen_probability,
-    decision_table,
     entropy,
     off_reference,
-    probabilities,
     summarise,
 )
 from rlsched.board.writer import DecisionWriter
 from rlsched.cli.board import board
 from rlsched.decide.actions import Action, Preempt, Start, Wait
-from rlsched.decide.record import DecisionRecord, Half, Names, PlanSeen, Source, append_records
+from rlsched.decide.record import DecisionRecord, Half, Names, PlanSeen, Source
+from rlsched.decisions.schema import StoreInfo
+from rlsched.decisions.store import DecisionStore
+from rlsched.decisions.words import done, probabilities, ranked_plans, rows_in_words
 from rlsched.errors import InputError
 
 START = Start(seq=7, gpus=(0, 1))
@@ -120,6 +121,7 @@ def test_summary_of_four_decisions() -> None:
         "decisions/source_rule_count": 0,
         "decisions/source_search_count": 0,
         "decisions/source_guard_count": 1,
+        "decisions/source_engine_count": 0,
         "decisions/source_automatic_count": 1,
         "decisions/kind_start_count": 3,
         "decisions/kind_wait_count": 1,
@@ -139,45 +141,34 @@ def test_summary_says_nothing_of_what_it_does_not_know() -> None:
     assert "decisions/off_reference_frac" not in summarise([a_record(halves=[])]).scalars
 
 
-def test_table_names_choice_and_alternatives_newest_first() -> None:
-    lines = decision_table(
-        [a_record(0), a_record(1, action=Wait(), halves=[a_half(choice=0)], guard="a|b")]
-    ).splitlines()
-    assert len(lines) == 4
-    assert lines[2] == (
-        "| 1 | 60 | shared | policy (a\\|b) | wait | 0.200 | 2.000 "
-        "| job 24 0.600 (reference), job 26 0.200 | 100 |"
-    )
-    assert lines[3] == (
-        "| 0 | 0 | shared | policy | start job 24 on 2 GPUs, node n5 | 0.600 | 2.000 "
-        "| wait 0.200, job 26 0.200 | 100 |"
-    )
+def test_what_was_done_is_said_with_the_names_of_jobs() -> None:
+    assert done(a_record(0, action=Wait())) == "wait"
+    assert done(a_record(0)) == "start job 24 on 2 GPUs"
+    assert done(a_record(action=Preempt(seq=7, moved_for=9))) == "preempt job 24 for job 26"
+    assert done(a_record(action=Preempt(seq=7))) == "preempt job 24"
+    rows = rows_in_words(a_record(0))
+    assert rows[0] == ("job 24 on node n5", "taken, probability 0.60, what the rule would do", "job", 1)
+    assert ("wait", "probability 0.20", "job", 0) in rows
 
 
 def test_a_record_from_before_there_were_names_says_that_its_numbers_are_internal() -> None:
     old = msgspec.msgpack.decode(msgspec.msgpack.encode(a_record(0)))
     del old["names"]
     record = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=DecisionRecord)
-    table = decision_table([record])
-    assert "| start internal job 7 on 2 GPUs, internal node 0 |" in table
-    assert "wait 0.200, internal job 9 0.200" in table
-
-
-def test_a_preemption_names_both_jobs() -> None:
-    assert "| preempt job 24 for job 26 |" in decision_table([a_record(action=Preempt(seq=7, moved_for=9))])
-    assert "| preempt job 24 |" in decision_table([a_record(action=Preempt(seq=7))])
+    assert done(record) == "start internal job 7 on 2 GPUs"
+    assert rows_in_words(record)[0][0] == "internal job 7 on internal node 0"
 
 
 def test_clocks_are_shown_with_the_gpus() -> None:
     slow = a_record(0, action=Start(seq=7, gpus=(0, 1), sm_clock_frac=0.62))
-    assert "| start job 24 on 2 GPUs, node n5, clock 0.62 |" in decision_table([slow])
+    assert done(slow) == "start job 24 on 2 GPUs, clock 0.62"
     scalars = summarise([slow, a_record(2)]).scalars
     assert scalars["decisions/start_sm_clock_mean_frac"] == pytest.approx((0.62 + 1.0) / 2)
 
 
 def test_a_choice_outside_the_window_names_no_node() -> None:
     record = a_record(source="rule", halves=[a_half(logits=[], choice=-1)], value=None)
-    assert "| start job 24 on 2 GPUs |" in decision_table([record])
+    assert done(record) == "start job 24 on 2 GPUs"
     assert chosen_probability(record) is None
     assert off_reference(record)
 
@@ -190,14 +181,15 @@ def test_a_rule_s_start_is_told_by_its_plan_and_by_those_that_were_open() -> Non
         PlanSeen(how="later"),
     ]
     record = msgspec.structs.replace(a_record(source="rule", halves=[], value=None), turn=7, plans=plans)
-    table = decision_table([record])
-    assert "| start job 24 on 2 GPUs: node n2 (A100), about 1 min |" in table
-    assert "| node n0 (V100), about 1 min 30 s |" in table
+    assert done(record) == "start job 24 on 2 GPUs: node n2 (A100), about 1 min"
+    told = [(words, what) for _, words, what in ranked_plans(record)]
+    assert told[1] == ("node n0 (V100), about 1 min 30 s", "worth 0.90")
+    assert told[-1][1] == "not open: GPU memory does not suffice"
     assert summarise([record]).scalars["decisions/open_plans_mean_count"] == 3.0
 
 
 def test_writer_and_reader_agree(tmp_path: Path) -> None:
-    with DecisionWriter(tmp_path / "ppo", samples=2, window=3) as writer:
+    with DecisionWriter(tmp_path / "ppo", window=3) as writer:
         for number in range(7):
             writer.add(a_record(number, took_us=float(number)))
     writer.close()
@@ -205,9 +197,7 @@ def test_writer_and_reader_agree(tmp_path: Path) -> None:
     assert run.scalars["decisions/source_policy_count"] == [(3, 3.0), (6, 3.0), (7, 1.0)]
     assert run.scalars["time/decision_p50_us"] == [(3, 1.0), (6, 4.0), (7, 6.0)]
     assert run.histograms["distribution/decision_us"] == [3, 6, 7]
-    step, text = run.texts["decisions/last"][-1]
-    assert step == 7
-    assert [line.split(" ")[1] for line in text.splitlines()[2:]] == ["6", "5"]
+    assert run.texts == {}, "decisions are in the store"
 
 
 def test_steps_go_on_where_a_restarted_broker_goes_on(tmp_path: Path) -> None:
@@ -226,16 +216,14 @@ def test_flush_without_news_writes_nothing(tmp_path: Path) -> None:
     assert len(read_runs(tmp_path)["."].scalars["time/decision_p50_us"]) == 1
 
 
-def test_records_become_runs_and_are_replaced(tmp_path: Path) -> None:
-    records = tmp_path / "records"
-    records.mkdir()
-    append_records(records / "ppo.msgpack", [a_record(k) for k in range(3)])
-    append_records(records / "qssf.msgpack", [a_record(k, source="rule") for k in range(2)])
+def test_a_store_becomes_a_run_and_is_replaced(tmp_path: Path) -> None:
+    store = DecisionStore(tmp_path / "ppo", StoreInfo(time="trace", of="ppo"))
+    store.add_decisions([a_record(k) for k in range(3)])
+    store.flush()
     for _ in range(2):
-        assert records_to_events(records, tmp_path / "log") == {"ppo": 3, "qssf": 2}
+        assert draw_run(tmp_path / "ppo", tmp_path / "log" / "ppo") == 3
     runs = read_runs(tmp_path / "log")
     assert runs["ppo"].scalars["decisions/source_policy_count"] == [(3, 3.0)]
-    assert runs["qssf"].scalars["decisions/source_rule_count"] == [(2, 2.0)]
 
 
 def test_clear_errors(tmp_path: Path) -> None:
@@ -243,20 +231,17 @@ def test_clear_errors(tmp_path: Path) -> None:
         read_runs(tmp_path / "nowhere")
     with pytest.raises(InputError, match="found none"):
         read_runs(tmp_path)
-    with pytest.raises(InputError, match="expected a record file"):
-        records_to_events(tmp_path, tmp_path / "log")
-    (tmp_path / "bad.msgpack").write_bytes((4).to_bytes(4, "big") + b"\xffabc")
-    with pytest.raises(InputError, match="expected decision records"):
-        records_to_events(tmp_path / "bad.msgpack", tmp_path / "log")
+    with pytest.raises(InputError, match="expected a store of decisions"):
+        draw_run(tmp_path, tmp_path / "log")
 
 
 def test_summary_command(tmp_path: Path) -> None:
     with DecisionWriter(tmp_path) as writer:
         writer.add(a_record())
-    shown = CliRunner().invoke(board, ["--summary", str(tmp_path)])
+    shown = CliRunner().invoke(board, [str(tmp_path), "--summary"])
     assert shown.exit_code == 0
     assert "time/decision_p50_us" in shown.output
-    as_json = json.loads(CliRunner().invoke(board, ["--summary", str(tmp_path), "--json"]).output)
+    as_json = json.loads(CliRunner().invoke(board, [str(tmp_path), "--summary", "--json"]).output)
     assert as_json["."]["decisions/kind_start_count"] == {"points": 1, "last_step": 1, "last": 1.0}
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.joining import revoke
-from rlsched.broker.keys import KeyHome
-from rlsched.broker.pages import MAX_PAGE_BYTES
+from rlsched.broker.access.joining import revoke
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.answers.pages import MAX_PAGE_BYTES
 from rlsched.broker.transport import MAX_UNREAD, Transport
 from rlsched.wire.dealer import HANDSHAKE_IVL_MS, HIGH_WATER_MARK
 from rlsched.wire.messages import (
@@ -202,7 +202,7 @@ def test_a_connection_that_says_nothing_is_cut(transport: Transport, client: zmq
 
 FREEZES = """
 import os, signal, sys, zmq
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Hello, encode
 home = KeyHome(sys.argv[2])

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access import AccessList
-from rlsched.broker.keys import KeyHome
-from rlsched.broker.roles import Peer
-from rlsched.broker.transport import MAX_HANDSHAKES, ZAP_ADDRESS, Transport
+from rlsched.broker.access.access import AccessList
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.budgets import SenderLimits
+from rlsched.broker.transport import ZAP_ADDRESS, Transport
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Stats, encode
 
@@ -143,7 +144,7 @@ def test_those_who_knock_without_end_do_not_keep_a_message_waiting(
                 client.send(encode(Stats(), 7))
             most = max(most, refused - before)
         assert heard == [7]
-        assert 0 < most <= MAX_HANDSHAKES
+        assert 0 < most <= SenderLimits().handshakes_a_turn
     finally:
         over.set()
         knocking.join(20.0)

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.backup import Restoration, back_up, restore
-from rlsched.broker.checking import check
-from rlsched.broker.entries import JobSubmitted, Restored
+from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal, read_journal
+from rlsched.broker.journal.backup import Restoration, back_up, restore
+from rlsched.broker.journal.checking import check
+from rlsched.broker.journal.entries import JobSubmitted, Restored
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import JOURNAL_FILE, journal_events
-from rlsched.broker.roles import Peer
 from rlsched.cli.main import run
 from rlsched.errors import InputError, JournalError, JournalHeldError
 from rlsched.wire.messages import (
@@ -288,7 +289,9 @@ def test_the_verbs(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "jobs 3 waited" in out
     assert run(["journal", "compact", *place]) == 0
     assert run(["journal", "check", *place]) == 0
-    assert "whole, version 3" in capsys.readouterr().out
+    assert "whole, version 7" in capsys.readouterr().out
+    assert run(["journal", "check", place[1]]) == 0  # a folder, in place of the file in it
+    assert "whole, version 7" in capsys.readouterr().out
     kinds = [type(row.entry) for row in read_journal(directory / JOURNAL_FILE)]
     assert (kinds.count(JobSubmitted), kinds.count(Restored)) == (3, 1)
     assert len(journal_events(directory).seq_of) == 3
@@ -307,3 +310,14 @@ def test_what_is_damaged_is_listed_with_exit_code_1(
     assert "entry 5: damaged" in out
     assert run(["journal", "check", "--dir", str(directory / "none")]) == 1
     assert "there is no journal here" in capsys.readouterr().err
+
+
+def test_without_a_broker_of_its_own_it_is_the_one_of_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
+    assert run(["journal", "check"]) == 1
+    assert f"{tmp_path / 'broker'}: there is no journal here" in capsys.readouterr().err
+    Journal(tmp_path / "up" / "broker" / "journal.sqlite").close()
+    assert run(["journal", "check"]) == 0
+    assert str(tmp_path / "up") in capsys.readouterr().out

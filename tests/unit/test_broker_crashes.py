@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.ended import EndedJob
-from rlsched.broker.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker, RecordingTransport
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.journal.entries import Entry
+from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (

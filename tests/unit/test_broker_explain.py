@@ -9,12 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.board.summarise import decision_table
+from rlsched.broker.answers.explain import explain
+from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.explain import explain
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.memory import RecordMemory
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.cli.job_tables import explanation_as_data
 from rlsched.cluster.state import ClusterState
@@ -24,6 +23,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decisions.words import done
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     Cancel,
@@ -31,6 +31,7 @@ from rlsched.wire.messages import (
     Ended,
     Explanation,
     Hello,
+    JobForecast,
     Launched,
     LaunchRefused,
     Submit,
@@ -88,40 +89,24 @@ def test_too_few_free_gpus_with_counts_order_and_estimate(journal: Journal) -> N
         "not enough free GPUs: it needs 4, 2 of 8 are free on the cluster (most on one node: 1)"
     )
     assert told.details[0] == "2 of 3 waiting jobs are ahead in the queue order (submission time): 3, 4"
-    assert told.details[1].startswith("predicted to fit in about 30 min")
+    assert told.forecast is None, "nobody forecasts here"
 
 
-def limited(broker: HandBroker, *limits_s: float | None) -> None:
-    """A job on all GPUs of each node, with these time limits, and one that waits for a node."""
-    for limit_s in (*limits_s, None):
-        broker.ask(Submit(token=f"t{next(TOKENS)}", command=["x"], num_gpus=4, time_limit_s=limit_s))
-
-
-def predicted(broker: HandBroker, job: int) -> str:
-    (line,) = [line for line in why(broker, job).details if line.startswith("predicted to fit")]
-    return line.partition(", if ")[0]
-
-
-def test_a_job_that_has_outlived_its_prediction_ends_at_its_time_limit(journal: Journal) -> None:
+def test_what_was_forecast_is_said_with_its_age(journal: Journal) -> None:
     broker = make(journal, 4)
-    limited(broker, 7_200.0)
-    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=1))
-    assert predicted(broker, 2).startswith("predicted to fit in about 30 min")
-    broker.wait(6_000.0, "n0")
-    by_limit = "predicted to fit in 20 min at the latest, by time limits"
-    assert predicted(broker, 2) == by_limit, "half of what it has run would be 50 min"
-    broker.wait(1_300.0, "n0")
-    assert predicted(broker, 2) == "predicted to fit in 1 s at the latest, by time limits", (
-        "it is being ended"
+    submit(broker, 4, 4)
+    now_s = broker.now_s
+    said = JobForecast(
+        said_s=now_s - 90.0,
+        start_s=[now_s + 60.0, now_s + 600.0, None],
+        end_s=[now_s + 3_600.0, None, None],
     )
-
-
-def test_when_a_job_fits_at_the_latest_is_told_where_time_limits_say_so(journal: Journal) -> None:
-    broker = make(journal, 4, 4)
-    limited(broker, 36_000.0, None)
-    assert predicted(broker, 3) == "predicted to fit in about 30 min, in 10 h at the latest by time limits"
-    broker.ask(Submit(token=f"t{next(TOKENS)}", command=["x"], num_gpus=8))
-    assert predicted(broker, 4) == "predicted to fit in about 30 min", "one of the two has no limit"
+    told = explain(broker.book, broker.book.jobs[2], None, now_s, said)
+    assert told.forecast == said
+    assert told.details[0] == (
+        "starts in 10 min (10 % 1 min, 90 % not within 7 days); ends with even odds not within 7 days, "
+        "at 10 % in 1 h; said 1 min 30 s ago"
+    )
 
 
 def test_enough_gpus_but_no_hole(journal: Journal) -> None:
@@ -197,7 +182,7 @@ def test_a_record_names_jobs_and_nodes_as_people_do(journal: Journal) -> None:
     assert isinstance(record.action, Start)
     assert (record.action.seq, record.turn) == (2, 2)
     assert record.names.jobs[2] == "5"
-    assert "| start job 5 on 2 GPUs: node gpu-a" in decision_table([record])
+    assert done(record).startswith("start job 5 on 2 GPUs: node gpu-a")
     data = explanation_as_data(told)["record"]
     assert (data["turn"], data["names"]["jobs"][2]) == (2, "5")
     assert redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))[2].names == record.names
@@ -269,7 +254,8 @@ def test_a_hold_by_the_policy_tells_its_probability_alternatives_and_the_referen
     )
     submit(broker, 1)
     told = why(broker, 2)
-    assert told.summary.startswith("it would fit, but the policy holder chose to wait at its last decision")
+    assert told.summary.startswith("it would fit, but the last decision (decision ")
+    assert ") was: wait, by the policy holder" in told.summary
     assert "probability 0.58" in told.summary
     assert "best alternatives: start job 2 0.21; start job 3 0.21" in told.details
     assert "the reference rule would have chosen: start job 2" in told.details
@@ -291,7 +277,7 @@ def test_a_hold_that_look_ahead_found_says_so(journal: Journal) -> None:
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 3, 1)
     submit(broker, 2)
-    assert "look-ahead over the policy holder chose to wait" in why(broker, 2).summary
+    assert ") was: wait, by look-ahead over the policy holder" in why(broker, 2).summary
 
 
 class Overruled(Holding):
@@ -310,7 +296,7 @@ def test_what_was_no_row_of_the_window_has_no_probability(journal: Journal) -> N
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 3, 1)
     submit(broker, 2)
-    assert "the policy holder chose to wait" in why(broker, 2).summary
+    assert ") was: wait, by the policy holder" in why(broker, 2).summary
     assert "probability" not in why(broker, 2).summary
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.entries import JobSubmitted
+from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.fakes import FailingJournal
-from rlsched.broker.journal import read_journal
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.limits import Limits
-from rlsched.broker.serve import Broker, Settings
+from rlsched.broker.serve import Broker
+from rlsched.broker.settings import Settings
 from rlsched.client.client import Client
 from rlsched.errors import InputError, JournalFullError
 from rlsched.wire.dealer import connect_dealer

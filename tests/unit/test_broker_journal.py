@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.entries import BrokerStarted, Decided, JobCancelled, NodeDown, encode_entry
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
-from rlsched.broker.journal import Journal, read_journal
+from rlsched.broker.journal.entries import BrokerStarted, Decided, JobCancelled, NodeDown, encode_entry
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.rows import checksum
+from rlsched.broker.performing import perform
 from rlsched.broker.replay import journal_events
-from rlsched.broker.rows import checksum
-from rlsched.broker.serve import perform
 from rlsched.broker.timekeeping import Clock
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler
@@ -73,7 +74,7 @@ def test_another_version_is_refused(path: Path) -> None:
     db.execute("UPDATE meta SET value = '99' WHERE key = 'version'")
     db.commit()
     db.close()
-    with pytest.raises(JournalError, match="journal version '99', this rlsched writes 3"):
+    with pytest.raises(JournalError, match="journal version '99', this rlsched writes 7"):
         Journal(path)
     with pytest.raises(JournalError, match="version '99'"):
         read_journal(path)

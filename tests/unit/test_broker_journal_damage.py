@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.entries import BrokerStarted, JobCancelled, NodeDown
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal, read_journal
-from rlsched.broker.rows import Row
+from rlsched.broker.journal.entries import BrokerStarted, JobCancelled, NodeDown
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.rows import Row
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 
@@ -182,7 +183,8 @@ def test_a_journal_of_version_1_becomes_one_of_this_version_by_itself(tmp_path: 
     assert first == before
     with sqlite3.connect(path) as db:
         assert dict(db.execute("SELECT key, value FROM meta")) == {
-            "version": "3",
+            "version": "7",
+            "first": "1",
             "entries": "22",
             "ended_at": "0",
         }

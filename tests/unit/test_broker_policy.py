@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rlsched.broker.clocks import Clocks
+from rlsched.broker.ledger_models import LedgerModels, workload_number
 from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
@@ -36,6 +34,7 @@ def ppo(**settings: object) -> Policy:
     return Policy("ppo", checkpoint="untrained", **settings)
 
 
+@pytest.mark.slow
 def test_a_policy_is_guarded_by_the_rule_that_it_follows() -> None:
     for policy, follows in (
         (ppo(), "reference"),
@@ -62,14 +61,14 @@ EVERY_KIND = (
 
 
 @pytest.mark.parametrize(
-    "policy", quick(EVERY_KIND, lambda one: one.name.startswith("ppo")), ids=lambda policy: policy.name
+    "policy", quick(EVERY_KIND, lambda one: one.name == "gittins"), ids=lambda policy: policy.name
 )
 def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(policy: Policy) -> None:
-    scheduler, _ = load_policy(policy, None, 60_000.0, chooses_clocks=True)
+    scheduler, _ = load_policy(policy, None, 60_000.0, has_models=True)
     state = ClusterState([NodeSpec(name="n0", gpus=2, gpu_type="V100")], OrderedQueue(scheduler.order))
-    clocks = Clocks(state)
-    clocks.weigh(1.0)
-    clocks.node(0, [1530, 952])
+    models = LedgerModels(state)
+    models.weigh(1.0)
+    models.node(0, [1530, 952])
     state.add_job(num_gpus=1, submit_s=0.0, predicted_s=60.0, spread=1.0)
     seen = [decision.action for _, decision in decide_all(state, scheduler, 60.0, record=True)]
     (start,) = [action for action in seen if isinstance(action, Start)]
@@ -120,7 +119,11 @@ def test_behind_somebodys_own_rule_stands_one_that_starts_what_fits(tmp_path: Pa
     file.write_text(OWN_RULE)
     scheduler, fallback = load(Policy(name="mine", rule=str(file), order="predicted"))
     assert isinstance(scheduler, Guarded)
-    assert (scheduler.name, fallback, scheduler.order) == ("mine", "policy*", Order.parse("predicted"))
+    assert (scheduler.name, fallback, scheduler.order) == (
+        "mine",
+        "predicted-backfill",
+        Order.parse("predicted"),
+    )
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(scheduler.order))
     for gpus, predicted_s in ((2, 5.0), (1, 3.0)):
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
@@ -130,28 +133,6 @@ def test_behind_somebodys_own_rule_stands_one_that_starts_what_fits(tmp_path: Pa
     state.add_job(num_gpus=1, submit_s=1.0, predicted_s=9.0, spread=1.0)
     ((_, second),) = decide_all(state, scheduler, 2.0, record=True)
     assert (second.source, second.action) == ("guard", Start(seq=2, gpus=(1,)))
-
-
-FIRST_WHY = """
-from rlsched.broker.policy import load_policy
-from rlsched.cluster.spec import ClusterSpec
-from rlsched.cluster.state import ClusterState
-from rlsched.decide.compiled import for_state
-from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.plans.forecast import _fits_in_s
-from rlsched.decide.policy import Policy
-from rlsched.decide.scheduler import permit
-scheduler, _ = load_policy(Policy("fifo"), None, 100.0)
-state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(scheduler.order))
-permit(state, scheduler)
-entry = for_state(_fits_in_s, state)._entry
-print(0 if entry is None else len(entry.signatures))
-"""
-
-
-def test_what_why_needs_is_compiled_before_somebody_asks() -> None:
-    done = subprocess.run([sys.executable, "-c", FIRST_WHY], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == 1
 
 
 def test_a_policy_that_preempts_is_warm_and_serves() -> None:
@@ -183,6 +164,7 @@ MIGRATING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", MIGRATING, ids=lambda policy: policy.name)
 def test_a_rule_that_migrates_needs_no_fallback(policy: Policy) -> None:
     scheduler, fallback = load(policy)
@@ -190,6 +172,7 @@ def test_a_rule_that_migrates_needs_no_fallback(policy: Policy) -> None:
     assert (scheduler.abilities.preempts, scheduler.abilities.migrates) == (True, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("migrate", [{}, {"dwell": "5m", "first": True}])
 def test_behind_a_network_that_migrates_stands_a_rule_which_migrates_alike(
     migrate: dict[str, object],
@@ -281,6 +264,32 @@ def test_a_broker_has_no_models_to_share_or_slow_by(policy: Policy) -> None:
         load(policy)
     with pytest.raises(InputError, match="--fallback"):
         load("qssf-backfill", policy)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    quick((*NEED_MODELS, Policy("tuned"), ppo()), lambda one: one == Policy("pack")),
+    ids=lambda policy: policy.name,
+)
+def test_with_share_policies_have_models_and_the_guard_lets_co_tenants_pass(policy: Policy) -> None:
+    scheduler, _ = load_policy(policy, None, 60_000.0, shares=True)
+    state = ClusterState([NodeSpec(name="n0", gpus=1, gpu_type="V100")], OrderedQueue(scheduler.order))
+    models = LedgerModels(state)
+    models.share(True)
+    models.node(0, [], shares=True)
+    light = workload_number("a2c-b64")
+    for _ in range(2):
+        state.add_job(num_gpus=1, submit_s=0.0, predicted_s=60.0, spread=1.0, workload=light)
+    alone = state.add_job(
+        num_gpus=1, submit_s=1.0, predicted_s=60.0, spread=1.0, workload=light, shares=False
+    )
+    seen = [decision.action for _, decision in decide_all(state, scheduler, 60.0, record=True)]
+    starts = [action for action in seen if isinstance(action, Start)]
+    shares = policy.settings.share is not None or policy == ppo()
+    assert len(starts) == (2 if shares else 1)
+    assert [action.share_with for action in starts[1:]] == ([starts[0].seq] if shares else [])
+    assert alone not in state.running()
+    assert getattr(scheduler, "interventions", {}) == {}
 
 
 RULES_ONLINE = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "easy", "reserve", "random")

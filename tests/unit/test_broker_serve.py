@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.journal import Journal
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.private import make_private
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.pauses import EVERY_S, ShortPauses
-from rlsched.broker.private import make_private
 from rlsched.broker.running import run_broker
-from rlsched.broker.serve import ADDRESS_FILE, Broker, Settings
+from rlsched.broker.serve import ADDRESS_FILE, Broker, nobody_waits
+from rlsched.broker.settings import Settings
+from rlsched.broker.transport import Heard
 from rlsched.errors import InputError
+from rlsched.wire.messages import PROTOCOL_VERSION, Envelope, Heartbeat, Leaving, ListNodes, Message
 
 
 def settings(home: Path) -> Settings:
@@ -51,12 +55,7 @@ def test_the_address_is_on_disk_before_the_broker_says_that_it_is_ready(tmp_path
         seen.append((line.split()[4], (tmp_path / "broker" / ADDRESS_FILE).read_text()))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        run_broker(settings(tmp_path), announce)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    run_broker(settings(tmp_path), announce)
     ((said, written),) = seen
     assert written == said + "\n"
 
@@ -95,3 +94,30 @@ def test_what_has_been_there_for_long_is_not_collected_again() -> None:
         assert gc.get_freeze_count() > frozen
     finally:
         gc.unfreeze()
+
+
+def test_a_turn_of_heartbeats_alone_is_one_that_nobody_waits_for() -> None:
+    def said(*messages: Message) -> list[Heard]:
+        node = Peer("node", "n0")
+        return [Heard(node, b"route", Envelope(PROTOCOL_VERSION, 1, message)) for message in messages]
+
+    assert nobody_waits(said(Heartbeat(name="n0"), Heartbeat(name="n1")))
+    assert not nobody_waits(said(Heartbeat(name="n0"), Leaving(name="n0")))
+    assert not nobody_waits(said(ListNodes()))
+    assert not nobody_waits([]), "nothing was heard: the poll has waited already"
+
+
+def test_a_broker_that_is_told_to_stop_while_it_loads_its_policy_ends_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    went_on: list[bool] = []
+
+    def load(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        went_on.append(True)
+
+    monkeypatch.setattr("rlsched.broker.running.Broker", load)
+    said: list[str] = []
+    run_broker(settings(tmp_path), said.append)
+    assert not went_on
+    assert not said

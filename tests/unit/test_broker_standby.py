@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker import journal as journal_module
-from rlsched.broker.backup import back_up, restore
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Holder, Journal
-from rlsched.broker.rows import Row
-from rlsched.broker.standby import stand_by
-from rlsched.broker.warm import Follower, Warm
+from rlsched.broker.journal import lock as journal_lock
+from rlsched.broker.journal.backup import back_up, restore
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.lock import Holder
+from rlsched.broker.journal.rows import Row
+from rlsched.broker.standby.standby import stand_by
+from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalHeldError
@@ -59,7 +60,7 @@ def lived(path: Path, jobs: int = 5) -> HandBroker:
 def test_what_was_followed_in_parts_is_what_is_replayed_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlsched.broker.warm.PAGE", 3)
+    monkeypatch.setattr("rlsched.broker.standby.warm.PAGE", 3)
     broker, warm = lived(path), cold()
     follower = Follower(path, warm)
     while follower.step():
@@ -123,7 +124,7 @@ def test_a_journal_of_another_machine_is_not_read_while_its_broker_runs(
 ) -> None:
     said: list[str] = []
     broker, warm = lived(path), cold()
-    monkeypatch.setattr("rlsched.broker.standby.boot_id", lambda: "another")
+    monkeypatch.setattr("rlsched.broker.standby.standby.boot_id", lambda: "another")
     stops = iter([False, False, True])
     assert stand_by(path, warm, said.append, lambda: next(stops)) is None
     assert warm.last == 0
@@ -137,4 +138,4 @@ def test_a_journal_of_another_machine_is_not_read_while_its_broker_runs(
     with pytest.raises(JournalHeldError):
         Journal(path)
     journal.close()
-    assert Holder.of(path).boot_id == journal_module.boot_id()
+    assert Holder.of(path).boot_id == journal_lock.boot_id()

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access import AccessList, Member
-from rlsched.broker.backup import take_over
-from rlsched.broker.entries import NodeDrained, Restored
+from rlsched.broker.access.access import AccessList, Member
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.roles import may_send
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal, read_journal
-from rlsched.broker.keys import KeyHome
-from rlsched.broker.roles import may_send
-from rlsched.broker.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
-from rlsched.broker.superseded import Superseded
+from rlsched.broker.journal.backup import take_over
+from rlsched.broker.journal.entries import NodeDrained, Restored
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
+from rlsched.broker.standby.superseded import Superseded
 from rlsched.errors import JournalError, SupersededError
 from rlsched.wire.messages import (
     AttemptReport,
@@ -248,7 +249,7 @@ def copied(tmp_path: Path) -> Callable[[HandBroker], Copied]:
 def test_a_journal_is_copied_row_by_row_in_pages(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlsched.broker.shipping.PAGE_BYTES", 300)
+    monkeypatch.setattr("rlsched.broker.standby.shipping.PAGE_BYTES", 300)
     broker, copy = lived(path), opened(tmp_path / "copy.sqlite")
     primary = copied(broker)
     checksum = pages = 0

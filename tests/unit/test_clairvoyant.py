@@ -103,6 +103,7 @@ def test_what_is_not_contested_starts_at_once_whatever_comes() -> None:
     assert table.start_s.tolist() == [0, 20, 36_020]
 
 
+@pytest.mark.slow
 def test_a_longer_future_is_never_worse_than_what_it_follows() -> None:
     """With all that comes in the future, no decision makes the run longer than the reference's (sequential
     improvement: Bertsekas, Tsitsiklis and Wu, 1997), and the best of the rules is met where it starts."""

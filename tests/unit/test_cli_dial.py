@@ -8,33 +8,35 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker import running, serve
+from rlsched.broker import running
+from rlsched.broker.serve import Broker
+from rlsched.broker.settings import Settings
 from rlsched.cli.main import run
 from rlsched.client import local
 from rlsched.errors import InputError
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[serve.Settings]:
+def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
     """Settings of the brokers that are asked for; none is started."""
     monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
     monkeypatch.delenv("RLSCHED_SPEED_ENERGY", raising=False)
-    asked: list[serve.Settings] = []
+    asked: list[Settings] = []
 
-    def keep(settings: serve.Settings, **_: object) -> None:
+    def keep(settings: Settings, **_: object) -> None:
         asked.append(settings)
 
     monkeypatch.setattr(running, "run_broker", keep)
     return asked
 
 
-def test_speed_alone_is_the_default(brokers: list[serve.Settings]) -> None:
+def test_speed_alone_is_the_default(brokers: list[Settings]) -> None:
     assert run(["broker"]) == 0
     assert [one.speed_energy for one in brokers] == [0.0]
 
 
 def test_the_option_stands_above_the_environment(
-    brokers: list[serve.Settings], monkeypatch: pytest.MonkeyPatch
+    brokers: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.25")
     assert run(["broker"]) == 0
@@ -49,7 +51,7 @@ def test_up_hands_it_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         def __init__(self, *, broker_options: list[str], **_: Any) -> None:
             options.extend(broker_options)
 
-        def run(self, _: object) -> int:
+        def run(self, _: object, **__: object) -> int:
             return 0
 
     monkeypatch.setattr(local, "LocalCluster", Cluster)
@@ -72,7 +74,7 @@ def test_what_makes_no_sense_is_one_line(
     words: list[str],
     environment: str,
     why: str,
-    brokers: list[serve.Settings],
+    brokers: list[Settings],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -86,6 +88,6 @@ def test_what_makes_no_sense_is_one_line(
 
 
 def test_a_figure_that_is_none_is_refused_by_the_broker(tmp_path: Path) -> None:
-    settings = serve.Settings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
+    settings = Settings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
     with pytest.raises(InputError, match="--speed-energy nan: expected 0"):
-        serve.Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))
+        Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))

@@ -14,6 +14,7 @@ import pytest
 
 from rlsched.cli import main as cli_main
 from rlsched.cli.main import run
+from rlsched.cli.points import own_point
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError, WireError
 
 
@@ -27,7 +28,7 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], No
                 return click.Command("fail", callback=action)
 
         points = {"fail": Point(name="fail", value="tests:fail", group="rlsched.commands")}
-        monkeypatch.setattr(cli_main, "_points", lambda: points)
+        monkeypatch.setattr(cli_main, "points", lambda: points)
 
     return install
 
@@ -103,7 +104,7 @@ def test_a_verb_that_cannot_be_imported(
             raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
 
     points = {"fail": Point(name="fail", value="tests:fail", group="rlsched.commands")}
-    monkeypatch.setattr(cli_main, "_points", lambda: points)
+    monkeypatch.setattr(cli_main, "points", lambda: points)
     assert run(["fail"]) != 0
     assert message in capsys.readouterr().err
     assert run(["--help"]) == 0
@@ -218,3 +219,15 @@ def test_control_c_is_no_traceback() -> None:
     )
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
+
+
+def test_a_verb_of_this_package_is_found_without_asking_all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> dict[str, EntryPoint]:
+        raise AssertionError("all packages were asked")
+
+    ours = {name: point.value for name, point in cli_main.points().items() if point.dist is not None}
+    assert {"submit", "broker", "node"} <= set(ours)
+    assert {verb: own_point(verb) for verb in ours} == ours
+    monkeypatch.setattr(cli_main, "points", asked)
+    assert run(["submit", "--help"]) == 0
+    assert own_point("frobnicate") == ""

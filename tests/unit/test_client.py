@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.limits import Limits
 from rlsched.broker.transport import Transport
 from rlsched.client import client as client_module
 from rlsched.client import connection as connection_module
 from rlsched.client.client import Client
-from rlsched.errors import BrokerUnavailableError, InputError, WireError
+from rlsched.client.submitting import MOST_AT_ONCE, JobRefusedError, as_submit, submit_many
+from rlsched.errors import BrokerUnavailableError, InputError, RlschedError, WireError
 from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,
@@ -26,7 +27,9 @@ from rlsched.wire.messages import (
     ReadLog,
     Refused,
     Submit,
+    SubmitMany,
     Submitted,
+    SubmittedMany,
 )
 
 Script = Callable[[ClientRequest], "ClientReply | None"]
@@ -213,3 +216,36 @@ def test_a_client_waits_longer_than_the_broker_waits_for_a_node() -> None:
     """Else a node that does not answer reads as a broker that does not."""
     waits_s = inspect.signature(Client).parameters["timeout_s"].default
     assert Limits().log_timeout_s < waits_s
+
+
+def test_what_is_queued_of_many_jobs_is_said_where_a_later_message_is_refused() -> None:
+    """They take two messages: both were checked, and then a quota is in the way of the second."""
+    asked: list[SubmitMany] = []
+
+    def ask(many: SubmitMany, kind: type[SubmittedMany]) -> SubmittedMany:
+        asked.append(many)
+        if len(asked) == 4:
+            raise failure
+        return kind(jobs=[] if many.check else list(range(1, len(many.jobs) + 1)))
+
+    jobs = [as_submit(["true"], token=str(number)) for number in range(MOST_AT_ONCE + 2)]
+    failure: RlschedError = InputError("job 2: the quota of ada is 501 jobs")
+    with pytest.raises(JobRefusedError, match=r"job 502: .*; jobs 1 to 500 .* queued: 1 to 500") as at:
+        submit_many(ask, jobs)
+    assert (at.value.place, at.value.queued) == (MOST_AT_ONCE + 1, list(range(1, MOST_AT_ONCE + 1)))
+    asked.clear()
+    failure = BrokerUnavailableError("nobody answers")
+    with pytest.raises(BrokerUnavailableError, match=r"nobody answers; jobs 1 to 500 of these are queued"):
+        submit_many(ask, jobs)
+
+
+def test_numbers_with_too_many_digits_are_one_line(stub: Stub, client: Client) -> None:
+    asks: list[Callable[[], object]] = [
+        lambda: client.submit(["true"], num_gpus=10**30),
+        lambda: client.update(7, array_limit=10**30),
+        lambda: client.submit_many([as_submit(["true"]), as_submit(["true"], num_gpus=10**30)]),
+    ]
+    for ask in asks:
+        with pytest.raises(InputError, match="a number is too large"):
+            ask()
+    assert stub.heard == []

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import (

@@ -67,6 +67,7 @@ def test_a_stage_narrows_loads_nodes_and_predictions_and_leaves_the_rest(
     assert msgspec.structs.replace(narrow, **back, as_made_frac=EPISODE.as_made_frac) == EPISODE
 
 
+@pytest.mark.slow
 def test_an_environment_draws_from_the_stage_it_has_entered(sources: list[EpisodeSource]) -> None:
     nodes, names = episodes(sources, None)
     assert nodes == {2, 3, 4, 5, 6}

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker.checking import check
-from rlsched.broker.ended import EndedJob, ended_job, job_of
-from rlsched.broker.entries import JobCancelled
 from rlsched.broker.fakes import FailingJournal, HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import Predictions
-from rlsched.broker.recovery import recovered
+from rlsched.broker.journal.checking import check
+from rlsched.broker.journal.ended import EndedJob, ended_job, job_of
+from rlsched.broker.journal.entries import JobCancelled
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
@@ -126,7 +126,7 @@ def test_the_first_start_on_an_older_journal_makes_the_table(
     make(Journal(path)).journal.close()
     assert {row["job"]: row["state"] for row in rows(path)} == states
     report = check(path)
-    assert (report.version, report.damage, report.derived) == (3, [], [])
+    assert (report.version, report.damage, report.derived) == (7, [], [])
 
 
 def test_a_broker_makes_up_for_facts_that_somebody_wrote_without_their_rows(path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_long_table_is_made_anew_in_pieces(path: Path, monkeypatch: pytest.Mon
     four_ends(broker)
     broker.journal.close()
     whole = rows(path)
-    monkeypatch.setattr("rlsched.broker.recovery._CHUNK", 2)
+    monkeypatch.setattr("rlsched.broker.journal.recovery._CHUNK", 2)
     journal = Journal(path)
     journal.forget_ended()
     assert rows(path) == []

@@ -17,8 +17,8 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Preempt
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
-from rlsched.decide.record import read_records
 from rlsched.decide.registry import load_scheduler
+from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -157,6 +157,7 @@ class TestSettings:
                 run(Engine(trace, ClusterSpec.uniform(1, 1), order=Order(by="index")))
 
 
+@pytest.mark.slow
 def test_records_of_a_run_with_preemptions_can_be_read(tmp_path: Path) -> None:
     from rlsched_agents.cli import evaluate
 
@@ -168,6 +169,6 @@ def test_records_of_a_run_with_preemptions_can_be_read(tmp_path: Path) -> None:
     result = CliRunner().invoke(evaluate, [*files, *out, "--policy", "gittins"], catch_exceptions=False)
     assert result.exit_code == 0
     report = json.loads((tmp_path / "out.json").read_text())["policies"]["gittins"]
-    records = read_records(tmp_path / "gittins.msgpack")
+    records = read_records(tmp_path / "gittins")
     assert len(records) == report["decisions"]
     assert sum(isinstance(record.action, Preempt) for record in records) == report["preemptions"] > 0

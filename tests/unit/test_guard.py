@@ -14,8 +14,8 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.arrays import HELD
 from rlsched.decide.rows.candidates import has_startable, hold, job_candidates
+from rlsched.decide.rows.reasons import HELD
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.errors import AllocationError
 

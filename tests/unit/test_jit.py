@@ -250,6 +250,7 @@ def run_version(
     return [float(one) for one in said[0].split()], [int(one) for one in said[1].split()]
 
 
+@pytest.mark.slow
 def test_a_change_compiles_what_it_touches_and_nothing_else(tmp_path: Path) -> None:
     assert run_version(tmp_path) == ([21.0, 5.0], [1, 1])
     assert run_version(tmp_path) == ([21.0, 5.0], [0, 0])

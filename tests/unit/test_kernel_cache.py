@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from rlsched.kernel_cache import KEPT_UNUSED_DAYS
 
 MODULE = """
@@ -46,6 +48,7 @@ def entries(place: Path) -> list[Path]:
     return sorted(place.glob("rlsched/kernels-*/entries/versioned.times-*.nbi"))
 
 
+@pytest.mark.slow
 def test_versions_with_other_types_share_a_cache(tmp_path: Path) -> None:
     for name, field in (
         ("Before", "values"),

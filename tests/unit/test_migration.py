@@ -32,6 +32,8 @@ from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
 from tests.unit.attempts.play import attempts, trace_of
 
+pytestmark = pytest.mark.slow
+
 Span = tuple[str, float, float]
 Settings = dict[str, Any]
 """Of `migrate`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlsched.broker.clocks import Clocks
+from rlsched.broker.ledger_models import LedgerModels
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
@@ -38,7 +38,7 @@ def leaving(*sizes: int, energy: float = 0.0) -> ClusterState:
     for k, gpus in enumerate(sizes):
         state.add_job(num_gpus=gpus, submit_s=501.0, predicted_s=10.0 * 100**k, spread=1.0)
     if energy > 0.0:
-        Clocks(state).weigh(energy)
+        LedgerModels(state).weigh(energy)
     return state
 
 

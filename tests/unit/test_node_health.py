@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from rlsched_node import health, shim
-from rlsched_node.gpu.device import GpuError, GpuLostError
+from rlsched_node.gpu.device import GpuError, GpuLostError, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.health import (
     FIRST_CHECK_WAIT_S,
@@ -24,6 +24,7 @@ from rlsched_node.health import (
     HealthCheck,
     OwnChecks,
 )
+from rlsched_node.usage.meter import Meter
 
 DEADLINE_S = 20.0
 
@@ -147,9 +148,6 @@ class Own(OwnChecks):
     def found(self) -> list[str]:
         return self.reasons
 
-    def close(self) -> bool:
-        return True
-
 
 class Script(HealthCheck):
     """What the command comes to, by hand."""
@@ -202,7 +200,7 @@ def test_without_a_command_the_daemons_own_word_is_there_at_once() -> None:
 class Gpus(SimulatedGpus):
     """Real ones, for all that is asked here."""
 
-    kind: Literal["simulated", "nvml"] = "nvml"
+    kind: Literal["simulated", "nvml", "replayed"] = "nvml"
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -210,19 +208,21 @@ class Gpus(SimulatedGpus):
         self.answers = threading.Event()
         self.answers.set()
 
-    def check(self, gpu: int) -> None:
+    def read(self, gpu: int) -> GpuReading:
         self.answers.wait(DEADLINE_S)
         if gpu in self.errors:
             raise self.errors[gpu]
+        return super().read(gpu)
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[tuple[Gpus, OwnChecks]]:
     gpus = Gpus()
-    checks = OwnChecks(gpus, tmp_path, 0, every_s=0.01)
-    yield gpus, checks
+    meter = Meter(gpus, "V100", every_s=0.01)
+    meter.start()
+    yield gpus, OwnChecks(meter, tmp_path, 0)
     gpus.answers.set()
-    assert checks.close()
+    until(meter.close)
 
 
 def test_a_lost_gpu_is_found_and_other_errors_are_not(own: tuple[Gpus, OwnChecks]) -> None:
@@ -234,12 +234,19 @@ def test_a_lost_gpu_is_found_and_other_errors_are_not(own: tuple[Gpus, OwnChecks
     until(lambda: checks.found() == [])
 
 
+def test_power_is_told_where_all_gpus_say_it(own: tuple[Gpus, OwnChecks]) -> None:
+    gpus, checks = own
+    until(lambda: checks.power_w == sum(gpus.power_w(gpu) for gpu in range(2)) > 0.0)
+    gpus.errors = {1: GpuError("Timeout")}
+    until(lambda: checks.power_w is None)
+
+
 def test_a_driver_that_does_not_answer_is_found(
     own: tuple[Gpus, OwnChecks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus, checks = own
     gpus.answers.clear()
-    until(lambda: checks._asked_s is not None)
+    until(lambda: checks._gpus.asked_s is not None)
     now_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s + STUCK_S + 1.0)
     assert checks.found() == [f"its GPUs have not answered for {STUCK_S:g} s or more"]
@@ -251,7 +258,7 @@ def test_a_full_disk_is_one_until_there_is_some_more_than_enough(
 ) -> None:
     free = [1000]
     monkeypatch.setattr(health, "free_and_wanted_mib", lambda *_: (free[0], 1000))
-    checks = OwnChecks(SimulatedGpus(1), tmp_path, None)
+    checks = OwnChecks(Meter(SimulatedGpus(1), "V100"), tmp_path, None)
     seen = []
     for free[0] in (1000, 999, 1001, 1099, 1100, 1050):
         seen.append(bool(checks.found()))

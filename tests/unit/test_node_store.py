@@ -14,7 +14,7 @@ from rlsched.wire.messages import Launch
 from rlsched_node import records, shim
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.cgroup import Cgroup
-from rlsched_node.gpu.device import GpuProcess
+from rlsched_node.gpu.device import GpuProcess, Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import (
@@ -22,12 +22,14 @@ from rlsched_node.launch import (
     MASTER_PORTS,
     LaunchError,
     Terms,
+    launch_command,
     master_port,
     rank_environment,
     refuse_foreign_processes,
+    refuse_on_full_gpus,
     start_rank,
 )
-from rlsched_node.output import CUT
+from rlsched_node.output import CUT, tells_of_gpu_memory
 from rlsched_node.records import claim
 from rlsched_node.shims import Shims
 from rlsched_node.store import AttemptStore, LaunchRecord, ProcessId
@@ -185,11 +187,27 @@ def test_the_environment_of_a_rank() -> None:
         "RLSCHED_ATTEMPT_DIR": "/d",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(master_port(12, 2)),
-        "RANK": "1",
-        "WORLD_SIZE": "2",
-    }
+    }  # who starts several processes numbers them
     far = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    assert far["MASTER_ADDR"] == "n0"
+    assert far["MASTER_ADDR"] == "n0"  # of a broker that does not say where n0 is reached
+
+
+def test_a_process_for_each_gpu_is_numbered_as_torch_counts() -> None:
+    order = launch(launcher="per-gpu", gpus_of_ranks=[4, 2], master="10.0.0.7")
+    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
+    named = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "RLSCHED_FIRST_RANK", "MASTER_ADDR")
+    assert [env[name] for name in named] == ["6", "2", "1", "4", "10.0.0.7"]
+    assert launch_command(order, env)[-1:] == order.command
+
+
+def test_torchrun_is_told_where_the_others_are() -> None:
+    order = launch(launcher="torchrun", gpus_of_ranks=[2, 2], master="10.0.0.7")
+    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
+    assert "RANK" not in env
+    assert launch_command(order, env) == [
+        *("torchrun", "--nnodes=2", "--nproc-per-node=2", "--node-rank=1", "--master-addr=10.0.0.7"),
+        *(f"--master-port={master_port(12, 2)}", *order.command),
+    ]
 
 
 class CrowdedGpus(SimulatedGpus):
@@ -237,3 +255,35 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
     (tmp_path / "a" / "records" / "c2").touch()
     with pytest.raises(LaunchError, match=r"cannot write .*Not a directory"):
         start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""), Shims())
+
+
+def test_a_gpu_that_is_full_is_no_fault_of_the_jobs() -> None:
+    gpus = SimulatedGpus(2, gpu_type="H100")
+    refuse_on_full_gpus(gpus, [0, 1], 81_559)
+    gpus.follow({1: [Tenant(7)]})
+    free_mib = 81_559 - gpus.memory_used_mib(1)
+    assert 0 < free_mib < 81_559
+    refuse_on_full_gpus(gpus, [0, 1], 0)
+    refuse_on_full_gpus(gpus, [0], 81_559)
+    refuse_on_full_gpus(gpus, [0, 1], free_mib)
+    with pytest.raises(
+        LaunchError, match=f"GPU 1 has {free_mib} of 81559 MiB free, and the job asks for {free_mib + 1}"
+    ) as why:
+        refuse_on_full_gpus(gpus, [0, 1], free_mib + 1)
+    assert why.value.is_for_now
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", True),
+        ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying", True),
+        ("out of memory", False),
+        ("CUDA out of memory" + "x" * (1 << 16), False),
+        ("", False),
+    ],
+)
+def test_the_end_of_output_tells_of_gpu_memory(tmp_path: Path, text: str, is_told: bool) -> None:
+    (tmp_path / "output.log").write_text(text)
+    assert tells_of_gpu_memory(str(tmp_path / "output.log")) is is_told
+    assert not tells_of_gpu_memory(str(tmp_path / "none"))

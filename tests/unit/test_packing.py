@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 from numba.core.registry import cpu_target
 from numba.core.runtime import _nrt_python, rtsys
+from numpy.typing import NDArray
 
-from rlsched.jit import array_kernel, kernel
+from rlsched.jit import Kernel, array_kernel, kernel
 from rlsched.kernel_cache import Digests, _types_digest
 from rlsched.packing import ReferenceModel
 from rlsched.reference import by_reference
@@ -163,3 +165,69 @@ def test_arrays_of_their_own_are_freed_and_no_others(k: int) -> None:
     assert found == k + total(twice)
     assert given.numbers.tolist() == [0.0, 1.0, 2.0, 3.0]
     assert after.alloc - before.alloc == after.free - before.free > 0
+
+
+class Terms(NamedTuple):
+    factor: float
+
+
+@kernel
+def plus(inner: Inner, more: float) -> float:
+    return inner.of_two[0, 1] + inner.of_two.shape[0] + more
+
+
+def test_a_kernel_knows_a_tuple_again_and_no_other() -> None:
+    """Called again with one tuple it skips numba's look at the types: it must never take a wrong one."""
+    narrow = Inner(np.ones(3, bool), np.arange(6.0).reshape(3, 2))
+    wide = Inner(np.ones(3, bool), np.arange(24.0).reshape(3, 8)[:, ::4])  # not one number after another
+    for _ in range(3):
+        assert [plus(narrow, 1), plus(narrow, 0.5), plus(narrow, True)] == [5.0, 4.5, 5.0]
+    assert plus._known, "it knows it"  # type: ignore[attr-defined]
+    for _ in range(3):
+        assert [plus(wide, 1), plus(narrow, 1), plus(wide, 1), plus(wide, 1)] == [8.0, 5.0, 8.0, 8.0]
+    with pytest.raises(TypingError):
+        plus(narrow, "text")  # type: ignore[arg-type]
+
+
+@kernel
+def weighed(inner: Inner, weights: NDArray[np.float64], terms: Terms) -> float:
+    return inner.of_two[0, 1] * weights[0] * terms.factor + weights.shape[0]
+
+
+def test_a_kernel_knows_arrays_and_options_again_and_no_others() -> None:
+    inner = Inner(np.ones(3, bool), np.arange(6.0).reshape(3, 2))
+    thin = np.arange(1.0, 9.0)[::4]
+    given = [np.ones(2), np.full(3, 2.0), thin, np.ones(2, np.float32), np.ones(2, np.int64)]
+    for _ in range(3):
+        assert [weighed(inner, one, Terms(2.0)) for one in given] == [4.0, 7.0, 4.0, 4.0, 4.0]
+        assert [weighed(inner, one, Terms(3)) for one in given] == [5.0, 9.0, 5.0, 5.0, 5.0]
+    known = weighed._known  # type: ignore[attr-defined]
+    assert len(known) == len(set(known.values())) == 8, "four kinds of arrays, two of terms"
+
+
+@kernel
+def ones(given: Inner) -> int:
+    return given.flags.sum()
+
+
+def test_tuples_of_two_kinds_in_turn_do_not_make_numba_look_at_either_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked, look = list[Any](), Kernel._find_and_call
+    monkeypatch.setattr(Kernel, "_find_and_call", lambda one, args: (looked.append(one), look(one, args))[1])
+    given = made()
+    for _ in range(4):
+        assert total(given) == 7.0
+        assert ones(given.inner) == 2
+    assert len(looked) == 4, "each is new once, and remembered by its second call"
+
+
+def test_a_call_that_is_bound_goes_to_every_tuple_of_its_type_and_numba_looks_at_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = made(), made(8)
+    wanted = [total(one), total(other)]
+    call = total.bound(one)  # type: ignore[attr-defined]
+    monkeypatch.setattr(Kernel, "_find_and_call", None)
+    for _ in range(3):  # in turn, as an environment's two sets of arrays are
+        assert [call(one), call(other)] == wanted

@@ -13,6 +13,7 @@ from rlsched.decide.policy import Policy, presets
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.steps import RULES
+from rlsched.decide.settings import Share
 from rlsched.errors import InputError, UnknownPolicyError
 
 EVERY = sorted(presets())
@@ -106,6 +107,27 @@ def test_tables_are_changed_setting_by_setting() -> None:
     assert tiresias.rule.options.threshold_gpu_s == 18_000
 
 
+def test_changing_a_table_means_the_same_in_every_way() -> None:
+    change = {"min_speed": 0.7, "by_hold": 0.0}
+    made = Policy("tuned", share=change)
+    share = made.settings.share
+    assert share is not None
+    assert (share.min_speed, share.by_hold) == (0.7, 0.0)
+    assert (share.when, share.max_jobs, share.min_gain) == ("better", 4, 0.15), "as in the preset"
+    assert made == Policy("tuned").with_settings(share=change)
+    assert made == Policy("tuned").changed(["share={min_speed=0.7, by_hold=0.0}"])
+    assert made == Policy("tuned").changed(["share.min_speed=0.7", "share.by_hold=0.0"])
+    assert made == Policy.parse('base = "tuned"\nshare = { min_speed = 0.7, by_hold = 0.0 }')
+    assert Policy("tuned").with_settings(share={}) == Policy("tuned")
+
+
+def test_a_struct_takes_a_table_s_place() -> None:
+    made = Policy("tuned").with_settings(share=Share(min_speed=0.7), clock=None)
+    assert made.settings.share == Share(min_speed=0.7)
+    assert made.settings.clock is None
+    assert Policy("easy").with_settings(share=Share()).settings.share == Share()
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -170,6 +192,9 @@ def test_wrong_settings_are_named(text: str, says: str, tmp_path: Path) -> None:
 def test_files_that_cannot_be_read_are_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: cannot read this policy"):
         Policy.of(str(tmp_path / "none.toml"))
+    assert Policy.of("ppo:cluster.toml").settings.checkpoint == "cluster.toml", (
+        "a checkpoint, whatever its name"
+    )
     (tmp_path / "latin.toml").write_bytes(b'order = "\xe9"')
     with pytest.raises(InputError, match="expected UTF-8 text"):
         Policy.read(tmp_path / "latin.toml")

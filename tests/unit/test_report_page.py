@@ -213,6 +213,7 @@ def test_odd_traces_have_a_page(
     assert tuple(read(html_of(trace)).text["h2"]) == TITLES
 
 
+@pytest.mark.slow
 def test_the_same_trace_gives_the_same_page(full: str) -> None:
     assert html_of(*a_full_trace()) == full
 
@@ -220,6 +221,7 @@ def test_the_same_trace_gives_the_same_page(full: str) -> None:
 # ---- the command ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_and_the_same_numbers_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,6 +265,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
     assert said == f"error: {out}: cannot write this page: No such file or directory\n"
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["philly", "alibaba_openb2023"])
 def test_real_traces_have_a_page(name: str, shared_data: Path, tmp_path: Path) -> None:

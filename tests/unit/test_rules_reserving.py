@@ -140,7 +140,7 @@ class TestForesight:
         before, holes = state.digest(), state.arrays.derived.holes.copy()
         future = copy_nodes(state.arrays)
         slot = state.slot_of(second)
-        assert LET_END(future, 0, slot, 10.0) == 30.0
+        assert LET_END(state.arrays, future, 0, slot, 10.0) == 30.0
         assert fits_slot(future, 0, slot)
         assert not fits_slot(state.arrays, 0, slot)
         assert state.digest() == before

@@ -18,8 +18,8 @@ from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.arrays import GUARD_HOLD, RESERVED
 from rlsched.decide.rows.candidates import Window, job_candidates
+from rlsched.decide.rows.reasons import GUARD_HOLD, RESERVED
 from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.scheduler import Decision, Scheduler
@@ -36,6 +36,8 @@ from rlsched_envs.constants import FINISHED, STOPPED
 from rlsched_envs.engine import Engine, predict_trace
 from rlsched_envs.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
 from tests.unit.test_search import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, lively, replay, untrained
+
+pytestmark = pytest.mark.slow
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 PATIENCE_S = 3600.0

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import zmq
 
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 from rlsched.client.epochs import EPOCHS_FILE, Epochs
 from rlsched.errors import BrokerUnavailableError, InputError
@@ -18,6 +19,7 @@ from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,
     EndedAck,
+    Heartbeat,
     Hello,
     LaterBroker,
     Refused,
@@ -170,6 +172,26 @@ def test_a_node_takes_the_address_that_answers_and_leaves_one_without_a_welcome(
         now_s[0] += NEXT_S
         assert link.renew(is_registered=False)
         assert link.address == addresses[2]
+    finally:
+        link.close()
+
+
+def test_a_node_hears_of_a_handshake_that_was_over_before_it_looked(
+    listeners: list[Listener], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = zmq.Socket.connect
+
+    def connect_and_lose_the_core(socket: zmq.Socket[bytes], address: str) -> None:
+        connect(socket, address)
+        if address == listeners[0].address:
+            socket.send(encode(Heartbeat(name="")))
+            assert socket.poll(int(DEADLINE_S * 1000), zmq.POLLIN)  # answered, long after the handshake
+
+    monkeypatch.setattr(zmq.Socket, "connect", connect_and_lose_the_core)
+    home = KeyHome(tmp_path)
+    link = BrokerLink([listeners[0].address], home.node("n0"), home.broker_public(), elapsed=lambda: 0.0)
+    try:
+        connects(link)
     finally:
         link.close()
 

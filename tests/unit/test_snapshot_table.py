@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sqlite3
 from collections import OrderedDict, deque
 from contextlib import closing
@@ -12,21 +14,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.broker import picture, recovery, snapshot_keeper, snapshots
-from rlsched.broker.backup import back_up, restore
 from rlsched.broker.book import Book
-from rlsched.broker.checking import check
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs import Attempt, Job, Rank
-from rlsched.broker.journal import Journal
-from rlsched.broker.numbers import NumberOfSeq, Numbers
-from rlsched.broker.picture import PictureError, pack, unpack
-from rlsched.broker.predictions import Predictions
-from rlsched.broker.quotas import Party
-from rlsched.broker.recovery import keep_snapshot, recovered
+from rlsched.broker.jobs.jobs import Attempt, Job, Rank
+from rlsched.broker.journal import picture, recovery, snapshot_keeper, snapshots
+from rlsched.broker.journal.backup import back_up, restore
+from rlsched.broker.journal.checking import check
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.numbers import NumberOfSeq, Numbers
+from rlsched.broker.journal.picture import PictureError, pack, unpack
+from rlsched.broker.journal.recovery import keep_snapshot, recovered
+from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
+from rlsched.broker.journal.snapshots import picture_of
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.snapshot_keeper import SnapshotKeeper
-from rlsched.broker.snapshots import picture_of
+from rlsched.broker.users.quotas import Party
 from rlsched.cluster.arrays import JOB, records
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
@@ -314,11 +316,11 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
         b"",
         b"\x00" * 50,
         packed([["os:system", "x"]], [picture._OBJECT, 0, "true"]),
-        packed([["rlsched.broker.journal:Journal.commit"]], [picture._OBJECT, 0]),
+        packed([["rlsched.broker.journal.journal:Journal.commit"]], [picture._OBJECT, 0]),
         packed([["rlsched.cli.main:run"]], [picture._OBJECT, 0]),
-        packed([["rlsched.broker.journal:read_journal"]], [picture._OBJECT, 0]),
-        packed([["rlsched.broker.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
-        packed([["rlsched.broker.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
+        packed([["rlsched.broker.journal.journal:read_journal"]], [picture._OBJECT, 0]),
+        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
+        packed([["rlsched.broker.nodes.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
         packed([], [picture._AGAIN, 0]),
         packed([], [picture._LIST, [picture._DICT, 1, [picture._AGAIN, 1]], [77]]),
         packed([], [picture._ARRAY, "<f8", [1 << 50], False, True, b""]),
@@ -373,3 +375,17 @@ def test_numbers_by_seq() -> None:
         found[7]
     with pytest.raises(KeyError):
         NumberOfSeq()[0]
+
+
+def test_memory_that_is_free_goes_back_to_the_machine() -> None:
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("this C library gives it back, or not, by itself")
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    pieces = [bytes(2_000) for _ in range(40_000)]
+    del pieces[:-1]  # the last one lies above all others, and keeps them from being given back by themselves
+    before = resident_bytes()
+    give_back()
+    assert resident_bytes() < before - 40_000_000

@@ -8,12 +8,11 @@ import msgspec
 import pytest
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import Predictions
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.space import LOW_DISK_MIB, low_disk_mib
 from rlsched.broker.vitals import journal_report
-from rlsched.cli.status import _lines, problems
-from rlsched.cli.top import _print_report
+from rlsched.cli.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.guard import Guarded
@@ -55,6 +54,27 @@ def test_what_was_lost_or_guarded_before_is_told_and_is_no_fault_now() -> None:
     assert "guard: 3 late in the policy's place; it forbade something in 2 by age bound" in page
     assert "journal /j: 1.5 kB, last commit 2.5 ms, 10.0 GB free" in page
     assert "records: 7 kept, 1 not written" in page
+
+
+def test_tasks_that_are_no_jobs_yet_are_told_beside_the_queue() -> None:
+    some = msgspec.structs.replace(FINE, queued=30, ineligible={"Quota": 12}, tasks_to_come=8)
+    assert queued(some) == "30 queued (12 Quota), 8 tasks to come"
+    assert queued(FINE) == "1 queued"
+
+
+def test_who_decided_is_told_and_clocks_where_energy_counts() -> None:
+    decided = msgspec.structs.replace(
+        FINE,
+        decisions={"policy": 3, "automatic": 2},
+        contested={"policy": 1},
+        fixed_clocks={"n1": "not root"},
+    )
+    page = "\n".join(_lines(decided))
+    assert "decisions: 2 by automatic, 3 by policy; 1 of them with a choice" in page
+    assert "energy" not in page
+    page = "\n".join(_lines(msgspec.structs.replace(decided, speed_energy=0.3, clocked=1)))
+    assert "energy counts 0.3 against time: 1 of 2 running jobs are at a lower clock than the highest" in page
+    assert "  n1 cannot set clocks: not root" in page
 
 
 @pytest.mark.parametrize(("what", "said"), WRONG)
@@ -105,7 +125,7 @@ class Failing(Scheduler):
 
 
 def test_interventions_are_counted_by_kind_and_outlast_the_broker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     broker = HandBroker(Guarded(Failing(), load_scheduler("qssf-backfill")), journal)
@@ -117,6 +137,5 @@ def test_interventions_are_counted_by_kind_and_outlast_the_broker(
     assert isinstance(report, StatsReport)
     assert report.guard is not None
     assert report.guard.decided == {"non-finite": 1, "failed": 1, "illegal": 1}
-    _print_report(report, 0.0)
-    assert "guard: 1 failed, 1 illegal, 1 non-finite in the policy's place" in capsys.readouterr().out
+    assert "guard: 1 failed, 1 illegal, 1 non-finite in the policy's place" in "\n".join(_lines(report))
     journal.close()

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from rlsched.cli.history import account, history
-from rlsched.cli.history_tables import print_history, print_sums
+from rlsched.cli.history_tables import history_lines, print_sums
 from rlsched.cli.when import month_start_s, span_s, unix_s
 from rlsched.client.sums import Sums, percentile, sums
 from rlsched.errors import InputError
@@ -196,7 +196,8 @@ def shown(width: int, print_it: object, *args: object, **named: object) -> str:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_tables_fit_the_terminal(width: int) -> None:
     jobs = [past(1, reason="r " * 40, nodes="n0[0] " * 20), past(2, name="a\x1b[31m", wait_s=None)]
-    text = shown(width, print_history, jobs, now_s=NOW_S)
+    text = "\n".join(line.plain for line in history_lines(jobs, width, NOW_S))
+    assert len(text.splitlines()) == 3
     assert max(map(len, text.splitlines())) <= width
     assert "\x1b" not in text
     assert "1:01:30" in text
@@ -210,7 +211,7 @@ def test_tables_fit_the_terminal(width: int) -> None:
 
 
 def test_a_table_of_nothing_is_a_line_and_energy_that_nobody_knows_no_column() -> None:
-    assert "no jobs" in shown(100, print_history, [], now_s=NOW_S)
+    assert "no jobs" in history_lines([], 100)[0].plain
     rows, total = sums(JOBS[1:], ["user"], hundreds)
     assert "kWh" not in shown(100, print_sums, ["user"], rows, total, 0.0, NOW_S)
     assert "no job was over" in shown(100, print_sums, ["user"], [], total, 0.0, NOW_S)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -19,9 +21,12 @@ from rlsched.wire.messages import (
     HoldClock,
     Kill,
     Launch,
+    Launched,
+    LimitTime,
     LogData,
     Message,
     Submit,
+    TimeLimited,
     Welcome,
     decode,
     encode,
@@ -48,6 +53,9 @@ EXAMPLES: list[Message] = [
         cwd="/",
     ),
     Kill(epoch=1, job=2, attempt=3, rank=0),
+    LimitTime(epoch=1, job=2, attempt=3, rank=0, limit_s=math.inf),
+    TimeLimited(job=2, attempt=3, rank=0, limit_s=math.inf),
+    Launched(job=2, attempt=3, rank=0, pid=7, limit_s=60.0),
     Ended(job=1, attempt=1, rank=0, exit_code=0),
 ]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import click
 
-from rlsched.cli.policies import PolicyCommand, said, setting
+from rlsched.cli.policies import PolicyCommand, complete_policy, said, setting
 
 _MODELS = "write it into a file, {}, and give that with --models FILE"
 _CLUSTER = "write it into the cluster file: {}"
@@ -42,11 +42,15 @@ class _Evaluate(PolicyCommand):
     required=True,
     multiple=True,
     metavar="NAME|FILE",
-    help="Policy: a name of `rlsched policies`, ppo:PATH, or a TOML or Python file; may be repeated.",
+    shell_complete=complete_policy,
+    help="Policy: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME]; may be "
+    "repeated.",
 )
 @setting
 @click.option("--baseline", metavar="NAME", help="Policy to compare with. [default: the first]")
-@click.option("--nodes", type=click.IntRange(min=1), metavar="N", help="Nodes instead of the cluster's own.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes instead of the cluster's own."
+)
 @click.option("--load", type=float, metavar="L", help="Scale each VC's nodes to this offered load.")
 @click.option(
     "--since",
@@ -80,8 +84,8 @@ class _Evaluate(PolicyCommand):
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the report as a page with plots.")
 @click.option("--jobs-out", metavar="DIR", help="Write every job and every attempt as CSV.")
-@click.option("--records", metavar="DIR", help="Write every decision's record: NAME.msgpack.")
-@click.option("--logdir", metavar="DIR", help="Write the decisions for TensorBoard.")
+@click.option("--records", metavar="DIR", help="Write every decision, for `explain` and `board`.")
+@click.option("--logdir", metavar="DIR", help="Write curves and the decisions for TensorBoard.")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -127,9 +131,9 @@ def evaluate(
     from rich.console import Console
 
     from rlsched.errors import InputError
-    from rlsched_agents.evaluate.report import print_report
     from rlsched_agents.evaluate.run import distinct
     from rlsched_agents.evaluate.simulate import simulate
+    from rlsched_agents.evaluate.tables import TABLE_WIDTH, print_report
 
     if html_path is not None:
         import rlsched_agents.evaluate.page  # noqa: F401 - before a long run: a missing extra is said at once
@@ -153,6 +157,7 @@ def evaluate(
         logdir=logdir,
         workers=workers or at_once,
         ray=ray,
+        progress=True,
     )
     notes = Console(stderr=True, highlight=False)
     if load is not None:
@@ -168,7 +173,7 @@ def evaluate(
         runs.write_jobs(jobs_out)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=120)
+        console = Console(width=TABLE_WIDTH)
     print_report(runs.compare(baseline), console)
     for line in runs.rejected:
         notes.print(line, markup=False)

@@ -50,7 +50,7 @@ class LearnedFrom:
 
         Args:
             seed: Of synthetic traces.
-            quiet: Say nothing of what histories hold.
+            quiet: Say nothing of what is read and what histories hold.
 
         Raises:
             InputError: a file is not what it should be.
@@ -64,7 +64,10 @@ class LearnedFrom:
 
         data = read_data(self.traces, self.clusters, self.histories, self.form, tell)
         level = parse_predictability(self.predictability)
-        return data + [synthetic_data(like, seed, level) for like in self.synthetic]
+        for like in self.synthetic:
+            tell(f"drawing synthetic traces like {like}")
+            data.append(synthetic_data(like, seed, level))
+        return data
 
 
 def learned_from(predictability: str) -> Callable[[Any], Any]:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
 from rlsched_agents.cli.learned_from import FILE, LearnedFrom, learned_from, make_writable
+from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from collections.abc import Sequence
 
+    from rlsched.cli.progress import Progress
+    from rlsched_agents.dials.drawing import Drawing
     from rlsched_agents.dials.evolution import Generation
+    from rlsched_agents.dials.lesson import DialRecipe
     from rlsched_agents.dials.verdict import Trained
+    from rlsched_agents.ppo.sources import TrainingData
 
 EXIT_INTERRUPTED = 130
+NARROW = 110
+"""Columns of a terminal below which one interval has to do."""
+LAST = "last.toml"
+"""What a training had come to at its end, in its folder, confirmed or not."""
 
 
 @click.command()
@@ -38,6 +46,7 @@ EXIT_INTERRUPTED = 130
 )
 @click.option("--logdir", type=FILE, metavar="DIR", help="Folder for TensorBoard and for --resume.")
 @click.option("--resume", is_flag=True, help="Go on with the training of --logdir.")
+@overwriting
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), metavar="K")
 @click.option(
     "--recipe",
@@ -56,6 +65,7 @@ def train(
     out: Path,
     logdir: Path | None,
     resume: bool,
+    overwrite: bool,
     seed: int,
     recipe: str,
     workers: int | None,
@@ -66,8 +76,9 @@ def train(
 
     Histories and traces are cut by time: windows of the first 70 % teach, later ones choose, and windows of a
     last stretch say, once, what was found is worth against the policy as it is. Of a --history the last 20 %
-    confirm; of a --trace 5 % choose, 5 % confirm, and the last 20 % are left for testing. The last line says
-    in words what came out. After Ctrl-C, --resume goes on where --logdir was given.
+    confirm; of a --trace 5 % choose, 5 % confirm, and the last 20 % are left for testing. The last lines
+    say in words what came out, where the last weights are, and what to try. After Ctrl-C, --resume goes on
+    where --logdir was given.
 
     \b
     Example:
@@ -82,13 +93,14 @@ def train(
         raise InputError(f"--out {out}: expected a name that ends in .toml: a policy is TOML")
     if resume and logdir is None:
         raise InputError("--resume goes on with the training of --logdir: give that, too")
+    if logdir is not None:
+        check_logdir(logdir, resume=resume, overwrite=overwrite)
+    elif overwrite:
+        raise InputError("--overwrite removes what is in --logdir: give that, too")
 
-    import msgspec
-
-    from rlsched.cli.show import print_json
+    from rlsched.cli.progress import Progress
     from rlsched.decide.policy import Policy
-    from rlsched_agents.dials.card import card_text
-    from rlsched_agents.dials.familiar import familiar_to
+    from rlsched_agents.dials.drawing import Drawing
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
     from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
@@ -112,101 +124,123 @@ def train(
         CONSTANTS: chosen.constants.generations,
         FOLLOWING: chosen.following.generations,
     }
-    with _Shown(total, logdir, quiet=quiet) as shown:
-        try:
-            found = training.run(shown.tell, resume=resume)
-        except KeyboardInterrupt:
-            again = "go on with the same command and --resume" if logdir else "nothing was kept: no --logdir"
-            click.echo(f"stopped; {again}", err=True)
-            return EXIT_INTERRUPTED
+    if logdir is not None and overwrite:
+        clear(logdir)
+    drawing = Drawing(logdir, chosen, rule, data, seed) if logdir is not None else None
+    try:
+        with Progress(shown=not quiet) as progress:
+            shown = _Shown(total, drawing, progress)
+            found = training.run(shown.tell, resume=resume, say=progress.say)
+            progress.say("working out what came out")
+        return _finish(found, chosen, data, seed, out, logdir, drawing, as_json=as_json)
+    except KeyboardInterrupt:
+        again = "go on with the same command and --resume" if logdir else "nothing was kept: no --logdir"
+        click.echo(f"stopped; {again}", err=True)
+        return EXIT_INTERRUPTED
+    finally:
+        if drawing is not None:
+            drawing.close()
+
+
+def _finish(
+    found: Trained,
+    recipe: DialRecipe,
+    data: Sequence[TrainingData],
+    seed: int,
+    out: Path,
+    logdir: Path | None,
+    drawing: Drawing | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Write what is better, and say what came out, where the last weights are, and what to try."""
+    import msgspec
+
+    from rlsched.cli.show import print_json, print_text
+    from rlsched_agents.dials.card import card_text
+
     if found.is_better and found.sets_dials:
+        from rlsched_agents.dials.familiar import familiar_to
+
         sources = [one.train for one in data]
-        familiar = familiar_to(found.strategy, found.policy, sources, chosen.drawn, seed)
+        familiar = familiar_to(found.strategy, found.policy, sources, recipe.drawn, seed)
         found = msgspec.structs.replace(
             found, strategy=msgspec.structs.replace(found.strategy, familiar=familiar)
         )
     written = found.write(out) if found.is_better else []
+    uses = [use for one in data for use in one.uses]
+    card = card_text(found, recipe, uses, seed) if written else ""
     if written:
         written.append(out.with_suffix(".md"))
-        uses = [use for one in data for use in one.uses]
-        written[-1].write_text(card_text(found, chosen, uses, seed), encoding="utf-8")
+        written[-1].write_text(card, encoding="utf-8")
+    if drawing is not None:
+        from rlsched_agents.dials.importance import columns_used, importance_of
+
+        drawing.outcome(found, card)
+        if columns_used(found.strategy):  # constants follow nothing
+            sources = [source for one in data for source in one.confirmation]
+            drawing.importance(importance_of(found.strategy, found.policy, sources, recipe.drawn, seed))
+    last = found.write_last(logdir / LAST) if logdir is not None else []
     if as_json:
-        print_json({**found.report(), "written": [str(path) for path in written]})
+        files = {"written": [str(path) for path in written], "last": [str(path) for path in last]}
+        print_json({**found.report(), **files})
         return 0
     _print(found)
-    click.echo(f"{found.verdict}; {f'written to {out}' if written else 'nothing was written'}")
+    where = f"{last[0]}, a policy as any other" if last else "not kept: give a --logdir"
+    print_text(f"last weights: {where}")
+    print_text(f"to try: {found.advice.replace('FILE', str(out))}")
+    print_text(f"{found.verdict}; {f'written to {out}' if written else 'nothing was written'}")
     return 0
 
 
 class _Shown:
-    """Progress: a bar on a terminal, a line every ten seconds elsewhere, curves where there is a folder."""
+    """How far a training is, in words, and as curves where there is a folder."""
 
-    def __init__(self, total: dict[str, int], logdir: Path | None, *, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._total, self._quiet, notes = total, quiet, Console(stderr=True, highlight=False)
-        self._is_terminal, self._printed_s = notes.is_terminal, 0.0
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed} of {task.total}  {task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=notes,
-            transient=True,
-            disable=quiet or not notes.is_terminal,
-        )
-        self._tasks: dict[str, object] = {}
-        self._logdir, self._writer = logdir, cast("SummaryWriter | None", None)
-
-    def __enter__(self) -> _Shown:
-        self._bars.start()
-        if self._logdir is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._logdir))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-        if self._writer is not None:
-            self._writer.close()
+    def __init__(self, total: dict[str, int], drawing: Drawing | None, progress: Progress) -> None:
+        self._total, self._drawing, self._progress = total, drawing, progress
+        self._bars: dict[str, object] = {}
 
     def tell(self, stage: str, generation: Generation) -> None:
         """One more generation of a stage."""
-        import time
-
-        note = f"cost {generation.cost:.4f}"
+        total = self._total[stage]
+        text = f"{generation.number} of {total}  cost {generation.cost:.4f}"
         if generation.signal is not None:
-            note += f"  signal to noise {generation.signal:.2f}"
-        if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, total=self._total[stage], note=note)
-        self._bars.update(self._tasks[stage], completed=generation.number, note=note)  # type: ignore[arg-type]
-        now_s = time.monotonic()
-        last = generation.number == self._total[stage]
-        if not self._quiet and not self._is_terminal and (last or now_s - self._printed_s >= 10.0):
-            self._printed_s = now_s
-            print(f"{stage} {generation.number} of {self._total[stage]}  {note}", file=sys.stderr, flush=True)
-        if self._writer is not None:
-            self._writer.add_scalar(f"{stage}/cost_frac", generation.cost, generation.number)
-            if generation.signal is not None:
-                self._writer.add_scalar(f"{stage}/signal_to_noise", generation.signal, generation.number)
+            text += f"  signal to noise {generation.signal:.2f}"
+        if stage not in self._bars:
+            self._bars[stage] = self._progress.begin(stage, total)
+        self._progress.update(self._bars[stage], generation.number, text)
+        if self._drawing is not None:
+            self._drawing.tell(stage, generation)
 
 
 def _print(found: Trained) -> None:
     """What was chosen, and what it was worth where nothing was chosen."""
-    from rlsched.cli.show import print_table
+    from rlsched.cli.show import console, print_table
 
     rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
     if found.confirmed is not None:
         rows.append((found.stage, "confirm", found.confirmed))
+    narrow = console().width < NARROW
     print_table(
         "Over the policy as it is, below 1 is better",
-        ("what", "windows that", "cost", "delay", "energy", "better in"),
+        ("what", "windows" if narrow else "windows that", "cost", "delay", "energy", "better in"),
         [
-            (name, what, str(one.cost), str(one.delay), str(one.energy), f"{one.cost.better_frac:.0%}")
+            (
+                name,
+                what,
+                str(one.cost),
+                *(_figure(figure, narrow) for figure in (one.delay, one.energy)),
+                f"{one.cost.better_frac:.0%}",
+            )
             for name, what, one in rows
         ],
+        whole=True,
+        note="delay and energy have intervals on a wider terminal, and with --json" if narrow else "",
     )
     for stage in found.stopped:
         click.echo(f"{stage}: ended early, for its pairs told nothing of where to go")
+
+
+def _figure(figure: object, narrow: bool) -> str:
+    """With its interval, or alone."""
+    return str(figure).partition(" ")[0] if narrow else str(figure)

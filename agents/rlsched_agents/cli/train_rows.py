@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched_agents.cli.learned_from import FILE, LearnedFrom, learned_from, make_writable
+from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 
 if TYPE_CHECKING:
     from rlsched_agents.ppo.confirming import Verdict
+    from rlsched_agents.ppo.training import RunFiles
 
 EXIT_INTERRUPTED = 130
 
@@ -40,6 +42,7 @@ EXIT_INTERRUPTED = 130
 )
 @click.option("--init", type=FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
 @click.option("--resume", is_flag=True, help="Go on with the run of --logdir. Only for files you trust.")
+@overwriting
 @click.option(
     "--seed",
     default=0,
@@ -81,6 +84,7 @@ def train_rows(
     out: Path,
     init: Path | None,
     resume: bool,
+    overwrite: bool,
     seed: int,
     runs: int,
     recipe: str,
@@ -111,6 +115,7 @@ def train_rows(
         raise InputError("give --init or --resume, not both: a resumed run has its own weights")
     if runs > 1 and no_validation:
         raise InputError("--runs chooses by validation: leave out --no-validation, or give one run")
+    check_logdir(logdir, resume=resume, overwrite=overwrite)
 
     import rlsched
     from rlsched_agents.ppo.ranges import met_in
@@ -130,6 +135,8 @@ def train_rows(
     data = given.read(seed, quiet=quiet)
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):
         make_writable(folder)
+    if overwrite:
+        clear(logdir)
     if not resume:
         note_init(files, seed, runs, init)
 
@@ -158,7 +165,12 @@ def train_rows(
 
     def train_one(own_seed: int, own_files: RunFiles, own_resume: bool) -> TrainingResult:
         venv = RowsVecEnv(
-            [one.train for one in data], chosen.num_envs, seed=own_seed, config=chosen.episode, copy=False
+            [one.train for one in data],
+            chosen.num_envs,
+            seed=own_seed,
+            config=chosen.episode,
+            copy=False,
+            oracle=True,
         )
         try:
             return run(
@@ -181,20 +193,45 @@ def train_rows(
     result = train_seeds(train_one, seed, runs, files, chosen.tolerated_loss_frac, resume=resume)
     if not quiet:
         _report(result.card.validation, result.card.temperature)
-        if result.verdict is not None:
-            click.echo(_confirmed(result.verdict, init))
         click.echo(
             f"{out}: policy of decision {result.card.timesteps:,} of {result.timesteps:,}, "
             f"{result.steps_per_s:,.0f} decisions a second"
         )
+        click.echo(f"last weights: {_last_weights(files, result.card.seeds[0], seed, runs)}")
     if result.stopped:
         click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
         return EXIT_INTERRUPTED
+    if not quiet:
+        click.echo(f"to try: {_advice(result.verdict, out)}")
+        click.echo(_confirmed(result.verdict, init))
     return 0
 
 
-def _confirmed(verdict: Verdict, init: Path | None) -> str:
+def _last_weights(files: RunFiles, kept: int, first: int, runs: int) -> str:
+    from rlsched_agents.ppo.seeds import files_of
+
+    return f"{files_of(files, first, runs)[kept].last} (`--policy ppo:PATH` serves them, --resume goes on)"
+
+
+def _advice(verdict: Verdict | None, out: Path) -> str:
+    """What to do next."""
+    if verdict is None:
+        return "a longer trace, or no --no-validation: only windows that chose nothing can confirm a policy"
+    if verdict.better:
+        return (
+            f"`rlsched evaluate --policy ppo:{out}` on jobs that were not learned from, then `rlsched policy "
+            f"set ppo:{out}`"
+        )
+    return (
+        "more --timesteps, another --recipe (mixture, steady), or --runs 3; or `rlsched train`, which finds "
+        "settings and dials of a rule"
+    )
+
+
+def _confirmed(verdict: Verdict | None, init: Path | None) -> str:
     """What the windows that chose nothing said."""
+    if verdict is None:
+        return "whether it beats the rule is not known: no windows confirmed it"
     began = f"the policy of {init}" if init is not None else "the reference rule, as which it began"
     scores = f"{verdict.score:.3f} against {verdict.start_score:.3f}, lower is better"
     if verdict.better:

@@ -24,6 +24,7 @@ from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generatio
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.verdict import Compared, Trained, compared
+from rlsched_agents.ppo.sources import say_nothing
 
 SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
@@ -56,19 +57,28 @@ class Training:
     state_file: Path | None = None
     workers: int | None = None
 
-    def run(self, tell: Callable[[str, Generation], None], *, resume: bool = False) -> Trained:
+    def run(
+        self,
+        tell: Callable[[str, Generation], None],
+        *,
+        resume: bool = False,
+        say: Callable[[str], None] = say_nothing,
+    ) -> Trained:
         """Try settings, evolve, choose, confirm.
 
         Args:
             tell: Called after every generation with its stage; may raise to stop, all is kept by then.
             resume: Whether to go on from `state_file`.
+            say: Called with a line where something else begins that takes a while.
 
         Raises:
             InputError: there is nothing to go on from.
         """
         state = self._read() if resume else {}
-        tried, setting = self._try_settings(state, tell)
+        say("trying other settings")
+        tried, setting = self._try_settings(state, tell, say)
         policy = self.recipe.others(self.lesson.policy)[setting] if setting else self.lesson.policy
+        say("evolving dials on windows that teach")
         with self._judge("teaching", policy) as judge:
             constants = self._evolve(judge, CONSTANTS, self.recipe.constants, None, state, tell)
             start = constants.found if _teaches(judge, constants.found) else None
@@ -77,20 +87,28 @@ class Training:
         lost = tuple(name for name, one in stages.items() if one.is_lost)
         layers: dict[str, Layers] = {SETTINGS: ALL_ZERO} if setting else {}
         layers |= {name: (one.found,) for name, one in stages.items()}
+        say("choosing on windows that taught nothing")
         chosen, best = self._choose(layers, policy)
+        last = Strategy.of(following.found)
         if not best:
-            return Trained(self.lesson.policy, Strategy.of(*ALL_ZERO), "", "", tried, chosen, None, {}, lost)
+            still = Strategy.of(*ALL_ZERO)
+            return Trained(self.lesson.policy, still, "", "", tried, chosen, None, {}, lost, last)
+        say(f"confirming {best} on windows that chose nothing")
         found = layers[best]
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
             confirmed, frozen = compared(judge, mine, zero), _frozen(judge, found[0], mine, policy)
-        return Trained(policy, Strategy.of(*found), best, setting, tried, chosen, confirmed, frozen, lost)
+        strategy = Strategy.of(*found)
+        return Trained(policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last)
 
     def _judge(self, part: str, policy: Policy | None = None) -> Judge:
         return Judge(getattr(self.lesson, part), workers=self.workers, policy=policy)
 
     def _try_settings(
-        self, state: dict[str, Any], tell: Callable[[str, Generation], None]
+        self,
+        state: dict[str, Any],
+        tell: Callable[[str, Generation], None],
+        say: Callable[[str], None],
     ) -> tuple[dict[str, Compared], str]:
         """Each other setting over the policy's own on the windows that choose, and the best; "": none is
         better beyond doubt, which of a dozen the luckiest seldom is."""
@@ -102,8 +120,10 @@ class Training:
         }
         if len(table) < len(others):
             with self._judge("choosing") as judge:
+                say("trying other settings: the policy's own, which others are compared with")
                 (zero,) = judge.run([ALL_ZERO])
                 for name in [name for name in others if name not in table]:
+                    say(f"trying other settings: {len(table) + 1} of {len(others)}, {name}")
                     (mine,) = judge.run([ALL_ZERO], policy=others[name])
                     table[name] = compared(judge, mine, zero)
                     state[SETTINGS] = msgspec.to_builtins(table)

@@ -10,10 +10,10 @@ import numpy as np
 
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policy import Policy
-from rlsched_agents.dials.judging import Costs, Interval, Judge, interval
+from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
 LEAST_WINDOWS: Final = 200
-"""Fewer windows confirm nothing."""
+"""Fewer windows are too few to confirm anything."""
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -60,6 +60,7 @@ class Trained(msgspec.Struct, frozen=True):
             chosen.
         frozen: By dial: cost with this dial at 0 over cost with it, on those that confirm; above 1: it helps.
         stopped: Stages that ended early because they found no direction.
+        last: What evolution had come to when it ended, whether that is better or not.
     """
 
     policy: Policy
@@ -71,6 +72,7 @@ class Trained(msgspec.Struct, frozen=True):
     confirmed: Compared | None
     frozen: dict[str, Interval]
     stopped: tuple[str, ...]
+    last: Strategy = Strategy.of(*ALL_ZERO)
 
     @property
     def is_better(self) -> bool:
@@ -82,7 +84,7 @@ class Trained(msgspec.Struct, frozen=True):
     @property
     def sets_dials(self) -> bool:
         """Whether it is more than other settings."""
-        return any(any(row) for layer in self.strategy.layers for row in layer)
+        return _is_any(self.strategy)
 
     @property
     def verdict(self) -> str:
@@ -95,8 +97,30 @@ class Trained(msgspec.Struct, frozen=True):
             gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"
             return f"better by {gain}, confirmed: {measured}"
         if cost.windows < LEAST_WINDOWS:
-            return f"keep what you have: fewer than {LEAST_WINDOWS} windows confirm nothing ({measured})"
+            few = f"{cost.windows} windows are too few to confirm it, {LEAST_WINDOWS} are needed"
+            return f"keep what you have: {few} ({measured})"
         return f"keep what you have: not shown to be better ({measured})"
+
+    @property
+    def advice(self) -> str:
+        """What to try next, for people: a sentence."""
+        if self.is_better:
+            return (
+                "compare it on jobs that were not learned from (`rlsched evaluate --policy FILE`), then let "
+                "it decide (`rlsched policy set FILE`)"
+            )
+        if self.confirmed is not None and self.confirmed.cost.windows < LEAST_WINDOWS:
+            return "a recipe with more windows (`--recipe default`), or a longer history"
+        if len(self.stopped) == len(self.chosen) > 0:
+            return (
+                "a history under more load, or another --policy: evolution found no direction, and dials "
+                "change little where jobs hardly wait"
+            )
+        if self.confirmed is not None:
+            return (
+                "another --seed or a longer history: what was chosen may have been lucky where it was chosen"
+            )
+        return "a longer history, another --policy to begin with, or settings of your own in a recipe (.toml)"
 
     def write(self, path: Path) -> list[Path]:
         """Write the policy (TOML), and beside it, by the same name, its strategy (JSON) if it sets dials.
@@ -104,13 +128,15 @@ class Trained(msgspec.Struct, frozen=True):
         Returns:
             What was written.
         """
-        files, policy = [path], self.policy
-        if self.sets_dials:
-            files.append(path.with_suffix(".json"))
-            self.strategy.write(files[-1])
-            policy = policy.with_settings(dials=files[-1].name)
-        path.write_text(f"# rlsched train: {self.verdict}\n{policy.toml}", encoding="utf-8")
-        return files
+        return _written(path, self.policy, self.strategy, self.verdict)
+
+    def write_last(self, path: Path) -> list[Path]:
+        """Write what evolution had come to at its end, in the same way, though it is not confirmed.
+
+        Returns:
+            What was written.
+        """
+        return _written(path, self.policy, self.last, "where evolution ended; not confirmed to be better")
 
     def report(self) -> dict[str, Any]:
         """The same for machines."""
@@ -126,4 +152,20 @@ class Trained(msgspec.Struct, frozen=True):
             "stopped": list(self.stopped),
             "policy": self.policy.toml,
             "digest": self.strategy.digest,
+            "advice": self.advice,
         }
+
+
+def _is_any(strategy: Strategy) -> bool:
+    """Whether a strategy ever moves a dial."""
+    return any(any(row) for layer in strategy.layers for row in layer)
+
+
+def _written(path: Path, policy: Policy, strategy: Strategy, words: str) -> list[Path]:
+    files = [path]
+    if _is_any(strategy):
+        files.append(path.with_suffix(".json"))
+        strategy.write(files[-1])
+        policy = policy.with_settings(dials=files[-1].name)
+    path.write_text(f"# rlsched train: {words}\n{policy.toml}", encoding="utf-8")
+    return files

@@ -6,19 +6,24 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
-from rlsched.workload.load import offered_load
+from rlsched.workload.load import crowded_vcs, offered_load
+from rlsched_agents.evaluate.as_recorded import as_recorded
+from rlsched_agents.evaluate.findings import PolicyUsed
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
-from rlsched_agents.evaluate.report import PolicyUsed, Report
+from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
 from rlsched_envs.modelling import Models
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
+    from rlsched.decide.policy import Policy
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.run import Outcome
     from rlsched_agents.evaluate.windows import Window
@@ -37,6 +42,8 @@ def build_report(
     baseline: str | None = None,
     models: Models | None = None,
     prediction: str = "",
+    *,
+    scaled: bool = False,
 ) -> Report:
     """Put the outcomes of an evaluation together.
 
@@ -49,6 +56,7 @@ def build_report(
         baseline: The policy to compare with; None: the first.
         models: Those that the outcomes were run under.
         prediction: Who predicted the run times that the trace does not.
+        scaled: Whether the cluster has other nodes than its file says.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -57,11 +65,11 @@ def build_report(
     basis = None if models is None else Basis(first.trace, spec, window.measured(first.trace), models)
     tables: dict[str, list[JobTable]] = {}
     metrics: dict[str, list[Metrics]] = {}
-    used: dict[str, PolicyUsed] = {}
+    chosen: dict[str, Policy] = {}
     for outcome in outcomes:
         measured = window.measured(outcome.table.trace)
         name = outcome.policy.name
-        used[name] = PolicyUsed(toml=outcome.policy.toml, digest=outcome.policy.digest)
+        chosen[name] = outcome.policy
         tables.setdefault(name, []).append(outcome.table)
         metrics.setdefault(name, []).append(
             schedule_metrics(outcome.table, spec.num_gpus, measured, wall_s=outcome.wall_s, basis=basis)
@@ -70,8 +78,9 @@ def build_report(
     if against not in tables:
         raise InputError(f"baseline {against!r} is not among the policies: {', '.join(tables)}")
     measured = window.measured(first.trace)
-    load = offered_load(first.trace.select(measured), spec)
-    return Report(
+    jobs = first.trace.select(measured)
+    load = offered_load(jobs, spec)
+    made = Report(
         trace=trace.name,
         cluster=spec.name,
         nodes=spec.num_nodes,
@@ -81,7 +90,7 @@ def build_report(
         load_frac=None if math.isnan(load) else load,
         seeds=seeds,
         policies={name: mean_over_seeds(runs) for name, runs in metrics.items()},
-        settings=used,
+        settings={name: PolicyUsed(toml=one.toml, digest=one.digest) for name, one in chosen.items()},
         since_s=window.since_s if math.isfinite(window.since_s) else None,
         until_s=window.until_s if math.isfinite(window.until_s) else None,
         baseline=against,
@@ -93,7 +102,11 @@ def build_report(
         rejected_reasons=rejected_reasons(first, measured),
         models=models,
         prediction=prediction,
+        recorded=as_recorded(first.trace, measured, first.rejected, scaled=scaled),
+        fed_truth=[name for name, policy in chosen.items() if policy.oracle],
+        crowded_vcs=crowded_vcs(jobs, spec),
     )
+    return msgspec.structs.replace(made, verdict=verdict_of(made), cautions=cautions_of(made))
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:

@@ -99,7 +99,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         decisions: Decisions that the scheduler took over the whole replay, warm-up included.
         decision_p99_us: 99th percentile of the time that a decision took; None where decisions were not
             timed one by one (compiled rules).
-        wall_s: Wall time of the replay, seconds.
+        wall_s: Wall time of the replay without what was compiled for it, seconds.
         by_gpus: By number of GPUs, smallest first.
         by_vc: By VC, `-` for jobs without one.
         by_source: Decisions by who took them; empty where that was not counted.

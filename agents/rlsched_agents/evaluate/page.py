@@ -55,6 +55,8 @@ def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
             ("compared with", report.baseline),
         ]
     )
+    notes = "".join(paragraph(f"Note: {one}", "note") for one in report.cautions)
+    lead = paragraph(report.verdict) + lead + notes
     subtitle = f"{len(report.policies)} policies on {report.cluster}; queueing delay ends at the first start."
     write(document(f"Policies on {report.trace}", subtitle, lead, made, foot), path)
 
@@ -73,6 +75,10 @@ def _overview(report: Report) -> Section:
         times = (one.queue_mean_s, one.queue_p99_s, one.jct_mean_s)
         shown = ["1" if name == report.baseline else str(ratio or "-") for ratio in ratios]
         rows.append((name, *map(in_words, times), percent(one.gpu_utilisation_frac), *shown))
+    known = report.recorded
+    if known is not None:
+        times = (known.queue_mean_s, known.queue_p99_s, known.jct_mean_s)
+        rows.append(("recorded", *map(in_words, times), "-", "-", "-"))
     columns = ("policy", "mean wait", "p99 wait", "mean JCT", "GPUs used", "wait, ratio", "JCT, ratio")
     note = paragraph(
         f"Ratios are to {report.baseline}, over the jobs that ended under both; below 1 is better. In "

@@ -54,6 +54,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         losses_frac: Share of jobs that waited longer.
         blocks: Days with submissions, which the intervals are drawn from; None in older reports.
         energy_ratio: Energy of these jobs / under the baseline; None without models.
+        waiting_blocks: Of these days, those whose jobs waited under either: an interval of queueing delay
+            says nothing where they are few. None in older reports.
     """
 
     jobs: int
@@ -63,6 +65,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     losses_frac: float
     blocks: int | None = None
     energy_ratio: Ratio | None = None
+    waiting_blocks: int | None = None
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
@@ -117,15 +120,17 @@ def compare(
         for tables in (ours, baseline)
     )
     jobs = int(np.count_nonzero(both))
+    waited = _sums(block, queue), _sums(block, base_queue)
     drawn = [[table.energy.job_j[both] for table in side if table.energy] for side in (ours, baseline)]
     return Comparison(
         jobs=jobs,
         jct_mean_ratio=ratio_of_sums(_sums(block, jct), _sums(block, base_jct)),
-        queue_mean_ratio=ratio_of_sums(_sums(block, queue), _sums(block, base_queue)),
+        queue_mean_ratio=ratio_of_sums(*waited),
         wins_frac=float(np.mean(queue < base_queue)) if jobs else 0.0,
         losses_frac=float(np.mean(queue > base_queue)) if jobs else 0.0,
         blocks=int(block[-1]) + 1 if jobs else 0,
         energy_ratio=ratio_of_sums(*(_sums(block, np.array(side)) for side in drawn)) if all(drawn) else None,
+        waiting_blocks=int(np.count_nonzero(np.add(*waited))),
     )
 
 

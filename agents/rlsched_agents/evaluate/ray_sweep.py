@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,19 +28,20 @@ import ray
 import rlsched
 import rlsched_agents
 import rlsched_envs
+from rlsched.decide.own import file_of, is_own, moved
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, RlschedError
-from rlsched_agents.evaluate.recording import RecordFile
+from rlsched_agents.evaluate.recording import put_store, store_files
 from rlsched_agents.evaluate.run import (
     REPORT_EVERY_S,
     Outcome,
     Progress,
     Task,
+    draw_curves,
     is_compiled,
     one_thread_each,
     run_task,
     say_nothing,
-    show_records,
 )
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.engine import Predictions
@@ -67,7 +68,7 @@ class _Order:
     Attributes:
         number: The task's position in the sweep.
         task: The task without jobs and predictions, which all tasks share, and without files to write.
-        wants_records: Whether to send the decision records back.
+        wants_records: Whether to send the store of decisions back.
         files: By the name of a setting: the content of the file that it names.
         build: `build_id()` of the side that asks.
     """
@@ -84,7 +85,7 @@ class _Answer:
     """What a worker gives back: an outcome whose table is without the jobs, or the error that ended it."""
 
     outcome: Outcome | None = None
-    records: bytes = b""
+    records: dict[str, bytes] = field(default_factory=dict)
     error: RlschedError | None = None
 
 
@@ -107,7 +108,7 @@ def run_on_ray(
 ) -> list[Outcome]:
     """Run every task, compiled rules here and the others on a Ray cluster; outcomes in the tasks' order.
 
-    The same tables as `run.run_tasks`, bit for bit; only measured times differ. Records are held in memory
+    The same tables as `run.run_tasks`, bit for bit; only measured times differ. Decisions are held in memory
     until a task is done, and written on this side.
 
     Args:
@@ -117,13 +118,12 @@ def run_on_ray(
         progress: Told how far each task is.
 
     Raises:
-        InputError: no Ray cluster answers at the address in time; records cannot be written.
+        InputError: no Ray cluster answers at the address in time; decisions cannot be written.
         RlschedError: a task failed, and the others are cancelled; or the cluster was lost.
     """
     for task in tasks:
         if task.records is not None:
-            with RecordFile(task.records):
-                pass
+            put_store({}, task.records)
     with _connected(address, workers):
         try:
             return _Sweep(tasks, workers or len(tasks), progress or say_nothing).run()
@@ -200,8 +200,8 @@ class _Sweep:
         jobs = task.trace.select(slice(0, len(table.start_s)))
         self._outcomes[number] = replace(answer.outcome, table=replace(table, trace=jobs))
         if task.records is not None:
-            task.records.write_bytes(answer.records)
-            show_records(task)
+            put_store(answer.records, task.records)
+            draw_curves(task)
         self._say(task.policy.name, task.seed, 1.0)
 
     def _look(self) -> None:
@@ -228,17 +228,18 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
     with tempfile.TemporaryDirectory(prefix="rlsched-") as folder:
         task = replace(order.task, trace=trace, predictions=predictions)
         if order.wants_records:
-            task = replace(task, records=Path(folder) / "records.msgpack")
+            task = replace(task, records=Path(folder) / "store")
         for name, content in order.files.items():
             path = Path(folder) / _FILE_NAMES[name]
             path.write_bytes(content)
-            policy = task.policy.with_settings(**{name: str(path)})
+            there = moved(task.policy.settings.rule, path) if name == "rule" else str(path)
+            policy = task.policy.with_settings(**{name: there})
             task = replace(task, policy=policy.named(order.task.policy.name))
         try:
             outcome = run_task(task, _teller(order.number, reports))
         except RlschedError as failure:
             return pickle.dumps(_Answer(error=failure), 5)
-        records = task.records.read_bytes() if task.records is not None else b""
+        records = {} if task.records is None else store_files(task.records)
     table = replace(outcome.table, trace=outcome.table.trace.select(slice(0, 0)))
     return pickle.dumps(_Answer(replace(outcome, policy=order.task.policy, table=table), records), 5)
 
@@ -262,9 +263,9 @@ _FILE_NAMES: Final = {"checkpoint": "policy.zip", "rule": "own_rule.py"}
 def _files_of(policy: Policy) -> dict[str, bytes]:
     """The files that a policy names; the default checkpoint is installed everywhere."""
     settings = policy.settings
-    if policy.scheduler == "ppo" and settings.checkpoint not in ("default", "untrained"):
+    if policy.scheduler in ("ppo", "sb3") and settings.checkpoint not in ("default", "untrained"):
         return {"checkpoint": checkpoint_file(settings.checkpoint).read_bytes()}
-    return {"rule": Path(settings.rule).read_bytes()} if settings.rule.endswith(".py") else {}
+    return {"rule": file_of(settings.rule).read_bytes()} if is_own(settings.rule) else {}
 
 
 @cache

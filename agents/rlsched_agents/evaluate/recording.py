@@ -1,48 +1,199 @@
-"""Decision records of a replay, written as they come: a list of them all would slow every decision down."""
+"""A replay's store of decisions: decisions as they come, and in the end what became of jobs and nodes."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rlsched.decide.record import DecisionRecord, append_records
+import msgspec
+import numpy as np
+
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.segments import SUFFIX
+from rlsched.decisions.store import DecisionStore
 from rlsched.errors import InputError
+from rlsched_agents.evaluate.origin import JOBS_FILE, ORIGIN_FILE, keep_origin
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from rlsched_agents.evaluate.task import Task
+    from rlsched_envs.job_table import JobTable
 
 BATCH: Final = 128
 """Records that are held back; thousands of live ones make the garbage collector's pauses show in p99."""
+KEEP_BYTES: Final = 1 << 50
+"""Everything: whoever replays a trace asked for it."""
+_NEVER_S: Final = math.inf
 
 
-class RecordFile:
-    """A record file that is written anew; a context, and the engine's `on_record`.
+class RunStore:
+    """A store that is written anew; a context, and the engine's `on_record`.
 
     Args:
-        path: The file; its folder is made if missing, what was in the file goes.
+        folder: The store's folder; made if missing, an earlier store in it goes.
+        of: What it is of, in words.
 
     Raises:
         InputError: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path, of: str) -> None:
+        self.folder, self._of = folder, of
         self._held: list[DecisionRecord] = []
 
-    def __enter__(self) -> RecordFile:
+    def __enter__(self) -> RunStore:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_bytes(b"")
+            _clear(self.folder)
+            info = StoreInfo(time="trace", of=self._of)
+            self._store = DecisionStore(self.folder, info, keep_bytes=KEEP_BYTES, held_s=_NEVER_S)
         except OSError as error:
-            raise InputError(f"{self._path}: cannot write decision records here: {error.strerror}") from error
+            raise self._cannot(error) from error
         return self
 
     def __call__(self, record: DecisionRecord) -> None:
         """Take one record."""
         self._held.append(record)
         if len(self._held) >= BATCH:
-            self._write()
+            self._pass_on()
+
+    def made_with(self, task: Task) -> None:
+        """Write down what the replay is made of, so that it can be run again."""
+        try:
+            keep_origin(task, self.folder)
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def outcome(self, table: JobTable, predicted_s: NDArray[np.float64]) -> None:
+        """Add what became of every job that a replay got to, and the nodes.
+
+        Args:
+            table: What the replay came to.
+            predicted_s: (J,) predicted run time of each job at its submission.
+        """
+        try:
+            self._store.add_events([*node_events(table), *job_events(table, predicted_s)])
+        except OSError as error:
+            raise self._cannot(error) from error
 
     def __exit__(self, *_: object) -> None:
-        self._write()
+        self._pass_on()
+        try:
+            self._store.flush()
+        except OSError as error:
+            raise self._cannot(error) from error
 
-    def _write(self) -> None:
-        append_records(self._path, self._held)
-        self._held.clear()
+    def _pass_on(self) -> None:
+        try:
+            self._store.add_decisions(self._held)
+        except OSError as error:
+            raise self._cannot(error) from error
+        finally:
+            self._held.clear()
+
+    def _cannot(self, error: OSError) -> InputError:
+        return InputError(f"{self.folder}: cannot write a store of decisions here: {error.strerror}")
+
+
+def _clear(folder: Path) -> None:
+    """Remove a store that is there, and nothing else."""
+    for file in [
+        *folder.glob(f"*-[0-9]*{SUFFIX}"),
+        *(folder / name for name in (STORE_FILE, ORIGIN_FILE, JOBS_FILE)),
+    ]:
+        file.unlink(missing_ok=True)
+
+
+def store_files(folder: Path) -> dict[str, bytes]:
+    """The files of a store, by name, to be sent elsewhere."""
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
+
+
+def put_store(files: dict[str, bytes], folder: Path) -> None:
+    """Put a store that came from elsewhere in the place of another one.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _clear(folder)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot write a store of decisions here: {error.strerror}") from error
+
+
+def node_events(table: JobTable) -> Iterator[NodeEvent]:
+    """The nodes that a replay begins with."""
+    start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
+    for node in table.spec.expand():
+        yield NodeEvent(time_s=start_s, node=node.name, num_gpus=node.gpus, gpu_type=node.gpu_type)
+
+
+def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[JobEvent]:
+    """Submissions, starts and ends, in the order of time."""
+    trace, attempts = table.trace, table.attempts
+    names = [node.name for node in table.spec.expand()]
+    first_gpu = np.searchsorted(table.gpu_node, np.arange(len(names)))
+    events = [
+        JobEvent(
+            time_s=float(trace.submit_s[row]),
+            kind="submit",
+            job=str(trace.job_id[row]),
+            name=str(trace.job_name[row]),
+            user=str(trace.user[row]),
+            vc=str(trace.vc[row]),
+            num_gpus=float(trace.num_gpus[row]),
+            predicted_s=float(predicted_s[row]),
+        )
+        for row in range(len(trace))
+        if not table.rejected[row]
+    ]
+    last = {int(row): k for k, row in enumerate(attempts.job.tolist())}
+    for k in range(len(attempts)):
+        row, start_s, end_s = int(attempts.job[k]), float(attempts.start_s[k]), float(attempts.end_s[k])
+        gpus = attempts.gpus(k)
+        nodes = [int(table.gpu_node[gpu]) for gpu in gpus]
+        length_s = end_s - start_s
+        known = attempts.books is not None and length_s > 0.0
+        books = attempts.books if known else None
+        start = JobEvent(
+            time_s=start_s,
+            kind="start",
+            job=str(trace.job_id[row]),
+            name=str(trace.job_name[row]),
+            user=str(trace.user[row]),
+            vc=str(trace.vc[row]),
+            num_gpus=float(trace.num_gpus[row]),
+            attempt=int(attempts.attempt[k]),
+            nodes=[names[node] for node in nodes],
+            gpus=[gpu - int(first_gpu[node]) for gpu, node in zip(gpus, nodes, strict=True)],
+            share_milli=1000 if books is None else round(1000 * float(books.share_s[k]) / length_s),
+            sm_clock_frac=1.0 if books is None else float(books.clock_s[k]) / length_s,
+        )
+        events.append(start)
+        if not math.isnan(end_s):
+            reason = attempts.reason_name(k)
+            end = msgspec.structs.replace(
+                start,
+                time_s=end_s,
+                kind="end",
+                state=_state(reason, again=last[row] != k),
+                reason="" if reason == "ended" else reason,
+                run_s=length_s,
+                energy_j=math.nan if books is None else float(books.energy_j[k]),
+            )
+            events.append(end)
+    rank = {"end": 0, "submit": 1, "start": 2}
+    return iter(sorted(events, key=lambda event: (event.time_s, rank[event.kind])))
+
+
+def _state(reason: str, *, again: bool) -> str:
+    """What became of a job at the end of an attempt, by the attempt's own reason."""
+    if again or reason == "preempted":
+        return "queued"
+    return "completed" if reason == "ended" else "failed"

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.compiling import COMPILING
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
@@ -27,56 +27,21 @@ from rlsched.errors import InputError
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.ahead import compile_together, first_jobs
 from rlsched_agents.evaluate.jobs_out import seed_stem
-from rlsched_agents.evaluate.recording import RecordFile
+from rlsched_agents.evaluate.recording import RunStore
+from rlsched_agents.evaluate.task import Outcome as Outcome
+from rlsched_agents.evaluate.task import Task as Task
+from rlsched_agents.evaluate.task import engine_of
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.attempt_log import RunRules, needs_log
-from rlsched_envs.engine import Engine, Predictions, predict_trace
+from rlsched_envs.attempt_log import RunRules
+from rlsched_envs.engine import Predictions, predict_trace
 from rlsched_envs.job_table import JobTable
 from rlsched_envs.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
 """Called with a policy's name, a seed, and how much of its replay is done (0 to 1)."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One policy and seed on one workload.
-
-    Attributes:
-        policy: Who decides.
-        seed: Seed of its draws.
-        trace: The jobs from the warm-up on.
-        spec: The cluster.
-        window: Which of them are measured.
-        predictions: The predictions of `trace`, the same for every policy that is fed causal predictions.
-        records: File for the decision records; None: none are made.
-        logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
-        rules: Restart costs, retries and node events.
-        models: How fast jobs run and what they draw; None: they run as the trace says.
-    """
-
-    policy: Policy
-    seed: int
-    trace: Trace
-    spec: ClusterSpec
-    window: Window
-    predictions: Predictions
-    records: Path | None = None
-    logdir: Path | None = None
-    rules: RunRules = field(default_factory=RunRules)
-    models: Models | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One replay: warm-up and measured jobs, and the wall time that it took, seconds."""
-
-    policy: Policy
-    seed: int
-    table: JobTable
-    wall_s: float
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
@@ -157,10 +122,9 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Where a run's records go: beside its event file where no other folder was asked for."""
-    if records is not None:
-        return records / f"{stem}.msgpack"
-    return logdir / stem / "decisions.msgpack" if logdir is not None else None
+    """Where a run's decisions go: beside its event file where no other folder was asked for."""
+    folder = records or logdir
+    return None if folder is None else folder / stem
 
 
 def predictions_for(
@@ -209,6 +173,7 @@ def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = No
     say = progress or say_nothing
     slow = [task for task in tasks if not is_compiled(task)]
     outcomes: dict[int, Outcome] = {}
+    compile_together([task for task in tasks if is_compiled(task)], workers, _replay_first)
     for task in tasks:
         if is_compiled(task) or min(workers, len(slow)) < 2:
             outcomes[id(task)] = run_task(task, partial(say, task.policy.name, task.seed))
@@ -218,62 +183,52 @@ def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = No
     return [outcomes[id(task)] for task in tasks]
 
 
+def _replay_first(task: Task) -> None:
+    _replay(task, None, None)
+
+
 def say_nothing(policy: str, seed: int, done: float) -> None:
     """Progress that nobody follows."""
 
 
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
-    """Replay one task, with a few jobs first so that compiling is not timed; write its records."""
-    _replay(
-        replace(
-            task,
-            trace=task.trace.select(slice(0, 2)),
-            predictions=Predictions(*(prediction[:2] for prediction in task.predictions)),
-            rules=replace(task.rules, always=needs_log(task.trace, task.rules)),
-        ),
-        None,
-        None,
-    )
-    with RecordFile(task.records) if task.records else nullcontext() as records:
-        began = time.perf_counter()
-        table = _replay(task, records, progress)
-        wall_s = time.perf_counter() - began
-    show_records(task)
+    """Replay one task, with a few jobs first so that compiling is not timed; keep its decisions."""
+    progress(0.0)
+    _replay(first_jobs(task), None, None)
+    of = f"{task.policy.name} on {task.trace.name}"
+    with RunStore(task.records, of) if task.records else nullcontext() as store:
+        if store is not None:
+            store.made_with(task)
+        began, compiled_s = time.perf_counter(), COMPILING.took_s
+        table = _replay(task, store, progress)
+        wall_s = time.perf_counter() - began - (COMPILING.took_s - compiled_s)
+        if store is not None:
+            store.outcome(table, task.predictions.predicted_s)
+    draw_curves(task)
     progress(1.0)
     rows = int(np.searchsorted(task.trace.submit_s, task.window.until_s))
     return Outcome(task.policy, task.seed, table.first_rows(rows), wall_s)
 
 
-def show_records(task: Task) -> None:
-    """Turn the records of a task into an event file for TensorBoard, where one is wanted."""
+def draw_curves(task: Task) -> None:
+    """Draw the decisions of a task as curves for TensorBoard, where they are wanted."""
     if task.logdir is not None and task.records is not None:
-        from rlsched.board.convert import records_to_run
+        from rlsched.board.convert import draw_run
 
-        records_to_run(task.records, task.logdir)
+        draw_run(task.records, task.logdir)
 
 
-def _replay(task: Task, records: RecordFile | None, progress: Callable[[float], None] | None) -> JobTable:
+def _replay(task: Task, records: RunStore | None, progress: Callable[[float], None] | None) -> JobTable:
     """Replay the trace until the warm-up and the measured jobs have started, whatever has arrived by then.
 
     A start cannot depend on jobs that come after it, and an end follows from the start; where jobs can be
     interrupted, the replay goes on until those jobs have ended.
     """
     scheduler = load_scheduler(task.policy, seed=task.seed)
-    trace, predictions = task.trace, task.predictions
-    if scheduler.oracle:
-        predictions = predict_trace(trace, task.spec, oracle=True)
-    engine = Engine(
-        trace,
-        task.spec,
-        order=scheduler.order,
-        predictions=predictions,
-        rules=task.rules,
-        models=task.models,
-    )
-    until_started = trace.submit_s < task.window.until_s
+    engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:
         return engine.run_rule(scheduler.rule, until_started=until_started)
-    tick = _ticker(trace.submit_s[until_started], progress) if progress else None
+    tick = _ticker(task.trace.submit_s[until_started], progress) if progress else None
     return engine.run(scheduler, until_started=until_started, on_record=records, on_instant=tick)
 
 
@@ -306,9 +261,9 @@ def is_compiled(task: Task) -> bool:
 _reports: Any = None  # a worker's end of the queue on which it says how far it is
 
 
-def _set_up_worker(reports: Any) -> None:
+def _set_up_worker(reports: Any, says_what_it_compiles: bool) -> None:
     global _reports
-    _reports = reports
+    _reports, COMPILING.told = reports, says_what_it_compiles
 
 
 def _run_in_worker(number: int, task: Task) -> Outcome:
@@ -320,7 +275,8 @@ def _in_processes(tasks: list[Task], workers: int, say: Progress) -> list[Outcom
         return []
     context = multiprocessing.get_context("spawn")
     reports = context.Queue()
-    with one_thread_each(), ProcessPoolExecutor(workers, context, _set_up_worker, (reports,)) as pool:
+    of_worker = (reports, COMPILING.told)
+    with one_thread_each(), ProcessPoolExecutor(workers, context, _set_up_worker, of_worker) as pool:
         futures = [pool.submit(_run_in_worker, number, task) for number, task in enumerate(tasks)]
         running = set(futures)
         while running:

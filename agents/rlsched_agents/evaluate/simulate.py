@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.cli.progress import Progress
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
@@ -73,6 +73,7 @@ class Runs(Mapping[str, Run]):
         models: How fast jobs ran and what they drew; None: as the trace says.
         load_frac: Offered load of the measured jobs, None where there is none.
         prediction: Who predicted the run times that the trace does not.
+        scaled: Whether the cluster has other nodes than was described.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class Runs(Mapping[str, Run]):
         outcomes: list[Outcome],
         models: Models | None,
         prediction: str,
+        *,
+        scaled: bool = False,
     ) -> None:
         self.trace, self.cluster, self.window, self.models = trace, cluster, window, models
-        self.prediction = prediction
+        self.prediction, self.scaled = prediction, scaled
         self._seeds, self._outcomes = list(seeds), outcomes
 
     def __getitem__(self, name: str) -> Run:
@@ -128,6 +131,7 @@ class Runs(Mapping[str, Run]):
                 baseline,
                 self.models,
                 self.prediction,
+                scaled=self.scaled,
             )
         return self._reports[baseline]
 
@@ -225,11 +229,12 @@ def simulate(
         prediction: Who predicts run times that the trace does not: `hedge` or `running-mean`; None: the hedge
             where the trace names users, jobs or commands and scikit-learn is installed. What it says of a
             trace is kept in the user's cache folder.
-        records: Folder for every decision's record, `NAME.msgpack`.
+        records: Folder for a store of decisions of each policy.
         logdir: Folder for the decisions, for TensorBoard.
         workers: Processes to run policies in that are no compiled rules; with `ray`, tasks at once (0: all).
         ray: Run these on a Ray cluster: `local`, `auto`, HOST:PORT or ray://HOST:PORT.
-        progress: Whether to show bars on standard error; None: where that is a terminal.
+        progress: Whether to say on standard error how far it is: by bars where that is a terminal, and by a
+            line now and then elsewhere; None: by bars alone.
 
     Raises:
         UnknownPolicyError: there is no such policy.
@@ -241,7 +246,7 @@ def simulate(
     """
     sweep = _sweep(workers, ray)
     chosen = distinct(_named(policies))
-    using = _models(models)
+    using = models_of(models)
     chosen_kind(prediction)
     check_policies(chosen, using)
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
@@ -252,8 +257,11 @@ def simulate(
     events = read_node_events(spec.node_events, spec) if spec.node_events else ()
     seeds = list(dict.fromkeys(seeds))
     looked_at = using is not None or records is not None or logdir is not None
-    with _bars(progress) as bars:
-        bar = bars.add_task("predicting run times", total=1.0, visible=False)
+    with Progress(shown=progress is not False, lines=progress is True) as shown:
+        if progress is True:
+            names = ", ".join(one.name for one in chosen)
+            shown.say(f"{trace.name}: {len(trace):,} jobs on {spec.num_gpus:,} GPUs, under {names}")
+        bar = shown.begin("predicting run times")
         predictions = predictions_for(
             chosen,
             trace,
@@ -261,21 +269,22 @@ def simulate(
             window,
             looked_at=looked_at,
             kind=kind,
-            progress=lambda done: bars.update(bar, completed=done, visible=True),
+            progress=lambda done: shown.update(bar, done),
         )
-    tasks = replay_tasks(
-        trace,
-        spec,
-        window,
-        predictions,
-        chosen,
-        seeds,
-        records=Path(records) if records else None,
-        logdir=Path(logdir) if logdir else None,
-        rules=RunRules(max_retries=spec.max_retries, node_events=events),
-        models=using,
-    )
-    return Runs(trace, spec, window, seeds, _run(tasks, sweep, progress), using, kind)
+        tasks = replay_tasks(
+            trace,
+            spec,
+            window,
+            predictions,
+            chosen,
+            seeds,
+            records=Path(records) if records else None,
+            logdir=Path(logdir) if logdir else None,
+            rules=RunRules(max_retries=spec.max_retries, node_events=events),
+            models=using,
+        )
+        outcomes = _run(tasks, sweep, shown)
+    return Runs(trace, spec, window, seeds, outcomes, using, kind, scaled=spec.nodes != described.nodes)
 
 
 def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[Policy]:
@@ -289,7 +298,12 @@ def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[P
     return made
 
 
-def _models(models: Models | str | Path | None) -> Models | None:
+def models_of(models: Models | str | Path | None) -> Models | None:
+    """Models from what a person writes for them: a file, "default", or None for none.
+
+    Raises:
+        InputError: the file cannot be read, or a setting is wrong.
+    """
     if models is None:
         return None
     if isinstance(models, Models):
@@ -307,36 +321,18 @@ def _sweep(workers: int, ray: str | None) -> Any:
     return partial(run_on_ray, address=ray, workers=workers or None)
 
 
-def _run(tasks: list[Task], sweep: Any, progress: bool | None) -> list[Outcome]:
-    """Run the tasks, under a bar each where somebody looks."""
-    with _bars(progress) as bars:
-        several = len({task.seed for task in tasks}) > 1
-        bar_of = {
-            (one.policy.name, one.seed): bars.add_task(
-                f"{one.policy.name} seed {one.seed}" if several else one.policy.name, total=1.0
-            )
-            for one in tasks
-        }
+def _run(tasks: list[Task], sweep: Any, progress: Progress) -> list[Outcome]:
+    """Run the tasks, each under a bar of its own."""
+    several = len({task.seed for task in tasks}) > 1
+    bar_of = {
+        (one.policy.name, one.seed): progress.begin(
+            f"{one.policy.name} seed {one.seed}" if several else one.policy.name
+        )
+        for one in tasks
+    }
 
-        def show(policy: str, seed: int, done: float) -> None:
-            bars.update(bar_of[policy, seed], completed=done)
+    def show(policy: str, seed: int, done: float) -> None:
+        progress.update(bar_of[policy, seed], done)
 
-        outcomes: list[Outcome] = sweep(tasks, progress=show)
+    outcomes: list[Outcome] = sweep(tasks, progress=show)
     return outcomes
-
-
-def _bars(progress: bool | None) -> Any:
-    """Bars on standard error, where somebody looks."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    shown = sys.stderr.isatty() if progress is None else progress
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True, highlight=False),
-        transient=True,
-        disable=not shown,
-    )

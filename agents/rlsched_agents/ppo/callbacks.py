@@ -14,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from rlsched_agents.ppo.average import WeightAverage
+from rlsched_agents.ppo.drawing import served_as
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
@@ -127,7 +128,7 @@ class Validation(BaseCallback):
         before = self.best.score
         for temperature in self._recipe.temperatures:
             table = self._validate(as_scheduler(weights, self._recipe.network, temperature, self._seed))
-            label = "ppo" if temperature == 0 else f"ppo-t{temperature:g}"
+            label = served_as(temperature)
             for policy, metrics in table.items():
                 for metric, value in metrics.items():
                     self.logger.record(f"validation/{label if policy == 'ppo' else policy}/{metric}", value)

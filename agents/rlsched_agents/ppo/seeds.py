@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rlsched.errors import InputError
 from rlsched_agents.ppo.callbacks import score_of
 from rlsched_agents.ppo.training import RunFiles, TrainingResult
 from rlsched_agents.runtime.checkpoint import checkpoint_file, load_checkpoint, save_checkpoint
@@ -37,17 +36,8 @@ def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None
         init: The checkpoint of `--init`; None: they begin with the rule.
 
     Raises:
-        InputError: there are to be several, and one of them stands there already: nothing of it is touched.
         OSError: the checkpoint or a folder cannot be read or written.
     """
-    there = [
-        own.logdir for own in files_of(files, first, runs).values() if own.last.exists() or own.out.exists()
-    ]
-    if runs > 1 and there:
-        raise InputError(
-            f"{there[0]}: a run of an earlier command is here; expected --resume to go on with it, "
-            "or another --logdir to begin anew"
-        )
     packed = None if init is None else checkpoint_file(init).read_bytes()
     for own in files_of(files, first, runs).values():
         own.init.parent.mkdir(parents=True, exist_ok=True)

@@ -92,12 +92,16 @@ def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, 
     return source.rows(slice(0, jobs // 2)), (source.rows(slice(jobs // 2, jobs)),)
 
 
+def say_nothing(line: str) -> None:
+    """What is said where nobody listens."""
+
+
 def read_data(
     traces: Sequence[Path],
     clusters: Sequence[Path],
     histories: Sequence[Path] = (),
     form: str = "",
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], None] = say_nothing,
 ) -> list[TrainingData]:
     """Read traces and histories with their clusters; one cluster serves all.
 
@@ -106,7 +110,7 @@ def read_data(
         clusters: Of the traces, then of the histories; histories may have none.
         histories: In any form (`rlsched.workload.formats.history`).
         form: The name of that form; "": as recognised.
-        tell: Called with a line on each history that was read.
+        tell: Called with a line on each file that was read.
 
     Raises:
         InputError: the numbers of files and clusters do not go together, or a file is not what it should be.
@@ -120,18 +124,18 @@ def read_data(
             f"{len(files)} of these and {len(clusters)} clusters"
         )
     of_each = [*clusters] if len(clusters) == len(files) else [*clusters] * len(files)
-    first = len(traces)
-    data = [
-        TrainingData.cut(Trace.read(trace), ClusterSpec.read(cluster))
-        for trace, cluster in zip(traces, of_each[:first], strict=True)
-    ]
+    first, data = len(traces), list[TrainingData]()
+    for path, cluster in zip(traces, of_each[:first], strict=True):
+        trace, spec = Trace.read(path), ClusterSpec.read(cluster)
+        tell(f"{path}: {len(trace):,} jobs; {spec.num_gpus:,} GPUs")
+        data.append(TrainingData.cut(trace, spec))
     for number, path in enumerate(histories, start=first):
+        tell(f"{path}: reading")
         found = History.read(path, of_each[number] if of_each else None, form)
-        if tell is not None:
-            tell(
-                f"{path}: {len(found.trace):,} jobs from {found.format}, {found.skipped:,} rows skipped; "
-                f"{found.cluster.num_gpus:,} GPUs"
-            )
+        tell(
+            f"{path}: {len(found.trace):,} jobs from {found.format}, {found.skipped:,} rows skipped; "
+            f"{found.cluster.num_gpus:,} GPUs"
+        )
         data.append(TrainingData.cut(found.trace, found.cluster, own=True))
     return data
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from rlsched.signals import on_signals
+
 
 class StopRun(Exception):  # noqa: N818  # a request, not an error
     """The run was asked to stop, between two updates."""
@@ -33,9 +35,5 @@ class StopRequest:
             self.asked = True
             print("\nstopping after this update, a few seconds; Ctrl-C again stops at once", file=sys.stderr)
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with on_signals(handle):
             yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

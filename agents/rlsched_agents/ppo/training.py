@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import msgspec
 import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3.common.callbacks import CallbackList
-from stable_baselines3.common.logger import configure
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import VecEnv
 
 from rlsched.errors import InputError
@@ -24,6 +25,7 @@ from rlsched_agents.ppo.callbacks import (
     Validation,
 )
 from rlsched_agents.ppo.confirming import Verdict, confirm_best
+from rlsched_agents.ppo.drawing import Drawing
 from rlsched_agents.ppo.lessons import Lessons
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.ppo.normalize import ReturnNormalizer
@@ -32,7 +34,7 @@ from rlsched_agents.ppo.ranges import SeenRanges
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.resume import pack_run, restore_run
 from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
-from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.card import Card, TraceUse
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from rlsched_agents.runtime.network import Weights, widened
 
@@ -169,7 +171,7 @@ def train(
     model = build_model(normalizer, recipe, seed)
     best, average = Best(), WeightAverage(recipe.average_decay)
     if resume:
-        last = _resume(model, normalizer, recipe, files, timesteps, best, average)
+        last = _resume(model, normalizer, recipe, files, card.traces, timesteps, best, average)
         card = msgspec.structs.replace(card, familiar=last.card.familiar or card.familiar)
     elif init is not None:
         _network(model).load_weights(first_weights(load_checkpoint(init), recipe))
@@ -179,7 +181,8 @@ def train(
         untrained = msgspec.structs.replace(card, familiar=None)
         origin = load_checkpoint(init).card if init is not None else untrained
         save_checkpoint(files.start, _card_now(origin, 0), _network(model).weights())
-    model.set_logger(configure(str(files.logdir), ["tensorboard"]))
+    drawing = Drawing(files.logdir, card, recipe.temperatures)
+    model.set_logger(Logger(str(files.logdir), [drawing]))
 
     def save_last() -> None:
         state = pack_run(model, normalizer, average, best.score if best.weights else None)
@@ -208,29 +211,31 @@ def train(
             bar,
         ]
     )
-    began, first, stopped = time.perf_counter(), model.num_timesteps, False
-    try:
-        with request.on_signals():
-            model.learn(timesteps - first, callback=callbacks, reset_num_timesteps=not resume)
-    except NothingGained:
-        save_last()
-    except StopRun:
-        stopped = True
-    finally:
-        bar.close()
-        model.logger.close()
-    wall_s = time.perf_counter() - began - (validation.wall_s if validation else 0.0)
-    verdict, card = None, seen.onto(card)
-    unconfirmed = best.weights and best.timesteps and not stopped
-    if unconfirmed and confirm is not None and validate is not None and files.start.exists():
-        start = load_checkpoint(files.start)
-        verdict = confirm_best(_card_of(card, best), best, start, validate, confirm, recipe, seed)
-    if verdict is not None:
-        written = save_checkpoint(files.out, verdict.card, verdict.weights)
-    elif best.weights:
-        written = save_checkpoint(files.out, _card_of(card, best), best.weights)
-    else:
-        written = save_checkpoint(files.out, _card_now(card, model.num_timesteps), average.weights)
+    with closing(drawing):
+        began, first, stopped = time.perf_counter(), model.num_timesteps, False
+        try:
+            with request.on_signals():
+                model.learn(timesteps - first, callback=callbacks, reset_num_timesteps=not resume)
+        except NothingGained:
+            save_last()
+        except StopRun:
+            stopped = True
+        finally:
+            bar.close()
+        wall_s = time.perf_counter() - began - (validation.wall_s if validation else 0.0)
+        verdict, card = None, seen.onto(card)
+        unconfirmed = best.weights and best.timesteps and not stopped
+        if unconfirmed and confirm is not None and validate is not None and files.start.exists():
+            start = load_checkpoint(files.start)
+            verdict = confirm_best(_card_of(card, best), best, start, validate, confirm, recipe, seed)
+        if verdict is not None:
+            written = save_checkpoint(files.out, verdict.card, verdict.weights)
+        elif best.weights:
+            written = save_checkpoint(files.out, _card_of(card, best), best.weights)
+        else:
+            written = save_checkpoint(files.out, _card_now(card, model.num_timesteps), average.weights)
+        if not stopped:
+            drawing.outcome(written.to_markdown())
     return TrainingResult(
         timesteps=model.num_timesteps,
         stopped=stopped,
@@ -245,12 +250,18 @@ def _resume(
     normalizer: ReturnNormalizer,
     recipe: Recipe,
     files: RunFiles,
+    traces: tuple[TraceUse, ...],
     timesteps: int,
     best: Best,
     average: WeightAverage,
 ) -> Checkpoint:
     """Put the model, the environment and the best policy back to where `files.last` left them."""
     last = load_checkpoint(files.last)
+    if last.card.traces != traces:
+        raise InputError(
+            f"{files.last}: this run was begun on other data ({_names(last.card.traces)}), got "
+            f"{_names(traces)}; give the same, or begin anew with --overwrite"
+        )
     ours = _hyper_parameters(recipe)
     changed = sorted(
         key for key in ours.keys() | last.card.recipe.keys() if ours.get(key) != last.card.recipe.get(key)
@@ -273,6 +284,11 @@ def _resume(
         best.score, best.temperature = found.best_score, kept.card.temperature
         best.timesteps, best.weights, best.table = kept.card.timesteps, kept.weights, kept.card.validation
     return last
+
+
+def _names(traces: tuple[TraceUse, ...]) -> str:
+    """Traces as a person tells them apart."""
+    return ", ".join(f"{one.trace} on {one.cluster}, {one.jobs:,} jobs" for one in traces) or "nothing named"
 
 
 def first_weights(checkpoint: Checkpoint, recipe: Recipe) -> Weights:

@@ -145,13 +145,13 @@ def read_members(
     except OSError as error:
         raise CheckpointError(
             f"{file}: cannot read this checkpoint: {error.strerror or error}; give the "
-            "path of a file that `rlsched train --out` wrote"
+            "path of a file that `rlsched train-rows --out` wrote"
         ) from error
     except KeyError as error:
         raise CheckpointError(f"{file}: not a checkpoint of rlsched: {error.args[0]}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise CheckpointError(
-            f"{file}: expected a zip written by `rlsched train`, got a damaged or other file: {error}"
+            f"{file}: expected a zip written by `rlsched train-rows`, got a damaged or other file: {error}"
         ) from error
 
 

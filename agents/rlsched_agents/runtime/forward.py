@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,18 @@ from rlsched_agents.runtime.network import NetworkConfig, Weights
 
 Float = np.float64
 """float64 inside: the rows are few, and what is left against torch is torch's own float32 rounding."""
+
+
+class Scores(Protocol):
+    """What scores candidate rows: a network, whatever it is made of."""
+
+    def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """(K,) scores of (K, F) rows."""
+        ...
+
+    def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
+        """What the critic makes of these rows, and of what it sees beside them."""
+        ...
 
 
 class Forward:

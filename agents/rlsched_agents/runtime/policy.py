@@ -38,7 +38,7 @@ from rlsched.decide.settings import Search as SearchSettings
 from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint
 from rlsched_agents.runtime.choose import choose
-from rlsched_agents.runtime.forward import Forward
+from rlsched_agents.runtime.forward import Forward, Scores
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class PpoScheduler(Scheduler):
         revised: Whether predictions of waiting jobs are revised; None: what the network says.
         migrate: When running jobs are moved for a gang, where it would wait; None: never.
         search: How it looks ahead; None: not at all.
+        scores: What scores rows; None: the network of these weights, in numpy.
 
     Raises:
         InputError: it is to move jobs, or to look ahead, and what it may do does not go with that.
@@ -102,6 +103,7 @@ class PpoScheduler(Scheduler):
         revised: bool | None = None,
         migrate: Migrate | None = None,
         search: SearchSettings | None = None,
+        scores: Scores | None = None,
     ) -> None:
         self.name, self.policy_id = name, policy_id
         self.temperature, self.seed = temperature, seed
@@ -112,7 +114,7 @@ class PpoScheduler(Scheduler):
         self.reference = self.permissions.reference(revised=revised, migrate=migrate)
         rule = self.permissions.rule(revised=revised)
         self.order = rule.order
-        self._forward = Forward(weights, network)
+        self._forward: Scores = Forward(weights, network) if scores is None else scores
         self._search = self._look_ahead_by(search)
         self._migration: MigrationOptions | None = None
         preempts = self.permissions.preemption or self.permissions.declared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from rlsched.errors import RlschedError
@@ -39,13 +39,52 @@ class Capabilities(NamedTuple):
     energy: bool
     sm_clock: bool
     processes: bool
+    process_utilisation: bool = False
+    clock_limits: bool = False
+    temperature: bool = False
+    pcie: bool = False
+    gpm: bool = False
+    """GPU performance monitoring (Hopper and newer): multiprocessors, tensor cores, memory bandwidth."""
 
 
 class GpuProcess(NamedTuple):
-    """A process that computes on a GPU; `used_mib` is None where the driver does not say."""
+    """A process that computes on a GPU; None where the driver does not say."""
 
     pid: int
     used_mib: int | None
+    utilisation_frac: float | None = None
+    """Share of the time in which the GPU worked for it, lately."""
+
+
+class Tenant(NamedTuple):
+    """A rank that has a GPU, for devices that are told what runs on them."""
+
+    pid: int
+    workload: str = ""
+    """A name of the catalogue; "" where nobody gave one."""
+
+
+class GpuReading(NamedTuple):
+    """What one GPU shows at one moment; None where it cannot tell."""
+
+    utilisation_frac: float | None = None
+    memory_used_mib: int | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    power_limited: bool | None = None
+    """The SM clock is kept down by a power limit ..."""
+    heat_limited: bool | None = None
+    """... or by heat, or by the hardware's brake."""
+    temperature_c: int | None = None
+    pcie_mib_s: float | None = None
+    """Both directions."""
+    sm_active_frac: float | None = None
+    """Since the reading before, as the next three."""
+    sm_occupancy_frac: float | None = None
+    tensor_frac: float | None = None
+    dram_frac: float | None = None
+    processes: tuple[GpuProcess, ...] | None = None
 
 
 class GpuSet(Protocol):
@@ -54,7 +93,7 @@ class GpuSet(Protocol):
     Every method that names a GPU raises GpuLostError when that GPU is lost, and GpuError otherwise.
     """
 
-    kind: Literal["simulated", "nvml"]
+    kind: Literal["simulated", "nvml", "replayed"]
 
     @property
     def count(self) -> int:
@@ -102,14 +141,20 @@ class GpuSet(Protocol):
     def reset_sm_clock(self, gpu: int) -> None:
         """Let the GPU choose its SM clock again."""
 
-    def check(self, gpu: int) -> None:
-        """Ask the GPU for something: raises where it is lost. Called by another thread than the rest."""
+    def near_cpus(self, gpu: int) -> frozenset[int]:
+        """Numbers of the processors that the GPU hangs on; empty where nobody knows."""
+
+    def device_minor(self, gpu: int) -> int | None:
+        """N of the GPU's /dev/nvidiaN; None where it has none, or nobody knows."""
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         """Processes on the GPU that `is_ours(pid)` disowns."""
 
-    def follow(self, busy: Collection[int]) -> None:
-        """These GPUs have a rank on them now. Real GPUs need no telling; simulated ones do."""
+    def read(self, gpu: int) -> GpuReading:
+        """All that it shows now. Called by another thread than the rest; a call of it that fails is None."""
+
+    def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
+        """These GPUs have ranks on them now. Real GPUs need no telling; simulated ones do."""
 
     def close(self) -> None:
         """Let go of the driver."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import pynvml
@@ -16,12 +18,24 @@ from rlsched_node.gpu.device import (
     GpuNotSupportedError,
     GpuPermissionError,
     GpuProcess,
+    GpuReading,
     GpuUnavailableError,
+    Tenant,
 )
+from rlsched_node.gpu.gpm import Gpm, GpmReading, is_supported
+from rlsched_node.limits import numbers
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MIB = 1 << 20
+PCIE_EVERY_S = 10.0
+"""NVML counts PCIe for 20 ms at each question, and waits for it."""
+_POWER = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
+_HEAT = (
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown
+    | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+    | pynvml.nvmlClocksEventReasonHwSlowdown
+)
 _ERRORS: dict[int, type[GpuError]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: GpuUnavailableError,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: GpuUnavailableError,
@@ -58,9 +72,9 @@ class NvmlGpus:
         InputError: more GPUs are asked for than there are.
     """
 
-    kind: Literal["simulated", "nvml"] = "nvml"
+    kind: Literal["simulated", "nvml", "replayed"] = "nvml"
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, count: int | None = None, *, gpm: bool = True) -> None:
         present = _open()
         try:
             if present == 0:
@@ -68,6 +82,9 @@ class NvmlGpus:
             if count is not None and not 1 <= count <= present:
                 raise InputError(f"--gpus {count}: this machine has {present} GPUs")
             self._handles = [_handle(gpu) for gpu in range(count or present)]
+            self._gpm = {gpu: Gpm(handle) for gpu, handle in enumerate(self._handles)} if gpm else {}
+            self._seen_us = [0] * len(self._handles)
+            self._pcie: dict[int, tuple[float, float]] = {}
             self._capabilities = [self._find_capabilities(gpu) for gpu in range(len(self._handles))]
         except BaseException:
             self.close()
@@ -141,9 +158,46 @@ class NvmlGpus:
     def reset_sm_clock(self, gpu: int) -> None:
         pynvml.nvmlDeviceResetGpuLockedClocks(self._handles[gpu])
 
-    def check(self, gpu: int) -> None:
-        """By its memory: a GPU that fell off the bus (Xid 79, say) answers NVML_ERROR_GPU_IS_LOST."""
-        self._memory(gpu)
+    def near_cpus(self, gpu: int) -> frozenset[int]:
+        """By NVML, else by the bus that sysfs shows it on."""
+        try:
+            words = self._cpu_affinity(gpu)
+        except (GpuNotSupportedError, GpuPermissionError):
+            return self._near_by_bus(gpu)
+        return frozenset(
+            64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1
+        )
+
+    def device_minor(self, gpu: int) -> int | None:
+        try:
+            return self._minor(gpu)
+        except (GpuNotSupportedError, GpuPermissionError):
+            return None
+
+    @typed_errors
+    def _minor(self, gpu: int) -> int:
+        return int(pynvml.nvmlDeviceGetMinorNumber(self._handles[gpu]))
+
+    def _near_by_bus(self, gpu: int) -> frozenset[int]:
+        try:
+            bus = self._bus(gpu).lower()
+            domain, _, rest = bus.partition(":")  # 8 digits here, 4 in sysfs
+            path = f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist"
+            with open(path, encoding="ascii") as file:
+                return numbers(file.read())
+        except (GpuError, OSError, ValueError):
+            return frozenset()
+
+    @typed_errors
+    def _cpu_affinity(self, gpu: int) -> list[int]:
+        """Words of 64 processors."""
+        count = -(-(os.cpu_count() or 1) // 64)
+        return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._handles[gpu], count)]
+
+    @typed_errors
+    def _bus(self, gpu: int) -> str:
+        bus = pynvml.nvmlDeviceGetPciInfo(self._handles[gpu]).busId
+        return bus.decode("ascii") if isinstance(bus, bytes) else str(bus)
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
         if not self._capabilities[gpu].processes:
@@ -154,12 +208,62 @@ class NvmlGpus:
             if not is_ours(found.pid)
         ]
 
-    def follow(self, busy: Collection[int]) -> None:
+    def read(self, gpu: int) -> GpuReading:
+        """In a driver in trouble a call may not return: for a thread of its own."""
+        able, now_s = self._capabilities[gpu], time.monotonic()
+        utilisation = _read(self._utilisation, gpu, able.utilisation)
+        memory = _read(self._memory, gpu, able.memory)
+        limits = _read(self._clock_limits, gpu, able.clock_limits)
+        energy_mj, power_mw = (
+            _read(self._energy_mj, gpu, able.energy),
+            _read(self._power_mw, gpu, able.power),
+        )
+        counted = _read(functools.partial(self._counted, now_s), gpu, able.gpm) or GpmReading()
+        pcie_mib_s = counted.pcie_mib_s
+        if pcie_mib_s is None:
+            pcie_mib_s = _read(functools.partial(self._pcie_mib_s, now_s), gpu, able.pcie)
+        return GpuReading(
+            utilisation_frac=None if utilisation is None else utilisation.gpu / 100.0,
+            memory_used_mib=None if memory is None else memory.used // _MIB,
+            power_w=None if power_mw is None else power_mw / 1e3,
+            energy_j=None if energy_mj is None else energy_mj / 1e3,
+            sm_clock_mhz=_read(self._sm_clock_mhz, gpu, able.sm_clock),
+            power_limited=None if limits is None else bool(limits & _POWER),
+            heat_limited=None if limits is None else bool(limits & _HEAT),
+            temperature_c=_read(self._temperature_c, gpu, able.temperature),
+            pcie_mib_s=pcie_mib_s,
+            sm_active_frac=counted.sm_active_frac,
+            sm_occupancy_frac=counted.sm_occupancy_frac,
+            tensor_frac=counted.tensor_frac,
+            dram_frac=counted.dram_frac,
+            processes=self._working(gpu, able),
+        )
+
+    def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
         """A real GPU knows what runs on it."""
+
+    def _working(self, gpu: int, able: Capabilities) -> tuple[GpuProcess, ...] | None:
+        """Processes with their memory and their part of the time, where the driver tells either."""
+        found = _read(self._processes, gpu, able.processes)
+        if found is None:
+            return None
+        shares = _read(self._process_utilisation, gpu, able.process_utilisation)
+        return tuple(
+            GpuProcess(
+                one.pid,
+                None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB,
+                None if shares is None else shares.get(one.pid, 0.0),
+            )
+            for one in found
+        )
 
     @typed_errors
     def close(self) -> None:
-        pynvml.nvmlShutdown()
+        try:
+            for counters in getattr(self, "_gpm", {}).values():
+                counters.close()
+        finally:
+            pynvml.nvmlShutdown()
 
     def _find_capabilities(self, gpu: int) -> Capabilities:
         return Capabilities(
@@ -169,7 +273,21 @@ class NvmlGpus:
             energy=_answers(self._energy_mj, gpu),
             sm_clock=_answers(self._sm_clock_mhz, gpu),
             processes=_answers(self._processes, gpu),
+            process_utilisation=_answers(self._process_utilisation, gpu),
+            clock_limits=_answers(self._clock_limits, gpu),
+            temperature=_answers(self._temperature_c, gpu),
+            pcie=_answers(functools.partial(self._pcie_mib_s, 0.0), gpu),
+            gpm=gpu in self._gpm and self._has_gpm(gpu),
         )
+
+    def _has_gpm(self, gpu: int) -> bool:
+        """Whether it counts, and lets us read; not on a board that is cut into MIG instances."""
+        try:
+            return self._gpm_supported(gpu) and self._counted(-1.0, gpu) is not None
+        except (GpuLostError, GpuUnavailableError):
+            raise
+        except GpuError:
+            return False
 
     @typed_errors
     def _memory(self, gpu: int) -> Any:
@@ -204,6 +322,51 @@ class NvmlGpus:
         pynvml.nvmlDeviceSetPersistenceMode(self._handles[gpu], mode)
 
     @typed_errors
+    def _gpm_supported(self, gpu: int) -> bool:
+        return is_supported(self._handles[gpu])
+
+    @typed_errors
+    def _counted(self, now_s: float, gpu: int) -> GpmReading:
+        return self._gpm[gpu].read(now_s)
+
+    @typed_errors
+    def _clock_limits(self, gpu: int) -> int:
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handles[gpu]))
+
+    @typed_errors
+    def _temperature_c(self, gpu: int) -> int:
+        return int(pynvml.nvmlDeviceGetTemperature(self._handles[gpu], pynvml.NVML_TEMPERATURE_GPU))
+
+    @typed_errors
+    def _pcie_mib_s(self, now_s: float, gpu: int) -> float:
+        """Both directions; asked again after `PCIE_EVERY_S`."""
+        at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
+        if now_s - at_s >= PCIE_EVERY_S:
+            kib_s = sum(
+                pynvml.nvmlDeviceGetPcieThroughput(self._handles[gpu], counter)
+                for counter in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+            )
+            mib_s = kib_s / 1024.0
+            self._pcie[gpu] = now_s, mib_s
+        return mib_s
+
+    @typed_errors
+    def _process_utilisation(self, gpu: int) -> dict[int, float]:
+        """By process, mean of the samples since the last call; NVML has none where nothing ran."""
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[gpu], self._seen_us[gpu])
+        except pynvml.NVMLError as error:
+            if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
+                return {}
+            raise
+        found: dict[int, list[float]] = {}
+        for one in samples:
+            if one.timeStamp > self._seen_us[gpu]:
+                found.setdefault(int(one.pid), []).append(min(one.smUtil, 100) / 100.0)
+        self._seen_us[gpu] = max([self._seen_us[gpu], *(int(one.timeStamp) for one in samples)])
+        return {pid: sum(shares) / len(shares) for pid, shares in found.items()}
+
+    @typed_errors
     def _processes(self, gpu: int) -> list[Any]:
         return list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handles[gpu]))
 
@@ -217,6 +380,22 @@ def _open() -> int:
 @typed_errors
 def _handle(gpu: int) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(gpu)
+
+
+def _read(read: Callable[[int], _T], gpu: int, is_able: bool) -> _T | None:
+    """A reading; None where the GPU does not give it, or not now.
+
+    Raises:
+        GpuLostError, GpuUnavailableError: none can be had.
+    """
+    if not is_able:
+        return None
+    try:
+        return read(gpu)
+    except (GpuLostError, GpuUnavailableError):
+        raise
+    except GpuError:
+        return None
 
 
 def _answers(read: Callable[[int], object], gpu: int) -> bool:

@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE
 from rlsched.errors import InputError
-from rlsched_node.gpu.device import Capabilities, GpuError, GpuProcess
+from rlsched.models.at_clock import board_w, dynamic_w, relative_time, relative_voltage
+from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
+from rlsched_node.gpu.device import Capabilities, GpuError, GpuProcess, GpuReading, Tenant
 
-MEMORY_TOTAL_MIB = 81_920
-MEMORY_BUSY_MIB = 61_440
-UTILISATION_BUSY_FRAC = 0.9
-POWER_IDLE_W = 60.0
-POWER_BUSY_W = 360.0
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
+"""Clocks are those of an H100, whatever the type; where one is set, it counts as a part of the highest."""
 SM_CLOCK_STEP_MHZ = 15
+CPUS_NEAR = 16
 
 
 class SimulatedGpus:
-    """N GPUs that are alike, each either idle or busy; the figures above are invented, not measured.
+    """N GPUs that are alike. What they show is what the models of the simulator say of the jobs on them.
 
-    The same calls at the same times give the same readings. A clock that is set is read back, and changes no
-    power.
+    A GPU type has its figures in `GPU_FIGURES`, and a job's workload its row in the catalogue; a job that
+    names none is like the median of all. Jobs that share a GPU share its time: together they have it at work
+    for 1 - product(1 - alone) of the time, each for its part. What no model computes is None, such as tensor
+    cores, bandwidth and temperature. The same calls at the same times give the same readings.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
         node: Name of the node, part of the UUIDs.
         clock: Monotonic seconds; energy is integrated along it.
+        gpu_type: Model of the GPUs.
 
     Raises:
         InputError: `count` is out of range.
     """
 
-    kind: Literal["simulated", "nvml"] = "simulated"
+    kind: Literal["simulated", "nvml", "replayed"] = "simulated"
 
-    def __init__(self, count: int, node: str = "node", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        count: int,
+        node: str = "node",
+        clock: Callable[[], float] = time.monotonic,
+        gpu_type: str = "generic",
+    ) -> None:
         if not 1 <= count <= MAX_GPUS_PER_NODE:
             raise InputError(f"--gpus {count}: expected 1 to {MAX_GPUS_PER_NODE} simulated GPUs")
-        self._count = count
-        self._node = node
-        self._clock = clock
-        self._busy: frozenset[int] = frozenset()
+        self._count, self._node, self._clock = count, node, clock
+        self._type = canonical_kind(gpu_type)
+        self._figures = {name: figure.value for name, figure in GPU_FIGURES[self._type].items()}
+        self._held: dict[int, tuple[Tenant, ...]] = {}
         self._locked_mhz: dict[int, int] = {}
         self._energy_j = [0.0] * count
         self._energy_at_s = clock()
+        self._traits: dict[str, dict[str, float]] = {}
+        self._power_w = [self._figures["idle_w"]] * count
+        self._lock = threading.Lock()  # the daemon and its meter ask and tell
 
     @property
     def count(self) -> int:
@@ -54,7 +66,15 @@ class SimulatedGpus:
 
     def capabilities(self, gpu: int) -> Capabilities:
         self._check(gpu)
-        return Capabilities(*([True] * len(Capabilities._fields)))
+        return Capabilities(
+            memory=True,
+            utilisation=True,
+            power=True,
+            energy=True,
+            sm_clock=True,
+            processes=True,
+            process_utilisation=True,
+        )
 
     def uuid(self, gpu: int) -> str:
         self._check(gpu)
@@ -70,25 +90,28 @@ class SimulatedGpus:
 
     def memory_total_mib(self, gpu: int) -> int:
         self._check(gpu)
-        return MEMORY_TOTAL_MIB
+        return int(self._figures["memory_mib"])
 
     def memory_used_mib(self, gpu: int) -> int:
-        return MEMORY_BUSY_MIB if self._is_busy(gpu) else 0
+        return self.read(gpu).memory_used_mib or 0
 
     def utilisation_frac(self, gpu: int) -> float:
-        return UTILISATION_BUSY_FRAC if self._is_busy(gpu) else 0.0
+        return self.read(gpu).utilisation_frac or 0.0
 
     def power_w(self, gpu: int) -> float:
-        return POWER_BUSY_W if self._is_busy(gpu) else POWER_IDLE_W
+        self._check(gpu)
+        with self._lock:
+            return self._power_w[gpu]
 
     def energy_j(self, gpu: int) -> float:
         self._check(gpu)
-        self._settle()
-        return self._energy_j[gpu]
+        with self._lock:
+            self._settle()
+            return self._energy_j[gpu]
 
     def sm_clock_mhz(self, gpu: int) -> int:
-        busy_mhz = self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ)
-        return busy_mhz if self._is_busy(gpu) else SM_CLOCK_IDLE_MHZ
+        self._check(gpu)
+        return self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) if self._held.get(gpu) else SM_CLOCK_IDLE_MHZ
 
     def sm_clocks_mhz(self, gpu: int) -> list[int]:
         self._check(gpu)
@@ -101,31 +124,103 @@ class SimulatedGpus:
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
         if mhz not in self.sm_clocks_mhz(gpu):
             raise GpuError(f"GPU {gpu}: {mhz} MHz is none of its SM clocks")
-        self._locked_mhz[gpu] = mhz
+        with self._lock:
+            self._settle()
+            self._locked_mhz[gpu] = mhz
+            self._draw(gpu)
 
     def reset_sm_clock(self, gpu: int) -> None:
         self._check(gpu)
-        self._locked_mhz.pop(gpu, None)
+        with self._lock:
+            self._settle()
+            self._locked_mhz.pop(gpu, None)
+            self._draw(gpu)
 
-    def check(self, gpu: int) -> None:
+    def near_cpus(self, gpu: int) -> frozenset[int]:
+        """Its own, made up like itself: the machine may have fewer, and then runs several on one."""
+        self._check(gpu)
+        return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
+
+    def device_minor(self, gpu: int) -> None:
         self._check(gpu)
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:  # noqa: ARG002
         self._check(gpu)
         return []
 
-    def follow(self, busy: Collection[int]) -> None:
-        for gpu in busy:
+    def read(self, gpu: int) -> GpuReading:
+        self._check(gpu)
+        with self._lock:
+            self._settle()
+            held = self._held.get(gpu, ())
+            busy, parts = self._at_work(held)
+            processes = tuple(
+                GpuProcess(tenant.pid, int(self._trait(tenant)["memory_mib"]), part)
+                for tenant, part in zip(held, parts, strict=True)
+            )
+            return GpuReading(
+                utilisation_frac=busy,
+                memory_used_mib=min(
+                    sum(one.used_mib or 0 for one in processes), int(self._figures["memory_mib"])
+                ),
+                power_w=self._power_w[gpu],
+                energy_j=self._energy_j[gpu],
+                sm_clock_mhz=self.sm_clock_mhz(gpu),
+                processes=processes,
+            )
+
+    def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
+        for gpu in held:
             self._check(gpu)
-        self._settle()
-        self._busy = frozenset(busy)
+        new = {gpu: tuple(tenants) for gpu, tenants in held.items() if tenants}
+        with self._lock:
+            if new == self._held:
+                return
+            self._settle()
+            self._held = new
+            for gpu in range(self._count):
+                self._draw(gpu)
 
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def _is_busy(self, gpu: int) -> bool:
-        self._check(gpu)
-        return gpu in self._busy
+    def _trait(self, tenant: Tenant) -> dict[str, float]:
+        """The catalogue's row of its workload on this type."""
+        found = self._traits.get(tenant.workload)
+        if found is None:
+            from rlsched.models.catalogue.catalogue import load_catalogue  # numpy, for simulated GPUs alone
+
+            catalogue = load_catalogue()
+            number = catalogue.number(tenant.workload) if tenant.workload in catalogue.names else 0
+            row = catalogue.traits([self._type])[number, 0]
+            fields = ("util_frac", "memory_mib", "clock_bound", "dynamic_w")
+            found = self._traits[tenant.workload] = {field: float(row[field]) for field in fields}
+        return found
+
+    def _at_work(self, held: Sequence[Tenant]) -> tuple[float, list[float]]:
+        """Share of the time in which a GPU works, and each tenant's part of it."""
+        alone = [self._trait(tenant)["util_frac"] for tenant in held]
+        idle = 1.0
+        for one in alone:
+            idle *= 1.0 - one
+        total = sum(alone)
+        return 1.0 - idle, [(1.0 - idle) * one / total for one in alone]
+
+    def _draw(self, gpu: int) -> None:
+        """Work out what a GPU draws from now on."""
+        held, figures = self._held.get(gpu, ()), self._figures
+        x = self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
+        voltage = relative_voltage(figures["knee_frac"], figures["voltage_slope"], x)
+        _, parts = self._at_work(held)
+        added_w = 0.0
+        for tenant, part in zip(held, parts, strict=True):
+            trait = self._trait(tenant)
+            time = relative_time(trait["clock_bound"], x)
+            speed_frac = part / trait["util_frac"]
+            added_w += dynamic_w(trait["dynamic_w"], figures["theta"], time, voltage, x, speed_frac)
+        self._power_w[gpu] = board_w(
+            figures["static_w"], figures["idle_w"], figures["tdp_w"], len(held), added_w
+        )
 
     def _check(self, gpu: int) -> None:
         if not 0 <= gpu < self._count:
@@ -137,4 +232,4 @@ class SimulatedGpus:
         elapsed_s = max(now_s - self._energy_at_s, 0.0)
         self._energy_at_s = now_s
         for gpu in range(self._count):
-            self._energy_j[gpu] += elapsed_s * (POWER_BUSY_W if gpu in self._busy else POWER_IDLE_W)
+            self._energy_j[gpu] += elapsed_s * self._power_w[gpu]

@@ -205,3 +205,4 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
 def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
     """An attempt of a job begins now: when it is heard first."""
     s.job.look_s[slot] = _next_look_s(s, slot, now_s)
+    s.scratch[0].look_s = min(s.scratch[0].look_s, s.job.look_s[slot])

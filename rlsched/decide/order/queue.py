@@ -103,12 +103,17 @@ def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 @kernel
 def _hear_ages(s: StateArrays, now_s: float) -> None:
     """Jobs of the bursts of running ones whose age says more by now are predicted anew."""
+    if s.scratch[0].look_s > now_s:
+        return
+    next_s = np.inf
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         if s.job.look_s[slot] <= now_s:
             waiting = look_at_ages(s, s.job.burst[slot], now_s)
             if waiting >= 0:
                 _revise(s, waiting, now_s)
+        next_s = min(next_s, s.job.look_s[slot])
+    s.scratch[0].look_s = next_s
 
 
 @kernel

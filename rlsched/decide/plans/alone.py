@@ -90,11 +90,17 @@ def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) ->
     return on_free(-1, -1, least)
 
 
+@kernel
+def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
+    """Whether a job may wait for GPUs of another type."""
+    return MODELLED and o.later < math.inf and o.chooses_type and s.models.gpu.shape[0] > 1
+
+
 @array_kernel
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
     """(G,) when each GPU of partition `p` is predicted to be free, from now; 0 where it is. Empty where no
     job waits for GPUs of another type."""
-    if not MODELLED or o.later == math.inf or not o.chooses_type or s.models.gpu.shape[0] < 2:
+    if not waits_for_types(s, o):
         return np.empty(0)
     ends_s = np.zeros(s.gpu.shape[0])
     for position in range(s.derived.running_len[0]):

@@ -15,7 +15,7 @@ from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share, policy_start
 from rlsched.decide.plans.alone import alone_plan, chooses_type, later_worth, type_worth
 from rlsched.decide.plans.plan import NO_ROOM, TAKEN_OR_OPEN, Plan, refused
-from rlsched.decide.plans.shared import shared_plan
+from rlsched.decide.plans.shared import has_memory_beside, shared_plan
 from rlsched.jit import kernel
 
 LOOK_AT: Final = 16
@@ -30,31 +30,53 @@ def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
     Of equals, with the job that came first.
     """
-    best, most = refused(NO_ROOM, -1, -1), above
+    best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
         return best
-    bounded = above > -math.inf and chooses_type(s, slot, o)  # no plan is worth more than its GPUs alone
-    kind, alone = -1, math.inf
+    if above > -math.inf and chooses_type(s, slot, o):
+        return _best_above(s, p, slot, o, now_s, above)
+    most, classes = above, s.derived.class_queue
+    for c in range(classes.shape[1]):
+        share_with = classes.running[p, c]
+        if share_with < 0 or s.demand.gpus[c] != s.job.gpus[slot]:
+            continue
+        if s.demand.share_milli[c] == WHOLE_GPU_MILLI:
+            while share_with >= 0:
+                if has_memory_beside(s, slot, share_with):
+                    plan = shared_plan(s, slot, share_with, o, now_s, most)
+                    if _is_better(s, plan, best, most):
+                        best, most = plan, plan.worth
+                share_with = s.derived.slot.next_alike[share_with]
+    return best
+
+
+@kernel
+def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
+    """Whether a plan may be taken and is better than the best so far, which is worth `most`."""
+    if plan.verdict != TAKEN_OR_OPEN or plan.worth < most:
+        return False
+    first = best.share_with >= 0 and s.job.seq[plan.share_with] < s.job.seq[best.share_with]
+    return plan.worth > most or first
+
+
+@kernel
+def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
+    """`best_shared` where GPU types are chosen: no plan is worth more than its GPUs alone.
+
+    Of equals that are worth just that, the one that is met first, as the next ones are passed over.
+    """
+    best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
     for position in range(s.derived.running_len[0]):
         share_with = s.derived.slot.running[position]
         if s.job.placed_in[share_with] != p or s.job.gpus[share_with] != s.job.gpus[slot]:
             continue
-        if bounded:
-            if s.node.kind[s.job.host[share_with]] != kind:
-                kind = s.node.kind[s.job.host[share_with]]
-                alone = type_worth(s, p, slot, kind, o)
-            if alone <= most:
-                continue
-        plan = shared_plan(s, slot, share_with, o, now_s)
-        if plan.verdict == TAKEN_OR_OPEN and (
-            plan.worth > most
-            or (
-                plan.worth == most
-                and best.share_with >= 0
-                and s.job.seq[share_with] < s.job.seq[best.share_with]
-            )
-        ):
-            best, most = plan, plan.worth
+        if s.node.kind[s.job.host[share_with]] != kind:
+            kind = s.node.kind[s.job.host[share_with]]
+            alone = type_worth(s, p, slot, kind, o)
+        if alone > most:
+            plan = shared_plan(s, slot, share_with, o, now_s, most)
+            if _is_better(s, plan, best, most):
+                best, most = plan, plan.worth
     return best
 
 

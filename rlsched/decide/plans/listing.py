@@ -58,7 +58,7 @@ class _Found(NamedTuple):
     power_w: float
 
 
-_FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).items()])
+FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).items()])
 
 
 @array_kernel
@@ -107,8 +107,8 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 
 @array_kernel
-def _list(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
-    """Write the plans of a waiting job into `out` (N,) _FOUND; returns how many there are.
+def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
+    """Write the plans of a waiting job into `out` (N,) FOUND; returns how many there are.
 
     Of those with co-tenants MOST_SHARED: those that may be taken go before others, then the best.
     """
@@ -133,7 +133,7 @@ def _list(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out:
         for position in range(s.derived.running_len[0]):
             other = s.derived.slot.running[position]
             if s.job.placed_in[other] == p and s.job.gpus[other] == s.job.gpus[slot]:
-                plan = shared_plan(s, slot, other, o, now_s)
+                plan = shared_plan(s, slot, other, o, now_s, -math.inf)
                 if plan.verdict == NOT_THE_FIRST:
                     continue
                 at = count if count < first + MOST_SHARED else _least(out, first, count)
@@ -144,7 +144,7 @@ def _list(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out:
     _note(s, p, slot, o, _LATER, refused(NO_ROOM, -1, -1), row)
     row.verdict, row.worth = TAKEN_OR_OPEN, 0.0
     if best == 0.0:
-        row.wait_s = let_end_until_fits(copy_nodes(s), p, slot, now_s) - now_s
+        row.wait_s = let_end_until_fits(s, copy_nodes(s), p, slot, now_s) - now_s
     elif o.later < math.inf:
         row.worth = later_worth(s, p, slot, o, ends_by_gpu(s, p, now_s, o), best)
     return count + 1
@@ -164,18 +164,22 @@ def plans_of(
         action: What is done; None: nothing yet.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
-    found = records(len(state.kind_names) + MOST_SHARED + 2, _FOUND)
-    count = int(for_state(_list, state)(arrays, partition, slot, start, now_s, found))
+    found = records(len(state.kind_names) + MOST_SHARED + 2, FOUND)
+    count = int(for_state(list_plans, state)(arrays, partition, slot, start, now_s, found))
     rows = [_Found(*row) for row in found[:count].tolist()]
     rows.sort(key=lambda one: (one.how, one.verdict != TAKEN_OR_OPEN, -one.worth))
-    plans = [_seen(state, one, action, seq) for one in rows]
+    seqs = arrays.job.view(np.ndarray)["seq"]
+    plans = [
+        _seen(state, one, int(seqs[one.share_with]) if one.share_with >= 0 else -1, action, seq)
+        for one in rows
+    ]
     if isinstance(action, Preempt):
         return [_giving_way(action), *plans]
     return plans
 
 
-def _seen(state: ClusterState, row: _Found, action: Action | None, seq: int) -> PlanSeen:
-    other = int(state.arrays.job.seq[row.share_with]) if row.share_with >= 0 else -1
+def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, seq: int) -> PlanSeen:
+    """A plan as a record has it; `other` is the number of the job whose GPUs it shares."""
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
         node = action.node if not action.gpus else int(state.arrays.gpu.node[action.gpus[0]])

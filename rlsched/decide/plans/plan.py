@@ -18,6 +18,9 @@ ADDS_TOO_LITTLE: Final = 8
 LUCID_SAYS_NO: Final = 9
 NOT_THE_FIRST: Final = 10
 WAITS_FOR_BETTER: Final = 11
+WORTH_LESS: Final = 12
+KEPT_APART: Final = 13
+NO_CORES: Final = 14
 VERDICT_TEXT: Final = {
     TAKEN_OR_OPEN: "",
     NO_ROOM: "no room",
@@ -31,6 +34,9 @@ VERDICT_TEXT: Final = {
     LUCID_SAYS_NO: "Lucid's rule keeps them apart",
     NOT_THE_FIRST: "shown with the first job on its GPUs",
     WAITS_FOR_BETTER: "worth less than GPUs that come free",
+    WORTH_LESS: "worth less than another plan",
+    NO_CORES: "its nodes have too few cores to spare",
+    KEPT_APART: "one of them shares its GPUs with no other job",
 }
 """Why a plan is not taken, in words."""
 

@@ -9,23 +9,26 @@ import math
 from typing import Final
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.cluster.capacity import takes_gpus_of
+from rlsched.cluster.capacity import gpu_need_mib, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
-from rlsched.decide.clocks import join_cores
+from rlsched.decide.clocks import join_cores, lacks_cores
 from rlsched.decide.options import KEEP_FRAC, LUCID, Gate, StartOptions
 from rlsched.decide.plans.alone import chooses_type, type_worth
 from rlsched.decide.plans.plan import (
     ADDS_TOO_LITTLE,
     ANOTHER_SIZE,
     FULL,
+    KEPT_APART,
     LUCID_SAYS_NO,
+    NO_CORES,
     NO_MEMORY,
     NODES_DIFFER,
     NOT_THE_FIRST,
     NOT_WHOLE,
     TAKEN_OR_OPEN,
     TOO_SLOW,
+    WORTH_LESS,
     Plan,
     refused,
 )
@@ -60,25 +63,48 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 
 
 @kernel
-def shared_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> Plan:
+def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
+    """Whether GPU memory suffices for a waiting job beside a running one and its co-tenants.
+
+    Most plans fail by this, and no other reason is as fast to look at.
+    """
+    job, g, used_mib, tenants = s.job, s.job.head[share_with] // MAX_TENANTS, 0.0, 0
+    kind, memory_mib = gpu_kind(s, g), s.models.trait.memory_mib
+    for k in range(MAX_TENANTS):
+        other = s.gpu.tenant[g, k]
+        if other >= 0:
+            used_mib += memory_mib[job.workload[other], kind]
+            tenants += 1
+    mine_mib = memory_mib[job.workload[slot], kind]
+    return fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib)
+
+
+@kernel
+def shared_plan(
+    s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
+) -> Plan:
     """The plan of a waiting job on all the GPUs of a running one, which may have co-tenants already.
 
     Its gain is its own predicted speed there, less what the others lose: what both do, less 1, of a pair.
+    Where it is worth less than `least`, no more is worked out: it is WORTH_LESS.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
     if job.gpus[slot] != job.gpus[share_with]:
         return refused(ANOTHER_SIZE, share_with, kind)
+    if job.unshared[slot] or job.unshared[share_with]:
+        return refused(KEPT_APART, share_with, kind)
     if job.share_milli[share_with] < WHOLE_GPU_MILLI:
         if o.max_jobs > 2 and o.share != LUCID:
-            return _group_plan(s, slot, share_with, o, now_s)
+            return _group_plan(s, slot, share_with, o, now_s, least)
         return refused(FULL, share_with, kind)
     demand = job.demand[slot]
     if s.demand.memory_mib_each[demand] > 0:
         return refused(NOT_WHOLE, share_with, kind)
     t, mine, theirs = s.models.trait, job.workload[slot], job.workload[share_with]
     memory_mib = s.models.gpu.memory_mib[kind]
-    if not fits_memory(memory_mib, t.memory_mib[theirs, kind], 1, t.memory_mib[mine, kind]):
+    used_mib = gpu_need_mib(s, share_with, kind)
+    if not fits_memory(memory_mib, used_mib, 1, gpu_need_mib(s, slot, kind)):
         return refused(NO_MEMORY, share_with, kind)
     if o.share == LUCID:
         return _lucid_plan(s, slot, share_with, kind)
@@ -87,6 +113,8 @@ def shared_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now
         return refused(TOO_SLOW, share_with, kind)
     if not takes_gpus_of(s, demand, share_with):
         return refused(NODES_DIFFER, share_with, kind)
+    if lacks_cores(s, slot, share_with):
+        return refused(NO_CORES, share_with, kind)
     held = (job.cpu_milli_each[share_with] + join_cores(s, slot, share_with, kind)) / 1000.0
     needed = t.cores_each[mine, kind] + t.cores_each[theirs, kind]
     met = min(1.0, held / needed)
@@ -94,7 +122,7 @@ def shared_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now
     two = min(two, feed(s, share_with, kind, t.cores_each[theirs, kind] * met)) / asked_feed(
         s, share_with, kind
     )
-    return _priced(s, slot, share_with, kind, 2, o, one, one + two - 1.0, min(one, two), now_s)
+    return _priced(s, slot, share_with, kind, 2, o, one, one + two - 1.0, min(one, two), now_s, least)
 
 
 @kernel
@@ -108,6 +136,8 @@ def _lucid_plan(s: StateArrays, slot: int, share_with: int, kind: int) -> Plan:
         return refused(LUCID_SAYS_NO, share_with, kind)
     if not takes_gpus_of(s, job.demand[slot], share_with):
         return refused(NODES_DIFFER, share_with, kind)
+    if lacks_cores(s, slot, share_with):
+        return refused(NO_CORES, share_with, kind)
     return Plan(TAKEN_OR_OPEN, -1, share_with, kind, 2, 1.0, 0.0, -1.0, 1.0, 0.0)
 
 
@@ -123,15 +153,18 @@ def _priced(
     gain: float,
     slowest: float,
     now_s: float,
+    least: float,
 ) -> Plan:
     """A plan of which the speeds are known: whether the slowest and the gate permit it, and its worth."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
-    asked = asked_gain(s, slot, share_with, o.gate, tenants > 2, slowest, now_s)
-    verdict = ADDS_TOO_LITTLE if o.gate.is_shut and gain < asked else TAKEN_OR_OPEN
     worth = gain
     if chooses_type(s, slot, o):  # cores to spare help on free GPUs as well: no more than alone
         worth = min(gain, 1.0) * type_worth(s, s.job.placed_in[share_with], slot, kind, o)
+    if worth < least:
+        return refused(WORTH_LESS, share_with, kind)
+    asked = asked_gain(s, slot, share_with, o.gate, tenants > 2, slowest, now_s)
+    verdict = ADDS_TOO_LITTLE if o.gate.is_shut and gain < asked else TAKEN_OR_OPEN
     return Plan(verdict, -1, share_with, kind, tenants, own, gain, asked, slowest, worth)
 
 
@@ -149,9 +182,13 @@ def asked_gain(
     part, dial = s.derived.part[p], s.dials.dial[p]
     waiting = part.queue_len / max(part.open_gpus, 1)
     least = gate.more + dial.gate_more if more else gate.pair + dial.gate_pair
-    least += (gate.by_length + dial.by_length) * _long(s.job.predicted_s[slot])
-    least += (gate.by_left + dial.by_left) * _long(remaining_s(s, share_with, now_s))
-    least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
+    by_length, by_left = gate.by_length + dial.by_length, gate.by_left + dial.by_left
+    if by_length != 0.0:
+        least += by_length * _long(s.job.predicted_s[slot])
+    if by_left != 0.0:
+        least += by_left * _long(remaining_s(s, share_with, now_s))
+    if gate.by_queue != 0.0:
+        least += gate.by_queue * (1.0 - math.exp(-4.0 * waiting))
     least += gate.by_slowest * max(KEEP_FRAC - slowest, 0.0)
     if gate.by_hold != 0.0:
         later_s = _held_longer_s(s, slot, share_with, slowest, now_s)
@@ -181,7 +218,9 @@ def _long(time_s: float) -> float:
 
 
 @kernel
-def _group_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float) -> Plan:
+def _group_plan(
+    s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
+) -> Plan:
     """`shared_plan` where the running job shares its GPUs already: by the first of those who share alone."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
@@ -195,14 +234,18 @@ def _group_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now
         if other >= 0:
             if job.seq[other] < job.seq[share_with]:
                 return refused(NOT_THE_FIRST, share_with, kind)
-            used_mib += t.memory_mib[job.workload[other], kind]
+            if job.unshared[other]:
+                return refused(KEPT_APART, share_with, kind)
+            used_mib += gpu_need_mib(s, other, kind)
             needed += t.cores_each[job.workload[other], kind]
             held += job.cpu_milli_each[other]
-    mine_mib = t.memory_mib[job.workload[slot], kind]
+    mine_mib = gpu_need_mib(s, slot, kind)
     if s.demand.memory_mib_each[job.demand[slot]] > 0:
         return refused(NOT_WHOLE, share_with, kind)
     if not takes_gpus_of(s, job.demand[slot], share_with):
         return refused(NODES_DIFFER, share_with, kind)
+    if lacks_cores(s, slot, share_with):
+        return refused(NO_CORES, share_with, kind)
     if not fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib):
         return refused(NO_MEMORY, share_with, kind)
     met = min(1.0, (held + join_cores(s, slot, share_with, kind)) / 1000.0 / needed)
@@ -222,4 +265,4 @@ def _group_plan(s: StateArrays, slot: int, share_with: int, o: StartOptions, now
             else:
                 before = min(shared_on(s, one, g), feed(s, one, kind, cores_given(s, one, kind)))
                 both -= before / asked_feed(s, one, kind)
-    return _priced(s, slot, share_with, kind, tenants + 1, o, own, both - 1.0, slowest, now_s)
+    return _priced(s, slot, share_with, kind, tenants + 1, o, own, both - 1.0, slowest, now_s, least)

@@ -1,4 +1,4 @@
-"""A window's buffers, the reasons why a row is not legal, and what rows of both halves have in common."""
+"""A window's buffers, and what rows of both halves have in common."""
 
 from __future__ import annotations
 
@@ -32,30 +32,11 @@ from rlsched.decide.rows.features import (
     place_columns,
 )
 from rlsched.decide.rows.logs import LogArrays, log_arrays
+from rlsched.decide.rows.reasons import PADDING
 from rlsched.decide.rows.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.gittins import CLAIM
 from rlsched.jit import array_kernel, kernel
 from rlsched.reference import by_reference
-
-LEGAL: Final = 0
-TOO_FEW_FREE: Final = 1
-NO_HOLE: Final = 2
-GUARD_HALF_FREE: Final = 3
-GUARD_HOLD: Final = 4
-PADDING: Final = 5
-HELD: Final = 6
-RESERVED: Final = 7
-
-REASON_TEXT: Final = {
-    LEGAL: "can start",
-    TOO_FEW_FREE: "fewer GPUs are free than the gang needs",
-    NO_HOLE: "enough GPUs are free, but not together",
-    GUARD_HALF_FREE: "no waiting while half of the GPUs are free and a job can start",
-    GUARD_HOLD: "another job has been held back for too long",
-    PADDING: "empty row",
-    HELD: "kept back by an earlier wait",
-    RESERVED: "would delay the job that GPUs are reserved for",
-}
 
 NOT_ASKED: Final = -2
 """Nothing is known yet of where jobs of a demand class would go, or of whether they would delay another."""

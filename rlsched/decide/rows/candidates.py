@@ -16,6 +16,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.record import Half
 from rlsched.decide.rows import arrays as window_arrays
 from rlsched.decide.rows import variants, windows
+from rlsched.decide.rows.reasons import LEGAL
 from rlsched.decide.start import can_set_clocks, join_action, policy_start, start_action
 
 
@@ -27,7 +28,7 @@ class Window:
         kind: `job` (row 0 is *wait*, the others jobs) or `how` (each row a variant of one job).
         seqs: (K,) job numbers, -1 for *wait*.
         nodes: (K,) first node of the placement, -1 where there is none.
-        reasons: (K,) reason codes of `decide.window_arrays`, LEGAL where the row may be taken.
+        reasons: (K,) reason codes of `rows.reasons`, LEGAL where the row may be taken.
         features: (K, F) float32, the actor's columns.
         reference: Row that the reference rule takes.
         arrays: The buffers behind them, padded to the full window.
@@ -44,7 +45,7 @@ class Window:
     @property
     def legal(self) -> NDArray[np.bool_]:
         """(K,) whether each row may be taken."""
-        return self.reasons == window_arrays.LEGAL
+        return self.reasons == LEGAL
 
     @property
     def passes_over(self) -> bool:

@@ -10,15 +10,7 @@ from rlsched.decide.clocks import clock_for
 from rlsched.decide.constants import MODELLED, PREEMPTING
 from rlsched.decide.options import job_energy_weight, policy_start
 from rlsched.decide.plans.best import partner_of
-from rlsched.decide.rows.arrays import (
-    LEGAL,
-    WindowArrays,
-    first_host,
-    look_at,
-    set_own,
-    set_place,
-    use_rows,
-)
+from rlsched.decide.rows.arrays import WindowArrays, first_host, look_at, set_own, set_place, use_rows
 from rlsched.decide.rows.columns import (
     ENERGY_WEIGHT,
     FEASIBLE,
@@ -39,6 +31,7 @@ from rlsched.decide.rows.features import (
     partner_columns,
     workload_columns,
 )
+from rlsched.decide.rows.reasons import LEGAL
 from rlsched.decide.rows.schema import MAX_VARIANTS, NUM_FEATURES
 from rlsched.jit import kernel
 from rlsched.models.arrays import NUM_LEVELS

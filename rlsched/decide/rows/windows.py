@@ -11,14 +11,7 @@ from rlsched.decide.constants import MODELLED, PREEMPTING
 from rlsched.decide.holds import half_free, pass_over
 from rlsched.decide.options import energy_weight, job_energy_weight
 from rlsched.decide.rows.arrays import (
-    GUARD_HALF_FREE,
-    GUARD_HOLD,
-    HELD,
-    LEGAL,
-    NO_HOLE,
     NOT_ASKED,
-    RESERVED,
-    TOO_FEW_FREE,
     WindowArrays,
     first_host,
     look_at,
@@ -64,6 +57,15 @@ from rlsched.decide.rows.picks import (
     LATE,
     pick,
     sort_out,
+)
+from rlsched.decide.rows.reasons import (
+    GUARD_HALF_FREE,
+    GUARD_HOLD,
+    HELD,
+    LEGAL,
+    NO_HOLE,
+    RESERVED,
+    TOO_FEW_FREE,
 )
 from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.rules.gittins import preemptions

@@ -35,10 +35,17 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.decide.holds import is_held
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
-from rlsched.decide.plans.alone import ends_by_gpu
+from rlsched.decide.plans.alone import ends_by_gpu, waits_for_types
 from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
 from rlsched.decide.rules.greedy import or_share
-from rlsched.decide.rules.reservation import copy_nodes, leaves_alone, let_end_until_fits, no_verdicts
+from rlsched.decide.rules.reservation import (
+    copy_nodes,
+    leaves_alone,
+    let_end_until_fits,
+    next_candidate,
+    no_verdicts,
+    nobody_passed,
+)
 from rlsched.jit import array_kernel, kernel
 
 
@@ -63,23 +70,23 @@ def reserve_first(
     """The reservation of the first job that can have one, of the queue of partition `p` before `stop`.
 
     The jobs before `stop` do not fit now; of them those count that have waited `patience_s`. Returns the
-    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, the
-    idle partition) where none of them ever fits.
+    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, some
+    partition) where none of them ever fits.
     """
-    future, queue = copy_nodes(s), s.derived.queue[p]
-    first = 0
+    queue, first = s.derived.queue[p], 0
     while first < stop and not _has_waited(s, queue[first], now_s, patience_s):
         first += 1
     if first == stop:
-        return -1, np.inf, future
-    shadow_s = let_end_until_fits(future, p, queue[first], now_s)
+        return -1, np.inf, s
+    future = copy_nodes(s)
+    shadow_s = let_end_until_fits(s, future, p, queue[first], now_s)
     if shadow_s < np.inf:
         return queue[first], shadow_s, future
     for position in range(first + 1, stop):
         waited = _has_waited(s, queue[position], now_s, patience_s)
         if waited and fits_slot(future, p, queue[position]):
             ready = copy_nodes(s)
-            return queue[position], let_end_until_fits(ready, p, queue[position], now_s), ready
+            return queue[position], let_end_until_fits(s, ready, p, queue[position], now_s), ready
     return -1, np.inf, future
 
 
@@ -95,13 +102,13 @@ def next_by_easy(
     does it start one that had better wait for GPUs of another type.
     """
     at, waiters = first_fitting(s, p, 0), 0
-    may_pass = keeps_holds or o.later < math.inf
+    may_pass = keeps_holds or waits_for_types(s, o)
     if at < 0 or (at == 0 and not may_pass):
         return at
     head, shadow_s, future = reserve_first(s, p, at, now_s, patience_s)
     if head < 0 and not may_pass:
         return at
-    verdicts, ends_s = no_verdicts(s), ends_by_gpu(s, p, now_s, o)
+    verdicts, passed_s, ends_s = no_verdicts(s), nobody_passed(), ends_by_gpu(s, p, now_s, o)
     while at >= 0:
         slot = s.derived.queue[p, at]
         kept = keeps_holds and is_held(s, p, slot, now_s)
@@ -109,7 +116,8 @@ def next_by_easy(
             if waiters == MOST_WAITERS or not waits_for_better(s, p, slot, o, now_s, ends_s):
                 return at
             waiters += 1
-        at = first_fitting(s, p, at + 1)
+        passed_s[0] = min(passed_s[0], s.job.predicted_s[slot])
+        at = next_candidate(s, p, at + 1, now_s, shadow_s, verdicts, passed_s)
     return -1
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -34,6 +30,7 @@ from rlsched.decide.options import (
 )
 from rlsched.decide.order.gittins import Gittins
 from rlsched.decide.order.keys import LEVEL_LN, Order
+from rlsched.decide.own import file_of, loaded
 from rlsched.decide.rules.steps import RULES, CompiledRule, Steps
 from rlsched.decide.settings import Clock, Preempt, Settings, Share
 from rlsched.errors import InputError
@@ -157,36 +154,18 @@ def _clock_value(clock: Clock | None) -> float:
     return float(clock.slowdown)
 
 
-def own_steps(path: str) -> Steps:
-    """The rule that a Python file defines (`rlsched.decide.rules`).
+def own_steps(rule: str) -> Steps:
+    """The rule that is somebody's own.
 
     Raises:
         InputError: there is no such file, it cannot be run, or it defines no rule.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"{path}: there is no such file; expected a Python file that defines next_move")
-    module = _module(file)
-    if not isinstance(getattr(module, "next_move", None), Kernel):
+    found = loaded(rule)
+    if isinstance(found, Kernel):
+        found = SimpleNamespace(next_move=found)
+    if not isinstance(getattr(found, "next_move", None), Kernel):
         raise InputError(
-            f"{path}: expected a kernel `next_move(s, p, o, now_s)`, got none; see examples/own_rule.py"
+            f"{rule}: expected a kernel `next_move(s, p, o, now_s)`, or {file_of(rule)}:NAME of a class "
+            "derived from Scheduler, got none; see examples/own_rule.py and examples/own_scheduler.py"
         )
-    return Steps.of(module)
-
-
-def _module(file: Path) -> ModuleType:
-    """A file as a module, run once for what it holds."""
-    name = f"rlsched_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever is in somebody's file
-        del sys.modules[name]
-        raise InputError(f"{file}: this rule cannot be loaded: {type(error).__name__}: {error}") from error
-    return module
+    return Steps.of(found)

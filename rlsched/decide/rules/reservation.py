@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
-from rlsched.cluster.placement import fits_slot
+from rlsched.cluster.placement import class_fits, first_fitting, fits_slot
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import StartOptions
 from rlsched.decide.plans.alone import alone_plan, chooses_type
@@ -25,10 +25,8 @@ from rlsched.models.speed import present_speed, speed_alone
 UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
-
-AS_PREDICTED: Final = 0
-WITHIN_LIMITS: Final = 1
-AT_LIMITS: Final = 2
+_CLOSED: Final = 3
+"""Of a class of which no job that waits can start now."""
 
 
 @array_kernel
@@ -88,8 +86,15 @@ def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
     return s.job.predicted_s[slot]
 
 
-@array_kernel
+@kernel
 def _speed_if_started(s: StateArrays, p: int, slot: int, node: int) -> float:
+    if node >= 0 or s.models.gpu.shape[0] > 1:
+        return _speed_where_put(s, p, slot, node)
+    return speed_alone(s, slot, 0) if s.job.gpus[slot] > 0 and fits_slot(s, p, slot) else 1.0
+
+
+@array_kernel
+def _speed_where_put(s: StateArrays, p: int, slot: int, node: int) -> float:
     gpus = np.empty(s.job.gpus[slot], np.int32)
     host = choose(s, p, slot, node, gpus)
     return speed_alone(s, slot, s.node.kind[host]) if host >= 0 and gpus.shape[0] else 1.0
@@ -111,41 +116,28 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
         at = child
 
 
-@kernel
-def _end_s(s: StateArrays, slot: int, now_s: float, by: int) -> float:
-    """When a running job ends, by what is gone by."""
-    if by == AS_PREDICTED:
-        return predicted_end_s(s, slot, now_s)
-    limit_s = s.job.limit_s[slot]
-    last_s = np.inf if np.isnan(limit_s) else max(s.job.start_s[slot] + limit_s, now_s)
-    return last_s if by == AT_LIMITS else min(predicted_end_s(s, slot, now_s), last_s)
-
-
 @array_kernel
-def let_end_by(future: StateArrays, p: int, slot: int, now_s: float, by: int) -> float:
-    """Let the jobs of partition `p` end until the job in `slot`, which does not fit, does.
-
-    `by`: they end as predicted (AS_PREDICTED), by their time limits at the latest too (WITHIN_LIMITS), or
-    only when they reach these (AT_LIMITS; never without one).
+def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
+    """Let the jobs of partition `p` end as predicted until the job in `slot`, which does not fit, does.
 
     Jobs that are predicted to end at one time end together. `future` (`copy_nodes`) is then the partition at
     that time; where the job would not fit even the idle partition it is that, and the time is infinite.
     R running jobs cost O(R + k log R), where k have to end.
     """
-    running = future.derived.running_len[0]
+    running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
     count = 0
     for position in range(running):
-        other = future.derived.slot.running[position]
-        if future.job.placed_in[other] == p:
-            ends_s[count], slots[count] = _end_s(future, other, now_s, by), other
+        other = s.derived.slot.running[position]
+        if s.job.placed_in[other] == p:
+            ends_s[count], slots[count] = predicted_end_s(s, other, now_s), other
             count += 1
     for at in range(count // 2 - 1, -1, -1):
         _sink(ends_s, slots, count, at)
     while count > 0:
         end_s = ends_s[0]
         while count > 0 and ends_s[0] == end_s:
-            job, ended = future.job, slots[0]
+            job, ended = s.job, slots[0]
             vacate(future, ended, job.head[ended], job.host[ended], p, job.share_milli[ended])
             count -= 1
             ends_s[0], slots[0] = ends_s[count], slots[count]
@@ -153,12 +145,6 @@ def let_end_by(future: StateArrays, p: int, slot: int, now_s: float, by: int) ->
         if end_s < np.inf and fits_slot(future, p, slot):
             return end_s
     return np.inf
-
-
-@array_kernel
-def let_end_until_fits(future: StateArrays, p: int, slot: int, now_s: float) -> float:
-    """`let_end_by`, as predicted: what rules go by."""
-    return let_end_by(future, p, slot, now_s, AS_PREDICTED)
 
 
 @array_kernel
@@ -211,3 +197,54 @@ def leaves_alone(
     if typed or verdicts[c] == UNKNOWN:
         verdicts[c] = _LEAVES_ROOM if fits_beside(s, future, p, reserved, slot, node) else _DELAYS
     return verdicts[c] == _LEAVES_ROOM
+
+
+@array_kernel
+def nobody_passed() -> NDArray[np.float64]:
+    """(1,) the shortest run that is predicted of the jobs that `next_candidate` and its caller went past."""
+    return np.full(1, np.inf)
+
+
+@kernel
+def next_candidate(
+    s: StateArrays,
+    p: int,
+    start: int,
+    now_s: float,
+    shadow_s: float,
+    verdicts: NDArray[np.int8],
+    passed_s: NDArray[np.float64],
+) -> int:
+    """First queue position from `start` whose job fits and may leave the reservation alone, -1 for none.
+
+    It goes past the jobs of which `leaves_alone` would say no by `verdicts`, as they are predicted to run
+    beyond the reservation. Classes in which all do are known without a look at their jobs: where it has gone
+    past all of a class, `class_queue.least_s` says how short they are. With models run times follow from
+    placements, and all that fit may do.
+    """
+    if MODELLED and s.config[0].modelled:
+        return first_fitting(s, p, start)
+    queues, some = s.derived.class_queue, False
+    for c in range(queues.shape[1]):
+        if verdicts[c] == _CLOSED:
+            continue
+        waits = queues.waiting[p, c] > 0 and class_fits(s, p, c)
+        if not waits or (verdicts[c] == _DELAYS and now_s + queues.least_s[p, c] > shadow_s):
+            verdicts[c] = _CLOSED
+        else:
+            some = True
+    if not some:
+        return -1
+    for position in range(start, s.derived.part.queue_len[p]):
+        slot = s.derived.queue[p, position]
+        verdict = verdicts[s.job.demand[slot]]
+        if verdict == _CLOSED:
+            continue
+        run_s = s.job.predicted_s[slot]
+        if verdict != _DELAYS or now_s + run_s <= shadow_s:
+            return position
+        passed_s[0] = min(passed_s[0], run_s)
+    for c in range(queues.shape[1]):
+        if verdicts[c] == _DELAYS:
+            queues.least_s[p, c] = passed_s[0]
+    return -1

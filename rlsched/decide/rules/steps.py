@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any
 
 from rlsched.decide.dials.strategy import Strategy
@@ -39,9 +38,9 @@ class Steps:
     dialled: bool = False
 
     @classmethod
-    def of(cls, module: ModuleType) -> Steps:
-        """The rule that a module defines: the four functions, or those of `greedy` where it has none; and
-        `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they are not as above."""
+    def of(cls, module: Any) -> Steps:
+        """The rule that a module, or whatever has its names, defines: the four functions, or those of
+        `greedy` where it has none; and `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they are not as above."""
         functions = {
             name: getattr(module, name, getattr(greedy, name))
             for name in ("begin", "next_move", "after", "next_look_s")

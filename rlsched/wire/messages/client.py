@@ -1,19 +1,38 @@
 """What a client asks of the broker."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import msgspec
 
+from rlsched.wire.messages.forecasts import DryRun
 from rlsched.wire.messages.history import ListHistory, ListUsage
 
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
 """What a job may ask to be told of: its first process runs; it is queued again; it is over; it has failed."""
 OnLost = Literal["requeue", "wait"]
+Share = Literal["auto", "yes", "no"]
+"""Whether a job may share its GPUs with others."""
 Priority = Literal["low", "normal", "high", "urgent"]
+Launcher = Literal["none", "torchrun", "per-gpu"]
+"""How a rank's command is started: once a node; once a node under torchrun; once a GPU."""
 PartyKind = Literal["user", "account", "vc"]
 """Whom jobs are charged to."""
+DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
+
+
+class DependsOn(msgspec.Struct, frozen=True, array_like=True):
+    """What a job waits for, see `rlsched.broker.jobs.gates`."""
+
+    kind: DependencyKind
+    job: int
+
+
+class Tasks(msgspec.Struct, frozen=True, array_like=True):
+    """Tasks of an array: `first`, `first + step`, ... up to `last`."""
+
+    first: int
+    last: int
+    step: int = 1
 
 
 class Submit(
@@ -31,6 +50,13 @@ class Submit(
     vc: str = ""
     user: str = ""
     num_cpus: int = 0
+    """Cores of the whole job; 0: it asks for none, and shares those that nobody asked for."""
+    memory_mib: int = 0
+    """Host memory of the whole job; 0: it asks for none, and may have what goes with its GPUs."""
+    gpu_memory_mib: int = 0
+    """What each of its GPUs has at least, and has free when it starts; 0: any will do."""
+    gpu_types: list[str] = []
+    """GPU types that will do, as `rlsched.models.gpu_types.stands_for` reads them; empty: any."""
     time_limit_s: float | None = None
     env: dict[str, str] = {}
     cwd: str = ""
@@ -40,6 +66,8 @@ class Submit(
     """Its workload, a name of the catalogue; "" where unknown."""
     speed_energy: float | None = None
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
+    share: Share = "auto"
+    """Where the broker shares GPUs. `auto`: if it is known what it needs (`rlsched.broker.jobs.asked`)."""
     on_lost: OnLost = "requeue"
     """When a node of its is silent for too long: queue it again, or wait until the node is back."""
     priority: Priority = "normal"
@@ -48,12 +76,107 @@ class Submit(
     """What it is charged to beside its user; "": the user's first account, where there is one."""
     notify: str = ""
     """What is told of it (`NOTIFY_EVENTS`), with commas in between; "": nothing."""
+    hold: bool = False
+    """It waits until it is released."""
+    begin_s: float | None = None
+    """It waits until this time, Unix seconds."""
+    depends_on: list[DependsOn] = []
+    """It waits for all of these."""
+    singleton: bool = False
+    """It waits until all earlier jobs of its name and user are over."""
+    tasks: list[Tasks] = []
+    """It is an array of these tasks, each a job like it; empty: it is one job."""
+    array_limit: int = 0
+    """So many of them at once, at most; 0: as many as there is room for."""
+    launcher: Launcher = "none"
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
+class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
+    """An engine that places jobs itself has started a queued one. May be said again."""
+
+    job: int
+    nodes: list[str]
+    gpus: list[list[int]]
+    """GPU numbers on each of `nodes`."""
+
+
+class SubmitMany(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="submit_many",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """Queue all of these jobs, or none of them: one that is refused is named by its place, from 1."""
+
+    jobs: list[Submit]
+    env: dict[str, str] = {}
+    """Environment variables that they have in common; a job's own stand above them."""
+    check: bool = False
+    """Queue nothing, and say whether all could be."""
+
+
+class Cancel(
+    msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True, omit_defaults=True
+):
     """Take a job out of the queue, or end its processes."""
 
     job: int
+    tasks: list[Tasks] = []
+    """Of an array, these tasks alone, also those that are no jobs yet; here as in the orders below."""
+    waiting: bool = False
+    """What has no GPUs alone; of an array, tasks that wait or are no jobs yet, and those that run go on."""
+
+
+class Hold(
+    msgspec.Struct, frozen=True, kw_only=True, tag="hold", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Keep a waiting job out of the queue until it is released. What an admin holds, an admin releases."""
+
+    job: int
+    tasks: list[Tasks] = []
+
+
+class Release(
+    msgspec.Struct, frozen=True, kw_only=True, tag="release", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Let a held job into the queue."""
+
+    job: int
+    tasks: list[Tasks] = []
+
+
+class Requeue(
+    msgspec.Struct, frozen=True, kw_only=True, tag="requeue", forbid_unknown_fields=True, omit_defaults=True
+):
+    """End a running job's processes, with the grace of a preemption, and queue it again."""
+
+    job: int
+    tasks: list[Tasks] = []
+
+
+class Update(
+    msgspec.Struct, frozen=True, kw_only=True, tag="update", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Change what was submitted; None: as it was. Fields as in `Submit`."""
+
+    job: int
+    tasks: list[Tasks] = []
+    name: str | None = None
+    priority: Priority | None = None
+    time_limit_s: float | None = None
+    """Infinite: it has none."""
+    begin_s: float | None = None
+    """In the past: it may begin at once."""
+    depends_on: list[DependsOn] | None = None
+    """It waits for these in place of what it waited for."""
+    singleton: bool = False
+    on_lost: OnLost | None = None
+    share: Share | None = None
+    array_limit: int | None = None
+    gpu_types: list[str] | None = None
+    """Empty: any."""
 
 
 class ListJobs(
@@ -68,6 +191,8 @@ class ListJobs(
 
     finished: bool = False
     job: int | None = None
+    task: int | None = None
+    """Of the array `job`, this task."""
     before: int | None = None
     """Jobs with a lower number than this; None: the latest."""
     limit: int | None = None
@@ -115,7 +240,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a job's output, from byte `offset` of rank `rank`."""
+    """Ask for a piece of a job's output, from byte `offset` of rank `rank`; a negative one: from the end."""
 
     job: int
     rank: int = 0
@@ -206,6 +331,7 @@ class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker",
 
 NodeOrder = DrainNode | ResumeNode | RemoveNode
 AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember | ReadJournal | LaterBroker
-OfJobs = ListJobs | ListHistory | ListUsage | Why | ReadLog
+OfJobs = ListJobs | ListHistory | ListUsage | Why | ReadLog | DryRun
 Question = OfJobs | ListNodes | ListQuotas | ListAccounts | Stats | WhoServes
-ClientRequest = Submit | Cancel | AdminOrder | Question
+JobOrder = Cancel | Hold | Release | Requeue | Update
+ClientRequest = Submit | SubmitMany | JobOrder | Begin | AdminOrder | Question

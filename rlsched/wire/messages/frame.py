@@ -1,20 +1,18 @@
 """One frame on the wire: an `Envelope` in msgpack."""
 
-from __future__ import annotations
-
 import msgspec
 
 from rlsched.errors import WireError
 from rlsched.wire.messages.client import ClientRequest
 from rlsched.wire.messages.join import Join, Joined
-from rlsched.wire.messages.node import NodeMessage
-from rlsched.wire.messages.orders import BrokerToNode
+from rlsched.wire.messages.node import NodeMessage, OfNode
+from rlsched.wire.messages.orders import BrokerToNode, ForNode
 from rlsched.wire.messages.replies import ClientReply
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
 
-Message = ClientRequest | ClientReply | NodeMessage | BrokerToNode | Join | Joined
+Message = ClientRequest | ClientReply | NodeMessage | OfNode | BrokerToNode | ForNode | Join | Joined
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,5 @@
 """Jobs that are over, as they are asked for and told: one by one, and as what sums are made of."""
 
-from __future__ import annotations
-
 import msgspec
 
 Cursor = tuple[float, int]
@@ -66,6 +64,11 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: str
     attempts: int
     preemptions: int
+    array: int = 0
+    """Of a task: its array; 0 also from an older broker."""
+    task: int = 0
+    asked_gpu_types: str = ""
+    """What it asked for, with commas between; "": any type. `gpu_types`: what it had."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):

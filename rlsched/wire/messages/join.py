@@ -1,7 +1,5 @@
 """How a machine gets a key of its own: asked with a one-time key, see `rlsched keys`."""
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -1,10 +1,70 @@
 """What a node reports to the broker."""
 
-from __future__ import annotations
+from typing import Final
 
 import msgspec
 
 from rlsched.wire.messages.client import LaterBroker
+from rlsched.wire.messages.usage import Metered, RankUsage
+
+END_REASONS: Final = (
+    "",
+    "killed",
+    "time_limit",
+    "node_stopped",
+    "fenced",
+    "vanished",
+    "cancelled",
+    "out_of_memory",
+    "gpu_out_of_memory",
+)
+"""How a rank can have ended: by itself; by an order to end it; at its job's time limit; because its node was
+stopped, or heard nothing of a broker for too long; nobody knows how; because somebody cancelled its job where
+it runs, past the broker; because it had more memory than it may, or its node had none left; because its GPU
+had none left, as its output says. What is not among these is taken for ""."""
+
+
+HELD_TO: Final = ("cores", "memory", "processes", "devices")
+"""What a node can hold a job to: `Launch.cores`, `Launch.memory_mib`, a bound of its own on processes; the
+files of the GPUs that it has."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node's engine can do, `rlsched.broker.nodes.engine`; a node of rlsched's own does it all."""
+
+    exact_gpus: bool = True
+    """Jobs get the very GPUs of the `Launch`, and not only as many."""
+    per_node_indices: bool = True
+    """A gang's GPUs may have other numbers on one node than on another."""
+    preempts: bool = True
+    """It can stop a job so that it begins again later."""
+    clocks: bool = True
+    """It obeys `HoldClock`."""
+    places: bool = True
+    """It takes a `Launch` for an order. Without it, it starts jobs itself, by the order of the queue
+    (`JobInfo.queue_key`), and says so (`Begin`)."""
+    holds_to: list[str] | None = None
+    """What it holds jobs to, as a whole, of `HELD_TO`; None from nodes before there were limits."""
+    gpu_memory_mib: int = 0
+    """The least that one of its GPUs has; 0: nobody knows."""
+    shares: bool = False
+    """It runs several jobs on a GPU (`Launch.beside`); no node did before it said so."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a node of rlsched's own: it can do all of it, whatever it has and holds jobs to."""
+        return self.exact_gpus and self.per_node_indices and self.preempts and self.clocks and self.places
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs of a node that somebody has whom the broker did not give them to."""
+
+    by: str
+    """Who, for people; the same for as long as they are held."""
+    gpus: list[int]
+    """GPU numbers on the node."""
+    until_s: float | None = None
+    """When they come back at the latest, Unix seconds; None: nobody knows."""
 
 
 class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,11 +79,19 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float | None = None
     ran_s: float | None = None
     sm_clock_mhz: int = 0
-    """See `Launched`."""
+    limit_s: float | None = None
+    """Both as in `Launched`."""
+    usage: RankUsage | None = None
+    """As in `Ended`."""
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True):
-    """A node registers or comes back, with everything that it still runs or has ended unacknowledged."""
+class Hello(
+    msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True, omit_defaults=True
+):
+    """A node registers or comes back, with everything that it still runs or has ended unacknowledged.
+
+    What is left at its default is not sent: a broker that does not know a field refuses those who use it.
+    """
 
     name: str
     gpus: int
@@ -52,14 +120,37 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unkno
     """Why it is to get no new jobs, by its own checks; "" where it may."""
     notes: list[str] = []
     """What people should know of it."""
+    capabilities: Capabilities = Capabilities()
+    engine_away: bool = False
+    """As in `Heartbeat`."""
+    held: list[Holding] = []
+    """As in `Held`."""
+    host: str = ""
+    """Where other nodes reach it: a name or an address; "" where it does not say."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True):
+class Heartbeat(
+    msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
+):
     """The node is alive. Answered by `HeartbeatAck` where it has a request number."""
 
     name: str
     unhealthy: str = ""
     """As in `Hello`, at this moment."""
+    engine_away: bool = False
+    """Whoever says this lives, and the engine that it speaks for does not answer it: what was ordered may
+    take as long as that lasts, and no rank is lost by it. `unhealthy` says so to people."""
+    power_w: float | None = None
+    """What its GPUs draw, W; None where not all of them say, or `Welcome.hears_power` was not said."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
+    """These are all GPUs of the node that others have; those that are no longer named are back.
+
+    The broker offers them to nobody. One that a job of its own has is held once that is over.
+    """
+
+    held: list[Holding]
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
@@ -68,7 +159,14 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_u
     name: str
 
 
-class Launched(msgspec.Struct, frozen=True, kw_only=True, tag="launched", forbid_unknown_fields=True):
+class Launched(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="launched",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """This rank's process runs."""
 
     job: int
@@ -79,6 +177,9 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True, tag="launched", forbid
     """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
     clock_note: str = ""
     """Why not the one of the `Launch`."""
+    limit_s: float | None = None
+    """The time limit that it goes by and that `LimitTime` can change, infinite for none; None: it goes by
+    that of its `Launch` to its end, or `Welcome.hears_limits` was not said."""
 
 
 class LaunchRefused(
@@ -96,7 +197,9 @@ class LaunchRefused(
     """The node runs no jobs of the job's person: there is no such account, or none that may run jobs."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True):
+class Ended(
+    msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True
+):
     """This rank is over, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
 
     job: int
@@ -105,11 +208,13 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unkno
     exit_code: int
     """The process's own; 128 + signal number where a signal ended it; 143 where it never started."""
     reason: str = ""
-    """"" by itself | killed | time_limit | node_stopped | fenced | vanished"""
+    """One of `END_REASONS`."""
     ended_s: float | None = None
     """When it was over, Unix seconds by the node's clock; None where nobody knows."""
     ran_s: float | None = None
     """How long it ran, seconds by a clock that never jumps; None where nobody knows."""
+    usage: RankUsage | None = None
+    """What it used from its start on; None where nobody measured it, or without `Welcome.hears_usage`."""
 
 
 class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
@@ -123,6 +228,15 @@ class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", for
     clock_note: str = ""
 
 
+class TimeLimited(msgspec.Struct, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
+    """The answer to `LimitTime`, of a rank that runs: it goes by this limit now."""
+
+    job: int
+    attempt: int
+    rank: int
+    limit_s: float
+
+
 class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_unknown_fields=True):
     """The answer to `FetchLog`."""
 
@@ -132,5 +246,23 @@ class LogData(msgspec.Struct, frozen=True, kw_only=True, tag="log_data", forbid_
 
 
 NodeMessage = (
-    Hello | Heartbeat | Leaving | Launched | LaunchRefused | ClockHeld | Ended | LogData | LaterBroker
+    Hello
+    | Heartbeat
+    | Held
+    | Leaving
+    | Launched
+    | LaunchRefused
+    | ClockHeld
+    | TimeLimited
+    | Ended
+    | Metered
+    | LogData
+    | LaterBroker
 )
+
+
+class OfNode(msgspec.Struct, frozen=True, kw_only=True, tag="of_node", forbid_unknown_fields=True):
+    """What an engine says for one of its nodes: one connection and one key speak for all of them."""
+
+    node: str
+    message: NodeMessage

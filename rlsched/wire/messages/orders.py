@@ -1,9 +1,8 @@
 """What the broker orders a node, and tells it."""
 
-from __future__ import annotations
-
 import msgspec
 
+from rlsched.wire.messages.client import Launcher
 from rlsched.wire.messages.replies import Refused
 
 
@@ -18,6 +17,12 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """(job, attempt)"""
     lost_after_s: float = 0.0
     """See `HeartbeatAck`; 0: this broker queues nothing again that may still run."""
+    hears_power: bool = False
+    """Whether this broker knows `Heartbeat.power_w`; one that does not would refuse it."""
+    hears_limits: bool = False
+    """Likewise `Launched.limit_s`."""
+    hears_usage: bool = False
+    """Likewise `Metered` and `Ended.usage`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
@@ -52,6 +57,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
     fenced: bool = False
     """End it when no heartbeat is answered for too long (see `HeartbeatAck`)."""
+    launcher: Launcher = "none"
+    gpus_of_ranks: list[int] = []
+    """How many GPUs each rank has; empty from a broker that does not say."""
+    master: str = ""
+    """Where the other nodes reach rank 0's; "" from a broker that does not say."""
+    cores: int = 0
+    """Processors of this rank's own; 0: it asked for none. A node before there were limits passes it over."""
+    memory_mib: int = 0
+    """Host memory that this rank may have; 0: it asked for none, and gets what goes with its GPUs."""
+    gpu_memory_mib: int = 0
+    """What has to be free on each of its GPUs; 0: it asked for none."""
+    workload: str = ""
+    """A name of the catalogue, where its user gave one; simulated GPUs behave by it."""
+    beside: list[int] = []
+    """Jobs that may hold its GPUs too: it shares them. Others must be gone, or going, before it starts."""
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
@@ -66,6 +86,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
     attempt: int
     rank: int
     grace_s: float = 5.0
+    again: bool = False
+    """The job waits afterwards, to begin again: an engine with a queue of its own keeps it there."""
 
 
 class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
@@ -77,6 +99,20 @@ class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
     rank: int
     sm_clock_mhz: int
     """0: let them choose their clocks."""
+
+
+class LimitTime(msgspec.Struct, frozen=True, kw_only=True, tag="limit_time"):
+    """Another time limit for a rank that runs, counted from its start; answered by `TimeLimited`.
+
+    Only ranks that have told `Launched.limit_s` are ordered so. It is repeated until that is answered.
+    """
+
+    epoch: int
+    job: int
+    attempt: int
+    rank: int
+    limit_s: float
+    """Infinite: none."""
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
@@ -105,4 +141,13 @@ class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
     max_bytes: int
 
 
-BrokerToNode = Welcome | HeartbeatAck | SayHello | Launch | HoldClock | Kill | EndedAck | FetchLog | Refused
+BrokerToNode = (
+    Welcome | HeartbeatAck | SayHello | Launch | HoldClock | LimitTime | Kill | EndedAck | FetchLog | Refused
+)
+
+
+class ForNode(msgspec.Struct, frozen=True, kw_only=True, tag="for_node"):
+    """What an engine is told for one of its nodes, see `OfNode`."""
+
+    node: str
+    message: BrokerToNode

@@ -1,7 +1,5 @@
 """How good the broker's predictions were: part of `StatsReport`."""
 
-from __future__ import annotations
-
 import msgspec
 
 

@@ -1,12 +1,12 @@
 """What the broker answers a client."""
 
-from __future__ import annotations
-
 import msgspec
 
 from rlsched.wire.messages.client import PartyKind
+from rlsched.wire.messages.forecasts import DryRunAnswer, JobForecast
 from rlsched.wire.messages.history import History, Usage
 from rlsched.wire.messages.report import StatsReport
+from rlsched.wire.messages.usage import SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +43,41 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int = 0
     """Attempts that were ended for another job's sake."""
     workload: str = ""
+    share: str = "auto"
+    """As submitted."""
+    beside: list[str] = []
+    """What people call the jobs that share its GPUs now."""
     speed_energy: float | None = None
     """As submitted; None: the broker's."""
     sm_clock_frac: float | None = None
     """SM clock of the current or last attempt, of the highest; None before the first."""
+    queue_key: float | None = None
+    """Of a job in the queue: what its order goes by, the lowest first, and of equals the lower number."""
     sm_clocks_mhz: list[int] = []
     """... and as each of `nodes` has set it; 0 where it has set none."""
+    array: int = 0
+    """Of a task: its array."""
+    task: int = 0
+    tasks: str = ""
+    """Of an array: the tasks that are still to come, such as `8-99%4`; "" of a job."""
+    num_tasks: int = 0
+    """Of an array: how many there are in all; 0 of a job."""
+    forecast: JobForecast | None = None
+    """When it will start and end; None: nobody has said it yet, or it is over."""
+    num_cpus: int = 0
+    """Cores that a live job asks for; 0: none."""
+    memory_mib: int = 0
+    """Host memory that it asks for; likewise."""
+    gpu_memory_mib: int = 0
+    """What each of its GPUs has to have, by what it asks for or has been seen to need; 0: any will do."""
+    gpu_types: list[str] = []
+    """GPU types that will do; empty: any."""
+    speed_frac: float | None = None
+    """How fast a job that has GPUs runs by the models, 1: alone, at the highest clock; None: nobody says."""
+    usage: SeenUsage | None = None
+    """What it uses; None where nobody has measured it."""
+    energy_j: float | None = None
+    """What it has used in all attempts, joules; None where no node has measured it."""
 
 
 MAX_CLOCK_SKEW_S = 5.0
@@ -60,12 +89,14 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """up | drained | away | down"""
+    """up | drained | away | down | asleep | waking"""
     gpus: int
     free_gpus: int
     gpu_type: str
     vc: str
     jobs: list[int]
+    called: list[str] = []
+    """What people call each of them, `17_3` of a task; empty from an older broker."""
     last_seen_s: float
     clock_skew_s: float | None = None
     """How far its clock was ahead of the broker's when it registered, seconds; None where it did not say."""
@@ -77,12 +108,28 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is in this state; "" where it is up."""
     notes: list[str] = []
     """What people should know of it in any state."""
+    power_w: float | None = None
+    """What its GPUs draw now, W; None where nobody has measured it."""
+    energy_day_j: float | None = None
+    """What they have drawn since its day began, joules; likewise."""
+    gpu_frac: float | None = None
+    """Time in which its GPUs worked lately for jobs, of all its GPUs; likewise, as the next two."""
+    cores: float | None = None
+    """CPU cores that jobs keep busy."""
+    memory_mib: int | None = None
+    """Memory that jobs have."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
     """The job is in the journal on disk."""
 
     job: int
+
+
+class SubmittedMany(msgspec.Struct, frozen=True, kw_only=True, tag="submitted_many"):
+    """The jobs are in the journal on disk, in the order in which they were sent; empty after a check."""
+
+    jobs: list[int]
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
@@ -156,10 +203,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     details: list[str]
     record: bytes | None = None
     """The last `DecisionRecord` (msgpack) in which this job was a candidate."""
+    forecast: JobForecast | None = None
+    array: int = 0
+    task: int = 0
+    """These three as of `JobInfo`."""
 
     def __str__(self) -> str:
         """As `rlsched why` says it."""
-        return "\n".join([f"job {self.job}: {self.summary}", *(f"  {line}" for line in self.details)])
+        called = f"{self.array}_{self.task}" if self.array else str(self.job)
+        return "\n".join([f"job {called}: {self.summary}", *(f"  {line}" for line in self.details)])
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
@@ -179,6 +231,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
     """See `Welcome.cluster`."""
     epoch: int
     """Of several brokers of a cluster, the one with the highest decides."""
+    person: str = ""
+    """Whom the asker's key belongs to."""
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
@@ -205,5 +259,15 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
 
 Listing = Jobs | Nodes | History | Usage | Quotas | Accounts
 ClientReply = (
-    Submitted | Ok | Listing | Explanation | LogChunk | StatsReport | Serving | JournalRows | Refused
+    Submitted
+    | SubmittedMany
+    | Ok
+    | Listing
+    | Explanation
+    | LogChunk
+    | DryRunAnswer
+    | StatsReport
+    | Serving
+    | JournalRows
+    | Refused
 )

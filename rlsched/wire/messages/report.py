@@ -1,9 +1,8 @@
 """How the broker does: the answer to `Stats`."""
 
-from __future__ import annotations
-
 import msgspec
 
+from rlsched.wire.messages.forecasts import ForecastReport
 from rlsched.wire.messages.predictions import PredictionReport
 
 
@@ -124,10 +123,16 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     uptime_s: float
     prediction: PredictionReport | None = None
     """None from a broker that does not tell yet."""
+    forecasts: ForecastReport | None = None
+    """None from a broker that makes none."""
     speed_energy: float = 0.0
     """What energy counts against time for jobs that do not say it themselves."""
     clocked: int = 0
     """Running jobs at a lower clock than the highest."""
+    shares: bool = False
+    """Jobs that may share GPUs do."""
+    sharing: int = 0
+    """Running jobs that share theirs."""
     fixed_clocks: dict[str, str] = {}
     """Nodes whose clocks cannot be set, and why; the first 50."""
     version: str = ""
@@ -153,6 +158,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """By GPU type."""
     ineligible: dict[str, int] = {}
     """Those among the queued that are kept out of the queue, by reason."""
+    tasks_to_come: int = 0
+    """Tasks of job arrays that are no jobs yet; they are not among the queued."""
     queued_gpus: int = 0
     """What the waiting jobs ask for."""
     oldest_queued_s: float = 0.0
@@ -163,3 +170,10 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """Since the broker started: `decision`, `commit` (to disk), `turn` (of the broker's loop)."""
     connections: dict[str, int] = {}
     """Since the broker started: handshakes, and what was refused or dropped, by kind."""
+    power_w: float | None = None
+    """What the GPUs of all nodes draw that say so; None where none does."""
+    energy_day_j: float | None = None
+    """What they have drawn today, with jobs and without, joules; likewise."""
+    used: dict[str, float] = {}
+    """Of running jobs that are measured: `gpus` (their GPUs), `gpus_busy`, `gpu_memory_mib`, `cores`,
+    `memory_mib`."""

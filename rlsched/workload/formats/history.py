@@ -11,6 +11,8 @@ from rlsched.workload.formats.frame import Request
 from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original, recognise
 from rlsched.workload.trace import Trace
 
+JOURNAL = "journal"
+"""A broker's journal, or a shadow's, which is no publisher's form either."""
 _WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
 
 
@@ -44,6 +46,13 @@ class History:
                 its nodes.
             TraceError: it cannot be read.
         """
+        if name == JOURNAL or (not name and (path.is_dir() or path.suffix == ".sqlite")):
+            from rlsched.broker.answers.as_history import history_of, is_journal
+
+            if name or is_journal(path):
+                told = history_of(path)
+                its = ClusterSpec.read(cluster) if cluster is not None else told.cluster
+                return cls(told.trace, its, JOURNAL, 0)
         name = name or recognise(path)
         spec = ClusterSpec.read(cluster) if cluster is not None else None
         if spec is None and (name == NORMAL or (name in FORMATS and not FORMATS[name].nodes)):

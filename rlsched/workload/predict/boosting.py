@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
 from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
-from rlsched.workload.predict.survival import hazards_to_probabilities
+from rlsched.workload.predict.trees import hazards_to_end, trees_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -30,7 +30,6 @@ OLDER_JOBS: Final = 6000
 """A fit sees the latest jobs, and as many again of the older ones at equal distances."""
 MIN_ENDED: Final = 200
 """Fewer ended jobs teach boosting nothing that the running mean does not know."""
-_BLOCK_ROWS: Final = 4096
 
 
 def require_sklearn() -> type[HistGradientBoostingClassifier]:
@@ -125,7 +124,7 @@ class HazardModel:
         self._columns = telling_columns(features)
         keep = bins < BINS - 1
         x = np.column_stack([features[:, self._columns][job[keep]], bins[keep]])
-        self._model: Any = model_class(
+        model = model_class(
             max_iter=100,
             learning_rate=0.08,
             max_leaf_nodes=24,
@@ -136,17 +135,11 @@ class HazardModel:
             random_state=seed,
         )
         with one_thread():
-            self._model.fit(x, target[keep])
+            model.fit(x, target[keep])
+        self._trees = trees_of(model)
 
     def probabilities(self, features: Floats) -> Floats:
         """(N, FEATURES) -> (N, BINS) the distributions."""
         out = np.empty((len(features), BINS))
-        bins = np.arange(BINS - 1, dtype=np.float64)
-        for first in range(0, len(features), _BLOCK_ROWS):
-            block = features[first : first + _BLOCK_ROWS, self._columns]
-            x = np.column_stack([np.repeat(block, BINS - 1, axis=0), np.tile(bins, len(block))])
-            with one_thread():
-                ends = self._model.predict_proba(x)[:, 1].reshape(len(block), BINS - 1)
-            hazards = np.column_stack([ends, np.ones(len(block))])
-            out[first : first + _BLOCK_ROWS] = hazards_to_probabilities(hazards)
+        hazards_to_end(features.astype(np.float32), self._columns, *self._trees, out)
         return out

@@ -13,6 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.jit import kernel
+
 Floats = NDArray[np.float64]
 
 THRESHOLDS_S: Final = (600.0, 3600.0, 14400.0, 86400.0)
@@ -27,11 +29,14 @@ EDGES_S: Final = np.array([
 """(BINS + 1,) edges of the bins, s. Shorter counts as the first, longer (four weeks) as the last."""
 BINS: Final = len(EDGES_S) - 1
 
-_LN = np.log(EDGES_S)
+_LN: Final = np.log(EDGES_S)
 _MIDDLE_LN: Final = (_LN[1:] + _LN[:-1]) / 2
 _VARIANCE_LN: Final = np.diff(_LN) ** 2 / 12
 _MEAN_S: Final = np.diff(EDGES_S) / np.diff(_LN)
 _THRESHOLD_BINS: Final = np.searchsorted(EDGES_S, THRESHOLDS_S)
+_THRESHOLDS: Final = tuple(_THRESHOLD_BINS.tolist())
+SAID: Final = 1 + len(THRESHOLDS_S)
+"""Numbers of a distribution that `read_off` gives."""
 
 
 def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
@@ -46,15 +51,40 @@ def bin_of(duration_s: float) -> int:
 
 def lognormal(median_s: float, spread: float) -> Floats:
     """(BINS,) the lognormal distribution of this median and standard deviation of the logarithm."""
-    scale = max(spread, 0.05) * math.sqrt(2.0)
-    below = [0.5 * (1.0 + math.erf((edge - math.log(median_s)) / scale)) for edge in _LN[1:-1].tolist()]
-    return np.diff(np.array([0.0, *below, 1.0]))
+    out = np.empty(BINS)
+    _lognormal(median_s, spread, out)
+    return out
+
+
+@kernel
+def _lognormal(median_s: float, spread: float, out: Floats) -> None:
+    scale, middle, below = max(spread, 0.05) * math.sqrt(2.0), math.log(median_s), 0.0
+    for at in range(BINS - 1):
+        up_to = 0.5 * (1.0 + math.erf((_LN[at + 1] - middle) / scale))
+        out[at] = up_to - below
+        below = up_to
+    out[BINS - 1] = 1.0 - below
 
 
 def p_longer(probabilities: Floats) -> Floats:
     """(N, BINS) -> (N, 4) the probability of running longer than each of `THRESHOLDS_S`."""
     tail = np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
+
+
+@kernel
+def read_off(rows: Floats, out: Floats) -> None:
+    """(N, BINS) -> (N, SAID): the mean of ln(run time), and P(longer than each of the thresholds)."""
+    for row in range(len(rows)):
+        mean, tail, at = 0.0, 0.0, len(_THRESHOLDS)
+        for bin_ in range(BINS):
+            mean += rows[row, bin_] * _MIDDLE_LN[bin_]
+        out[row, 0] = mean
+        for bin_ in range(BINS - 1, -1, -1):
+            tail += rows[row, bin_]
+            if at > 0 and _THRESHOLDS[at - 1] == bin_:
+                out[row, at] = min(max(tail, 0.0), 1.0)
+                at -= 1
 
 
 def mean_s(probabilities: Floats) -> Floats:
@@ -80,8 +110,27 @@ def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Fl
     index takes a prediction for the median of a lognormal; fed means, it serves jobs with heavy tails too
     late (`python -m studies.policy.information choose`).
     """
-    predicted_s = np.asarray(np.fmin(quantile_s(probabilities, 0.5), limit_s))
-    return predicted_s, spread_around(probabilities, predicted_s)
+    predicted_s, spread = np.empty(len(probabilities)), np.empty(len(probabilities))
+    _point(probabilities, limit_s, predicted_s, spread)
+    return predicted_s, spread
+
+
+@kernel
+def _point(rows: Floats, limits_s: Floats, predicted_s: Floats, spread: Floats) -> None:
+    for row in range(len(rows)):
+        bin_, before = 0, 0.0
+        while bin_ < BINS - 1 and before + rows[row, bin_] < 0.5:
+            before += rows[row, bin_]
+            bin_ += 1
+        inside = min(max((0.5 - before) / max(rows[row, bin_], 1e-12), 0.0), 1.0)
+        point_s = math.exp(_LN[bin_] + inside * (_LN[bin_ + 1] - _LN[bin_]))
+        if limits_s[row] < point_s:
+            point_s = limits_s[row]
+        ln, total = math.log(point_s), 0.0
+        for bin_ in range(BINS):
+            off = _MIDDLE_LN[bin_] - ln
+            total += rows[row, bin_] * (off * off + _VARIANCE_LN[bin_])
+        predicted_s[row], spread[row] = point_s, math.sqrt(total)
 
 
 def quantile_s(probabilities: Floats, at: float) -> Floats:

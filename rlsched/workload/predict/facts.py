@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "identity")
+LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "name", "command", "words", "exact")
 """From the widest key to the narrowest; a job has those that its facts allow, and always the first and
-`vc_gpus`."""
+`vc_gpus`. `name` has no numbers, `words` those that are part of a word, `exact` all."""
 
 _NUMBER = re.compile(r"\d+")
+_COUNTER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
 
 
 class JobFacts(NamedTuple):
@@ -37,20 +39,33 @@ class JobFacts(NamedTuple):
 Key = tuple[str, ...]
 
 
+@lru_cache(maxsize=512)
 def stem(text: str) -> str:
     """Numbers become `#`, so that `train_12` and `train_13` are one thing that is run again."""
     return _NUMBER.sub("#", text)
 
 
+@lru_cache(maxsize=512)
+def words(text: str) -> str:
+    """Numbers that stand alone become `#`: of `resnet50_12` the model counts, and not which run it is."""
+    return _COUNTER.sub("#", text)
+
+
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
     """(LEVELS,) the job's key at every level; None: its facts say no more than a wider level does."""
     gpus = f"{job.gpus:g}"
-    owned, named = bool(job.user), bool(job.name or job.command)
+    who = (job.vc, job.user, gpus)
+    name, worded = stem(job.name), words(job.name)
+    command = words(job.command)
+    told = (name if command else worded, command)
     return (
         ("all",),
         ("gpus", gpus) if job.vc else None,
         ("vc", job.vc) if job.vc else None,
         ("vc_gpus", job.vc, gpus),
-        ("user", job.vc, job.user, gpus) if owned else None,
-        ("identity", job.vc, job.user, stem(job.name), stem(job.command), gpus) if named else None,
+        ("user", *who) if job.user else None,
+        ("name", *who, name) if name else None,
+        ("command", *who, name, command) if command else None,
+        ("words", *who, worded) if worded != name else None,
+        ("exact", *who, job.name, job.command) if (job.name, job.command) != told else None,
     )

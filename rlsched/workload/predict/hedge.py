@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from rlsched.workload.predict.distribution import THRESHOLDS_S, Floats, bin_of, clip, p_longer
+from rlsched.workload.predict.compiled import mix_rows, weigh
+from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip, read_off
 
 MEMORY: Final = 600.0
 """A loss counts 1/e after so many others."""
@@ -27,6 +29,7 @@ FLOOR: Final = 0.01
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
 """The sizes of jobs that have weights of their own, each with a number of GPUs that belongs to it."""
 _LEAST: Final = 1e-4
+_SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
 
 
@@ -53,18 +56,27 @@ class Hedge:
 
     def weights(self, gpus: float) -> Floats:
         """(E,) the weights for a job of this size; they sum to 1."""
-        loss = self._loss[_group(gpus)]
-        weight = np.exp(-RATE * (loss - loss.min()))
-        weight = weight / weight.sum()
-        return np.asarray(FLOOR + (1.0 - FLOOR * len(weight)) * weight)
+        out = np.empty(self._loss.shape[1])
+        weigh(self._loss[_group(gpus)], RATE, FLOOR, out)
+        return out
+
+    @property
+    def losses(self) -> Floats:
+        """(SIZES, E) discounted losses, as of now."""
+        return self._loss.copy()
+
+    def take_up(self, losses: Floats) -> None:
+        """Losses that were counted before, and no others."""
+        self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
         """(E, BINS) what each predictor says of a job -> (BINS,) what the hedge says; the job is tracked."""
         weights = self.weights(gpus)
-        said = np.maximum(said, _LEAST)
-        said = said / said.sum(axis=1, keepdims=True)
-        self._tracked[job_id] = _Tracked(said, p_longer(said), _group(gpus))
-        return np.asarray(weights @ said)
+        said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])
+        mix_rows(weights, _LEAST, said, mixed)
+        read_off(said, read)
+        self._tracked[job_id] = _Tracked(said, read[:, 1:], _group(gpus))
+        return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
         """A tracked job has started (again: what it had outlived before is not counted twice)."""
@@ -82,13 +94,21 @@ class Hedge:
 
     def end(self, job_id: str, duration_s: float) -> None:
         """A tracked job has ended."""
-        job = self._tracked.pop(job_id, None)
+        job = self._over(job_id)
         if job is not None:
             self._learn(job, job.said[:, bin_of(duration_s)] / self._so_far(job))
 
     def forget(self, job_id: str) -> None:
         """A job has gone, and says nothing."""
-        self._tracked.pop(job_id, None)
+        self._over(job_id)
+
+    def _over(self, job_id: str) -> _Tracked | None:
+        """A job is tracked no longer; thresholds of such jobs are let go of once they are the most."""
+        job = self._tracked.pop(job_id, None)
+        if len(self._due) > 2 * len(self._tracked) + _SPARE:
+            self._due = [due for due in self._due if due[1] in self._tracked]
+            heapq.heapify(self._due)
+        return job
 
     def settle(self, now_s: float) -> None:
         """Count the thresholds that running jobs have outlived by now."""
@@ -112,4 +132,4 @@ class Hedge:
 
 
 def _group(gpus: float) -> int:
-    return sum(gpus > most for most in _CLASSES)
+    return bisect_left(_CLASSES, gpus)

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from rlsched.workload.predict.bursts import CONTEXT, NearestBursts, Rhythm
-from rlsched.workload.predict.distribution import Floats, lognormal, mean_ln, p_longer
+from rlsched.workload.predict.distribution import SAID, Floats, lognormal, read_off
 from rlsched.workload.predict.facts import LEVELS, JobFacts, Key, keys_of
 from rlsched.workload.predict.running_mean import RunningMean
-from rlsched.workload.predict.survival import Started, Survival
+from rlsched.workload.predict.survival import MAX_KEYS, Started, Survival
 
 _PER_LEVEL: Final = ("last_ln", "last_five_ln", "idle_ln", "mean_ln", *(f"longer_{k}" for k in range(4)))
 _FIRST_LEVEL: Final = LEVELS.index("vc")
@@ -37,11 +37,11 @@ FEATURES: Final = (
 )
 """What a job's row of features holds; nan where its facts say nothing."""
 _VC_GPUS: Final = LEVELS.index("vc_gpus")
+_NAME: Final = LEVELS.index("name")
 _UNKNOWN: Final = [math.nan] * 3
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """A submission, as the models see it.
 
     Attributes:
@@ -96,8 +96,8 @@ class History:
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
-        rhythm = self._rhythms.setdefault(own, Rhythm())
-        context = np.array(rhythm.context(now_s))
+        rhythm = self._rhythm(own)
+        context = rhythm.context(now_s)
         levels = self.survival.probabilities(keys, now_s)
         near = self.nearest.probabilities(own, job, context, now_s, levels[_VC_GPUS])
         row = self._features(job, keys, context, now_s, levels, near)
@@ -110,8 +110,14 @@ class History:
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
-        rhythm = self._rhythms.setdefault(own, Rhythm())
-        self._submitted(_Live(job, keys, np.array(rhythm.context(now_s))), rhythm, now_s)
+        rhythm = self._rhythm(own)
+        self._submitted(_Live(job, keys, rhythm.context(now_s)), rhythm, now_s)
+
+    def _rhythm(self, key: Key) -> Rhythm:
+        rhythm = self._rhythms.get(key)
+        if rhythm is None:
+            rhythm = self._rhythms[key] = Rhythm()
+        return rhythm
 
     def _submitted(self, live: _Live, rhythm: Rhythm, now_s: float) -> None:
         rhythm.submit(now_s)
@@ -157,7 +163,10 @@ class History:
         ln = math.log(max(duration_s, 1.0))
         for key in live.keys[_FIRST_LEVEL:]:
             if key is not None:
-                recent = self._recent.setdefault(key, _Recent())
+                recent = self._recent.pop(key, None) or _Recent()
+                self._recent[key] = recent  # the last to go
+                if len(self._recent) > MAX_KEYS:
+                    del self._recent[next(iter(self._recent))]
                 recent.logs.append(ln)
                 recent.at_s = now_s
 
@@ -194,18 +203,23 @@ class History:
             row += [math.log1p(ages[0]), math.log1p(sorted(ages)[len(ages) // 2])]
         else:
             row += [math.nan, math.nan]
-        stacked = np.vstack([near, levels[_FIRST_LEVEL:]])
-        said = np.column_stack([mean_ln(stacked), p_longer(stacked)]).tolist()
+        told = len(LEVELS) if any(keys[_NAME:]) else _NAME + 1
+        stacked = np.empty((1 + told - _FIRST_LEVEL, len(near)))
+        stacked[0], stacked[1:] = near, levels[_FIRST_LEVEL:told]
+        read = np.empty((len(stacked), SAID))
+        read_off(stacked, read)
+        said = read.tolist()
         row += said[0]
-        for key, read in zip(keys[_FIRST_LEVEL:], said[1:], strict=True):
+        for level in range(_FIRST_LEVEL, told):
+            key = keys[level]
             recent = self._recent.get(key) if key is not None else None
             if recent is None:
                 row += _UNKNOWN
             else:
                 logs = recent.logs
                 row += [logs[-1], sum(logs) / len(logs), math.log1p(now_s - recent.at_s)]
-            row += read
-        return row
+            row += said[1 + level - _FIRST_LEVEL]
+        return row + [math.nan] * (len(FEATURES) - len(row))  # of a job without name and command
 
     def _gap_ln(self, key: Key, now_s: float) -> float:
         before = self._submitted_s.get(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from rlsched.workload.predict.distribution import Floats, Forecast, remaining_s
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import Hedge
 from rlsched.workload.predict.history import History, Query
+from rlsched.workload.predict.remembered import Remembered
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
@@ -33,15 +34,6 @@ REFIT_JOBS: Final = 5000
 MAX_SEEN: Final = 200_000
 """Ended jobs are remembered for fits until so many are."""
 _FORGET_EVERY: Final = 20_000
-
-
-@dataclass
-class _Seen:
-    """A job that a fit may use."""
-
-    features: Floats
-    start_s: float = math.nan
-    duration_s: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -74,8 +66,7 @@ class TrainingSet:
         return HazardModel(*self.arguments())
 
 
-@dataclass(frozen=True)
-class Foreseen:
+class Foreseen(NamedTuple):
     """What is said of a submission.
 
     Attributes:
@@ -115,7 +106,7 @@ class Predictor:
         self.hedge = Hedge(len(EXPERTS))
         self._seed = seed
         self._boosting: HazardModel | None = None
-        self._seen: dict[str, _Seen] = {}
+        self._seen = Remembered()
         self._said: dict[str, Floats] = {}
         self._ended = 0
         self._ended_at_fit = self._ended_at_last = 0
@@ -157,7 +148,7 @@ class Predictor:
         self.history.stop(job_id, now_s)
         self.hedge.stop(job_id)
         if self._boosts:
-            self._seen[job_id].start_s = math.nan
+            self._seen.started(job_id, math.nan)
 
     def observe_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """A job has ended after running for `duration_s`."""
@@ -170,8 +161,12 @@ class Predictor:
         """A job has gone without a run time that says anything (cancelled while it waited, say)."""
         self.history.forget(job_id)
         self.hedge.forget(job_id)
-        self._seen.pop(job_id, None)
+        self._seen.gone(job_id)
         self._said.pop(job_id, None)
+
+    def take_up(self, ended: int) -> None:
+        """So many jobs have ended in an earlier life, though fewer were told."""
+        self._ended = ended
 
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
         """Expected time that a job still runs, given that it has lasted this long; None: it does not run.
@@ -205,14 +200,12 @@ class Predictor:
     def training(self, now_s: float) -> TrainingSet:
         """What is known by now, as a fit wants it; the next fit is due after this one."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
-        self._forget_oldest()
-        seen = [one for one in self._seen.values() if not math.isnan(one.start_s)]
-        seen = [seen[row] for row in chosen_rows(len(seen)).tolist()]
-        duration = np.array([one.duration_s for one in seen])
+        self._seen.forget_oldest(MAX_SEEN)
+        begun = self._seen.begun()
+        rows, start, duration = (column[chosen_rows(len(begun[0]))] for column in begun)
         ended = ~np.isnan(duration)
-        age = now_s - np.array([one.start_s for one in seen])
-        rows = [one.features for one in seen]
-        return TrainingSet(rows, np.where(ended, duration, age), ended, self._seed)
+        features = [self._seen.features(row) for row in rows.tolist()]
+        return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
         """Use this fit from now on; None: survival in its place."""
@@ -238,30 +231,22 @@ class Predictor:
 
     def _remember(self, job: JobFacts, features: Floats) -> None:
         if self._boosts:
-            self._seen[job.job_id] = _Seen(features)
+            self._seen.add(job.job_id, features)
             if len(self._seen) > MAX_SEEN and len(self._seen) % _FORGET_EVERY == 0:
-                self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        for job_id in list(self._seen)[: max(len(self._seen) - MAX_SEEN, 0)]:
-            if not math.isnan(self._seen[job_id].duration_s):
-                del self._seen[job_id]
+                self._seen.forget_oldest(MAX_SEEN)
 
     def note_start(self, job_id: str, now_s: float) -> None:
         """Tell the history of a start."""
         self.history.start(job_id, now_s)
         if self._boosts:
-            self._seen[job_id].start_s = now_s
+            self._seen.started(job_id, now_s)
 
     def note_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """Tell the history of an end."""
         self.history.end(job_id, duration_s, now_s)
         self._ended += 1
         if self._boosts:
-            seen = self._seen[job_id]
-            seen.duration_s = duration_s
-            if math.isnan(seen.start_s):
-                seen.start_s = now_s - duration_s
+            self._seen.ended(job_id, duration_s, now_s)
 
     def said(self, queries: Sequence[Query]) -> Floats:
         """(N, EXPERTS, BINS) what each predictor says; boosting repeats survival until its first fit."""

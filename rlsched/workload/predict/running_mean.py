@@ -35,6 +35,15 @@ class RunningMean:
     def __init__(self) -> None:
         self._sums: dict[Key, tuple[int, float, float]] = {}
 
+    @property
+    def sums(self) -> dict[Key, tuple[int, float, float]]:
+        """(VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of its squares)."""
+        return dict(self._sums)
+
+    def take_up(self, sums: dict[Key, tuple[int, float, float]]) -> None:
+        """What was counted before, as `sums` has it, and nothing else."""
+        self._sums = dict(sums)
+
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
         """A job has ended."""
         x = math.log(max(duration_s, 1.0))

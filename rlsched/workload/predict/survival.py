@@ -11,22 +11,47 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, bin_of, clip
+from rlsched.workload.predict.compiled import survive
+from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
-MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0)
+MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
 """By level: a job counts 1/e after so many later starts of its key."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
+_FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
 """The number of a start among those of its key, by level."""
-PULL_JOBS: Final = 4.0
-"""The next wider key counts as so many jobs at risk."""
+PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
+"""By level: the next wider key counts as so many jobs at risk. People do many things, a name is one."""
+_PULLS: Final = np.array(PULL_JOBS)
+MAX_KEYS: Final = 30_000
+"""Keys that are remembered: those without a start for longest go first. Names with a time in them are new
+each time."""
 MAX_RUNNING: Final = 64
 """The running jobs of a key that are looked at: the latest to start."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
+_NARROW_FROM: Final = LEVELS.index("user")
+
+
+def _near_bins() -> tuple[Floats, Floats]:
+    """(BINS, BINS) ends and jobs at risk that one job counts as, by its bin, where keys have few.
+
+    Two steps to a neighbour, each with odds of 2 in 3: the next job of the key ends near it, and seldom in
+    the very same bin.
+    """
+    step = np.zeros((BINS, BINS))
+    for bin_ in range(BINS):
+        step[bin_, bin_] += 1.0 - _NEAR
+        for other in (bin_ - 1, bin_ + 1):
+            step[bin_, min(max(other, 0), BINS - 1)] += _NEAR / 2
+    ends = step @ step
+    return ends, np.asarray(ends[:, ::-1].cumsum(axis=1)[:, ::-1])
+
+
+_NEAR: Final = 2 / 3
+_ENDS, _AT_RISK = _near_bins()
 
 
 class Survival:
@@ -70,12 +95,16 @@ class Survival:
         """A job has run to its end; it fades from its start on, so that a long job counts no longer."""
         bin_ = bin_of(duration_s)
         for level, key in enumerate(keys):
-            if key is not None:
-                row = self._index[key]
-                weight = _FADE[level] ** (self._starts[row] - started[level])
+            row = self._index.get(key) if key is not None else None
+            if row is not None:
+                weight = _FADE[level] ** max(self._starts[row] - started[level], 0)
                 counts = self._counts[row]
-                counts[0, bin_] += weight
-                counts[1, : bin_ + 1] += weight
+                if level >= _NARROW_FROM:
+                    counts[0] += weight * _ENDS[bin_]
+                    counts[1] += weight * _AT_RISK[bin_]
+                else:
+                    counts[0, bin_] += weight
+                    counts[1, : bin_ + 1] += weight
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
         """How long the key's running jobs have run, the latest to start first."""
@@ -84,38 +113,47 @@ class Survival:
 
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
         """(LEVELS, BINS) the distribution at every level; a level without a key repeats the wider one."""
-        hazards = np.empty((len(LEVELS), BINS))
-        wider = _PRIOR
+        levels: list[int] = []
+        running: list[float] = []  # start and number of one after the other
         for level, key in enumerate(keys):
-            row = self._index.get(key) if key is not None else None
-            if key is not None and row is not None:
-                ends, at_risk = self._counts[row]
-                if level >= _CENSORED_FROM and self._running.get(key):
-                    at_risk = at_risk + self._running_at_risk(level, key, row, now_s)
-                wider = (ends + PULL_JOBS * wider) / (at_risk + PULL_JOBS)
-            hazards[level] = wider
-        return hazards_to_probabilities(hazards)
-
-    def _running_at_risk(self, level: int, key: Key, row: int, now_s: float) -> Floats:
-        """(BINS,) running jobs that have survived each bin, faded as the ended ones are."""
-        latest = np.array(list(islice(reversed(self._running[key].values()), MAX_RUNNING)))
-        survived = np.searchsorted(EDGES_S, now_s - latest[:, 0], side="right") - 1
-        weight = _FADE[level] ** (self._starts[row] - latest[:, 1])
-        return survived_bins(survived, weight)
+            row = self._index.get(key, -1) if key is not None else -1
+            if key is not None and row >= 0 and level >= _CENSORED_FROM and (live := self._running.get(key)):
+                for one in islice(reversed(live.values()), MAX_RUNNING):
+                    running += one
+            levels += (row, self._starts[row] if row >= 0 else 0, len(running) // 2)
+        out = np.empty((len(LEVELS), BINS))
+        survive(
+            self._counts,
+            np.array(levels).reshape(-1, 3),
+            np.array(running, np.float64).reshape(-1, 2),
+            _FADES,
+            _PRIOR,
+            _PULLS,
+            now_s,
+            out,
+        )
+        return out
 
     def _row(self, key: Key) -> int:
-        row = self._index.setdefault(key, len(self._index))
-        if row == len(self._starts):
-            self._starts.append(0)
-            if row == len(self._counts):
-                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        """The key's row, made where there is none; the key is the last to go from now on."""
+        row = self._index.pop(key, None)
+        if row is None:
+            row = self._new_row()
+        self._index[key] = row
         return row
 
-
-def survived_bins(survived: NDArray[np.intp], weight: Floats) -> Floats:
-    """(N,) how many bins each job has outlived, (N,) weights -> (BINS,) weight of those past each bin."""
-    counts = np.bincount(clip(survived, 0, BINS), weights=weight, minlength=BINS + 1)
-    return np.asarray(counts[::-1].cumsum()[::-1][1:])
+    def _new_row(self) -> int:
+        if len(self._index) >= MAX_KEYS:
+            oldest = next(iter(self._index))
+            row = self._index.pop(oldest)
+            self._running.pop(oldest, None)
+            self._counts[row], self._starts[row] = 0.0, 0
+            return row
+        row = len(self._starts)
+        self._starts.append(0)
+        if row == len(self._counts):
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        return row
 
 
 def hazards_to_probabilities(hazards: Floats) -> Floats:

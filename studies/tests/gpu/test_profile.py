@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rlsched.errors import InputError
-from rlsched_node.gpu.device import GpuLostError
-from rlsched_node.gpu.simulated import MEMORY_BUSY_MIB, POWER_BUSY_W, SimulatedGpus
+from rlsched_node.gpu.device import GpuLostError, Tenant
+from rlsched_node.gpu.simulated import SimulatedGpus
 from studies.gpu import opening, profile_catalogue
 from studies.gpu.children import Children, MeasurementError
 from studies.gpu.conductor import Settings, command, cores_of
@@ -132,15 +132,18 @@ def test_cores_are_halved_so_that_alone_and_beside_another_only_the_gpu_differs(
 def test_the_meter_reads_what_the_gpu_shows() -> None:
     now_s = [0.0]
     gpus = SimulatedGpus(1, clock=lambda: now_s[0])
-    gpus.follow([0])
+    gpus.follow({0: [Tenant(1)]})
     meter = Meter(gpus, 0, every_s=0.001, clock=lambda: now_s[0])
     first = meter.look()
     now_s[0] = 3.0
     second = meter.look()
     assert first.energy_j is not None
     assert second.energy_j is not None
-    assert second.energy_j - first.energy_j == pytest.approx(3 * POWER_BUSY_W)
-    assert (second.at_s, second.used_mib, second.power_w) == (3.0, MEMORY_BUSY_MIB, POWER_BUSY_W)
+    shown = gpus.read(0)
+    assert shown.power_w is not None
+    assert shown.power_w > SimulatedGpus(1).power_w(0), "it is at work"
+    assert second.energy_j - first.energy_j == pytest.approx(3 * shown.power_w)
+    assert (second.at_s, second.used_mib, second.power_w) == (3.0, shown.memory_used_mib, shown.power_w)
     with meter:
         pass
     assert meter.samples, "one at the end at least"
@@ -168,8 +171,9 @@ def test_a_gpu_that_others_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(InputError, match="--gpu 3: this machine has GPUs 0 to 0"):
         opening.open_machine(3, is_rehearsal=False, may_be_busy=False)
-    gpus.follow([0])
-    with pytest.raises(InputError, match=r"GPU 0 is in use \(0 processes, 90% busy\)"):
+    gpus.follow({0: [Tenant(1)]})
+    busy = rf"GPU 0 is in use \(0 processes, {gpus.utilisation_frac(0):.0%} busy\)"
+    with pytest.raises(InputError, match=busy):
         opening.open_machine(0, is_rehearsal=False, may_be_busy=False)
     host, found = opening.open_machine(0, is_rehearsal=False, may_be_busy=True)
     assert (host.gpu_type, host.is_rehearsal, found) == ("simulated GPU", False, gpus)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node.gpu.simulated import POWER_BUSY_W, SimulatedGpus
+from rlsched_node.gpu.device import Tenant
+from rlsched_node.gpu.simulated import SimulatedGpus
 from studies.gpu import conductor
 from studies.gpu.arithmetic import counted_span, memory_mib, power_w, samples_per_s
 from studies.gpu.plan import Step
@@ -61,7 +62,7 @@ def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: py
     """All of a measurement but the GPU: children on the CPU, simulated readings, a script for MPS."""
     calls = fake_mps.install(tmp_path, monkeypatch)
     gpus = SimulatedGpus(1)
-    gpus.follow([0])
+    gpus.follow({0: [Tenant(os.getpid())]})
     settings = conductor.Settings(
         seconds=3.0, window_s=0.2, warmup_s=0.2, settle_s=0.2, gpus=gpus, gpu=0, say=lambda _line: None
     )
@@ -83,7 +84,7 @@ def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: py
     power = power_w(measurement.samples, span)
     assert power is not None
     # a reading's time and its energy are taken one after the other, on a machine with other work
-    assert power.value == pytest.approx(POWER_BUSY_W, rel=0.05), "the simulated GPU's, by its energy counter"
+    assert power.value == pytest.approx(gpus.power_w(0), rel=0.05), "by its energy counter"
     assert memory_mib(measurement, 0) is None, "the simulated GPU shows no processes"
     with pytest.raises(ProcessLookupError):
         os.kill(measurement.runs[0].warm.pid, 0)

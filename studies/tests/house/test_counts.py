@@ -112,7 +112,7 @@ def test_the_table_has_every_count_and_targets_that_hold_go_on_to(
     over = {what for what, one in found.items() if one["now"] > one["target"]}
     assert not over & HOLD, {what: found[what]["places"] for what in over & HOLD}
     passed = found["files that a trace row passes"]["places"]
-    for path in ("rlsched/workload/trace.py", "envs/rlsched_envs/engine.py", "rlsched/decide/record.py"):
+    for path in ("rlsched/workload/trace.py", "envs/rlsched_envs/engine.py", "rlsched/decide/recording.py"):
         assert path in passed
     monkeypatch.setattr("sys.argv", ["counts"])
     assert counts.main() == 0

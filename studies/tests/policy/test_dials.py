@@ -25,7 +25,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("label", list(dials.OTHERS))
 def test_every_other_setting_makes_a_rule(label: str) -> None:
-    other = dials.POLICY.with_settings(**dials.OTHERS[label])
+    other = dials.other(label)
     assert other != dials.POLICY
     assert other.rule.steps == dials.POLICY.rule.steps
 

@@ -72,8 +72,8 @@ def test_a_table_has_means_over_all_cases_and_over_each_trace() -> None:
 
 def test_names_tell_the_hedge_what_they_do_not_tell_the_running_mean() -> None:
     trace, spec = synthesize("helios", 1200, 0.95, 32, seed=0, habit=0.9)
-    rows = information_users.rows_of(trace, spec)
-    assert list(rows) == ["running mean", "hedge without names", "hedge", "true"]
+    rows = information_users.rows_of(trace, spec, 0.9)
+    assert list(rows) == ["running mean", "hedge without names", "hedge", "best by name", "true"]
     assert rows["true"].rank == pytest.approx(1.0)
     assert rows["hedge"].rank > rows["hedge without names"].rank
-    assert rows["true"].waiting < min(rows[name].waiting for name in list(rows)[:3])
+    assert rows["true"].easy < min(rows[name].easy for name in list(rows)[:3])

@@ -1,44 +1,182 @@
-"""The search of small instances: it finds what is best by hand, and no rule does better."""
+"""The search of small instances finds what trying all sequences by the engine finds; no rule is better."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.options import BLOCKED, PLAIN_START
+from rlsched.decide.order.keys import Order
+from rlsched.decide.plans.listing import plans_of
+from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.start import join_action, start_action
 from rlsched.workload.trace import Trace
-from studies.policy.small_optimum import Scripted, instance, jct_s, optimum_s, prices
+from studies.policy.small_instances import (
+    Instance,
+    Tables,
+    cost,
+    engine_of,
+    instance,
+    played,
+    tables_of,
+)
+from studies.policy.small_optimum import KINDS, Row, row_of, tables_in_words
+from studies.policy.small_plans import SHIPPED, points, scheduler_at
+from studies.policy.small_search import Allowed, search
 
 HEAVY = "resnet50-imagenet-b64"
+ALL = PLAIN_START._replace(share=BLOCKED, min_speed=0.0, max_jobs=4, chooses_type=True)
+"""Every plan at full clock is open."""
 
 
-def jobs(*duration_s: float, gpus: int = 2) -> Trace:
-    return Trace.from_columns(
+def jobs(*duration_s: float, submit_s: tuple[float, ...] = (), preempts: bool = False) -> Instance:
+    """Jobs of two GPUs that are all alike but for their run times."""
+    count = len(duration_s)
+    trace = Trace.from_columns(
         name="small",
-        submit_s=np.zeros(len(duration_s)),
+        submit_s=np.array(submit_s or (0.0,) * count),
         duration_s=np.array(duration_s),
-        num_gpus=np.full(len(duration_s), gpus),
-        extra={"workload": [HEAVY] * len(duration_s)},
+        num_gpus=np.full(count, 2),
+        extra={"workload": [HEAVY] * count, "restart_s": np.full(count, 30.0)},
     )
+    return Instance(trace, 0.0, preempts)
 
 
-def test_one_job_runs_on_the_faster_type() -> None:
-    trace = jobs(1000.0)
-    options = [jct_s(trace, Scripted([k])) for k in range(2)]
-    assert optimum_s(trace) == min(options) < max(options)
-    assert jct_s(trace, RuleScheduler(prices(0.0, 2.0, 0.3))) == min(options)
+class Enumerated(Scheduler):
+    """Takes the options that a script names, the first where that ends; notes how many there were.
+
+    Of the jobs that start at one instant the later ones of the order come later: other orders end alike.
+    """
+
+    name = policy_id = "enumerated"
+    order = Order()
+    abilities = Abilities(shares=True, needs_models=True)
+
+    def __init__(self, script: list[int]) -> None:
+        self.script, self.counts = script, list[int]()
+        self._now_s, self._last = -1.0, -1
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
+        """The option of the script."""
+        if now_s != self._now_s:
+            self._now_s, self._last = now_s, -1
+        found = self._options(state, partition, now_s)
+        number = len(self.counts)
+        self.counts.append(len(found))
+        action = found[self.script[number] if number < len(self.script) else 0]
+        if isinstance(action, Start):
+            self._last = action.seq
+        return Decision(action=action, source="rule")
+
+    def _options(self, state: ClusterState, partition: int, now_s: float) -> list[Action]:
+        found: list[Action] = []
+        for seq in state.waiting(partition):
+            if seq > self._last:
+                for plan in plans_of(state, partition, seq, ALL, now_s, None):
+                    if plan.verdict == "" and plan.how == "free":
+                        node = state.node_names.index(plan.node)
+                        found.append(start_action(state, partition, seq, node, start=ALL))
+                    elif plan.verdict == "" and plan.how == "share":
+                        found.append(join_action(state, partition, seq, plan.share_with, ALL))
+        if not found or state.running():
+            found.append(Wait())
+        return found
+
+
+def by_trying_all(one: Instance, tables: Tables) -> float:
+    """The least cost of all sequences of starts, each played by the engine."""
+    best, script = np.inf, list[int]()
+    while True:
+        player = Enumerated(script)
+        best = min(best, cost(tables, engine_of(one, player.order).run(player)))
+        script = [*script, *[0] * (len(player.counts) - len(script))]
+        while script and script[-1] + 1 == player.counts[len(script) - 1]:
+            script.pop()
+        if not script:
+            return best
+        script[-1] += 1
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_rule_is_better_than_the_best_sequence(seed: int) -> None:
-    trace = instance(3, np.random.default_rng(seed))
-    least_s = optimum_s(trace)
-    for each in ((0.0, 2.0, 0.0), (0.3, 2.0, 0.3), (1.0, 0.5, 0.6)):
-        assert least_s <= jct_s(trace, RuleScheduler(prices(*each))) * (1.0 + 1e-9)
+def test_the_search_finds_what_trying_all_finds(seed: int) -> None:
+    one = instance(3, np.random.default_rng(seed), within_s=600.0 * (seed % 2))
+    tables = tables_of(one)
+    found = search(tables, Allowed(preempts=False, clocks=1))
+    assert found.proven
+    assert found.cost == pytest.approx(by_trying_all(one, tables), rel=1e-9)
 
 
-def test_a_short_job_first_where_there_is_one_place() -> None:
-    """Four GPUs each: a gang over both nodes runs alone."""
-    trace = jobs(1000.0, 100.0, gpus=4)
-    long_first, short_first = jct_s(trace, Scripted([0])), optimum_s(trace)
-    assert short_first < 0.7 * long_first
+@pytest.mark.parametrize(("weight", "preempts"), [(0.0, True), (0.3, False), (0.3, True)])
+def test_the_engine_counts_what_the_search_counts(weight: float, preempts: bool) -> None:
+    """Clocks, joins, departures and restarts: what is found costs the same when it is played."""
+    for seed in range(3):
+        one = instance(4, np.random.default_rng(seed), energy_weight=weight, preempts=preempts)
+        tables = tables_of(one)
+        found = search(tables, Allowed(preempts), most_branches=100_000)
+        assert found.steps
+        assert played(one, found.steps, tables) == pytest.approx(found.cost, rel=1e-9)
+
+
+def test_more_abilities_never_cost_more() -> None:
+    one = instance(4, np.random.default_rng(3), energy_weight=0.3, within_s=600.0, preempts=True)
+    tables = tables_of(one)
+    costs = [
+        search(tables, allowed).cost
+        for allowed in (
+            Allowed(preempts=False, tenants=1, clocks=1, idles=False),
+            Allowed(preempts=False, tenants=1, clocks=1),
+            Allowed(preempts=False, tenants=2, clocks=1),
+            Allowed(preempts=False, tenants=4, clocks=1),
+            Allowed(preempts=False),
+        )
+    ]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < costs[0]
+
+
+def test_a_long_job_gives_way_to_a_short_one() -> None:
+    """Both nodes are taken by jobs of hours when one of a minute comes, and nobody shares."""
+    one = jobs(40_000.0, 40_000.0, 60.0, submit_s=(0.0, 0.0, 100.0), preempts=True)
+    tables = tables_of(one)
+    alone = Allowed(preempts=True, tenants=1, clocks=1)
+    found, without = search(tables, alone), search(tables, alone._replace(preempts=False))
+    gave_way = [step for step in found.steps if step.place < 0]
+    assert [step.at_s for step in gave_way] == [100.0]
+    assert found.cost < without.cost
+    assert played(one, found.steps, tables) == pytest.approx(found.cost, rel=1e-9)
+
+
+def test_a_job_waits_for_the_faster_node_where_that_pays() -> None:
+    """A hundred seconds until the A100s are free, and hours on either."""
+    one = jobs(100.0, 20_000.0)
+    tables = tables_of(one)
+    alone = Allowed(preempts=False, tenants=1, clocks=1)
+    found, eager = search(tables, alone), search(tables, alone._replace(idles=False))
+    assert found.steps[-1].job == 1
+    assert found.steps[-1].place == 5
+    assert found.cost <= eager.cost
+
+
+def test_no_plans_cost_less_and_the_shipped_ones_are_the_first_point() -> None:
+    one = instance(4, np.random.default_rng(5), within_s=600.0, energy_weight=0.3)
+    row = row_of(one)
+    assert row.proven
+    assert row.least <= row.best <= min(row.prices)
+    assert points()[0] == SHIPPED
+    settings = scheduler_at(SHIPPED, False).rule.options.start
+    assert (settings.max_jobs, settings.min_speed, settings.type_price, settings.later) == (4, 0.5, 0.3, 2.0)
+
+
+def test_the_tables_count_what_the_rows_say() -> None:
+    short = [0.95, 0.9, 0.9, 0.9, 0.9]
+    rows = [
+        Row(k, *KINDS[k], 0.9, k != 3, [1.0, 0.95], 0.9 / share, short if share == 0.9 else [])
+        for k, share in enumerate((1.0, 0.9, 0.98, 0.5))
+    ]
+    lines = tables_in_words(rows)
+    both = next(line for line in lines if line.startswith("| all | all | all |"))
+    assert "| 3 | 1 | 0.900 [0.900, 0.900] |" in both
+    assert both.endswith("| 67% | 33% |")
+    assert "| waiting for other GPUs | 1 | 1.056 | 0% |" in lines

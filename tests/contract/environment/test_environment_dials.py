@@ -35,6 +35,7 @@ def play(env: ClusterEnv, seed: int, action: NDArray[np.float32]) -> tuple[list[
     return rewards, info["schedule"]
 
 
+@pytest.mark.slow
 def test_the_checkers_of_others(sources: list[EpisodeSource]) -> None:
     check_gymnasium(gym.make("rlsched/Cluster-v0", sources=sources, drawn=SMALL).unwrapped)
     check_sb3(gym.make("rlsched/Cluster-v0", sources=sources, drawn=SMALL))
@@ -107,3 +108,38 @@ def test_many_step_as_one(sources: list[EpisodeSource]) -> None:
             assert infos[k]["episode"]["l"] > 1
     assert ended
     venv.close()
+
+
+def test_the_observation_knows_no_truth(sources: list[EpisodeSource]) -> None:
+    """Until a job has ended, nothing that is seen depends on how long it truly runs."""
+    drawn = msgspec.structs.replace(SMALL, kinds=(0,))
+    setting = draw_setting(sources[0], drawn, np.random.default_rng([4, 0]))
+
+    def loaded(durations: NDArray[np.float64]) -> ClusterEnv:
+        env = ClusterEnv(sources=sources[:1], drawn=drawn)
+        window = msgspec.structs.replace(setting.window, duration_s=durations)
+        env._fleet._runs.load(0, msgspec.structs.replace(setting, window=window))
+        env._fleet._go(np.zeros(1, np.int64), np.zeros((1, NUM_DIALS)))
+        return env
+
+    true_s = setting.window.duration_s
+    env, done = loaded(true_s), False
+    while not done:
+        done = env.step(STILL)[2]
+    ends_s = env._fleet._episodes.sim.progress.outcome.end_s[0]
+    row = int(np.argmin(np.where(true_s > 3600.0, np.abs(ends_s - np.median(ends_s)), np.inf)))
+    longer_s = true_s.copy()
+    longer_s[row] *= 3.0
+    one, two, same, told, done = loaded(true_s), loaded(longer_s), 0, 0, False
+    while not done:
+        seen, _, done, _, _ = one.step(STILL)
+        other, *_ = two.step(STILL)
+        if one._fleet._episodes.sim.progress.run.now_s[0, 0] < ends_s[row]:
+            assert seen.tobytes() == other.tobytes()
+            same += 1
+        else:
+            told += seen.tobytes() != other.tobytes()
+            if told:
+                break
+    assert same > 10
+    assert told, "once it has ended, or should have"

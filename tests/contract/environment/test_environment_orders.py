@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsched.decide.order.keys import AREA, INDEX
-from rlsched.decide.rows import arrays, columns
+from rlsched.decide.rows import columns, reasons
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE
@@ -141,7 +141,7 @@ def test_with_reservations_playing_the_reference_has_no_regret(sources: list[Epi
     for _ in range(10):
         fleet.begin(0)
         while True:
-            kept_back += int((fleet._arrays.window.reason == arrays.RESERVED).sum())
+            kept_back += int((fleet._arrays.window.reason == reasons.RESERVED).sum())
             info = fleet.step(np.array([fleet.reference_row(0)]), restart=False)[0]
             if fleet.dones[0]:
                 break

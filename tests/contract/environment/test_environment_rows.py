@@ -23,10 +23,10 @@ DEEP = msgspec.structs.replace(WIDE, warmup_jobs=300, agent_jobs=200, load_low=1
 
 def test_spaces_follow(sources: list[EpisodeSource]) -> None:
     env, single = RowsVecEnv(sources, 2, config=WIDE), RowsEnv(sources=sources, config=WIDE)
-    assert env.observation_space.shape == single.observation_space.shape == (64, NUM_FEATURES + 9)
+    assert env.observation_space.shape == single.observation_space.shape == (64, NUM_FEATURES)
     assert env.action_space == single.action_space
-    assert np.asarray(env.reset()).shape == (2, 64, NUM_FEATURES + 9)
-    assert single.reset(seed=0)[0].shape == (64, NUM_FEATURES + 9)
+    assert np.asarray(env.reset()).shape == (2, 64, NUM_FEATURES)
+    assert single.reset(seed=0)[0].shape == (64, NUM_FEATURES)
     assert env.action_masks().shape == (2, 64)
 
 

@@ -28,6 +28,7 @@ from rlsched_envs.job_table import JobTable
 from rlsched_envs.small_clusters import load_window
 from rlsched_envs.sources import EpisodeSource, Window, draw_window
 from tests.contract.environment.episodes import CONFIG, TRUE_LOG, Choice, random_row
+from tests.quick import quick
 
 REFERENCE = Policy("qssf-backfill")
 
@@ -101,7 +102,7 @@ def loaded(sources: list[EpisodeSource], window: Window, drains: bool) -> Fleet:
 
 
 @pytest.mark.parametrize("drains", [True, False])
-@pytest.mark.parametrize("seed", [0, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("seed", quick([0, 2, 3, 4, 5, 6], lambda seed: seed < 3))
 def test_scheduler_and_environment_see_the_same_bytes(
     sources: list[EpisodeSource], seed: int, drains: bool
 ) -> None:

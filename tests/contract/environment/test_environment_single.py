@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env as check_gymnasium
 from stable_baselines3.common.env_checker import check_env as check_sb3
 
 from rlsched.decide.rows import schema
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs.rows_env import RowsEnv
 from rlsched_envs.sources import EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, random_row
@@ -35,7 +35,7 @@ def test_stable_baselines3_checker() -> None:
 def test_made_by_name_with_arguments(sources: list[EpisodeSource]) -> None:
     env = gym.make("rlsched/Rows-v0", sources=sources, config=CONFIG)
     window, info = env.reset(seed=3)
-    assert window.shape == (WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC)
+    assert window.shape == (WINDOW_ROWS, NUM_FEATURES)
     assert info == {}
     assert isinstance(env.unwrapped, RowsEnv)
     assert env.unwrapped.action_masks().sum() > 1

@@ -35,7 +35,7 @@ def test_the_reference_has_no_regret_to_the_last_bit(sources: list[EpisodeSource
 
 
 def test_windows_masks_and_padding(sources: list[EpisodeSource]) -> None:
-    env = RowsVecEnv(sources, 4, seed=9, config=CONFIG)
+    env = RowsVecEnv(sources, 4, seed=9, config=CONFIG, oracle=True)
     windows, choose = env.reset(), random_row(1)
     for _ in range(250):
         masks = env.action_masks()

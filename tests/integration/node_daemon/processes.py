@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import zmq
 
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.access.keys import KeyHome
 from rlsched.wire.messages import (
     BrokerToNode,
     Ended,
@@ -36,7 +36,7 @@ class FakeBroker:
     """A ROUTER under CURVE that does what the test says."""
 
     def __init__(self, home: Path, cluster: str = "c1", port: int = 0) -> None:
-        self.cluster, self.epoch = cluster, 1
+        self.cluster, self.epoch, self.hears_limits = cluster, 1, False
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_publickey, self._socket.curve_secretkey = KeyHome(home).broker()
@@ -77,11 +77,20 @@ class FakeBroker:
                 assert isinstance(envelope.message, NodeMessage)
                 self._unread.append((envelope.request, envelope.message))
 
-    def greet(self, forget: list[tuple[int, int]] | None = None) -> Hello:
+    def greet(self, forget: list[tuple[int, int]] | None = None, *, hears_usage: bool = False) -> Hello:
         """Wait for a `Hello` and answer it."""
         hello = self.receive(Hello)
         self._unread.clear()
-        self.send(Welcome(epoch=self.epoch, cluster=self.cluster, heartbeat_s=0.05, forget=forget or []))
+        self.send(
+            Welcome(
+                epoch=self.epoch,
+                cluster=self.cluster,
+                heartbeat_s=0.05,
+                forget=forget or [],
+                hears_limits=self.hears_limits,
+                hears_usage=hears_usage,
+            )
+        )
         return hello
 
     def launch(
@@ -92,6 +101,8 @@ class FakeBroker:
         cwd: str = "/",
         limit_s: float | None = None,
         person: str = "",
+        cores: int = 0,
+        memory_mib: int = 0,
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -106,6 +117,8 @@ class FakeBroker:
             cwd=cwd,
             person=person,
             time_limit_s=limit_s,
+            cores=cores,
+            memory_mib=memory_mib,
         )
         self.send(order)
         return order

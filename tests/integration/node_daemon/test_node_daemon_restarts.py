@@ -11,9 +11,16 @@ from pathlib import Path
 from rlsched.wire.messages import Ended, Kill, Launched, LaunchRefused, SayHello
 from rlsched_node import shim
 from rlsched_node.attempt import AttemptKey
+from rlsched_node.limits import on_machine
 from rlsched_node.store import AttemptStore, LaunchRecord
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
+LIMITS = """
+import os, resource, sys
+print(sorted(os.sched_getaffinity(0)), resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20, flush=True)
+if len(sys.argv) > 1:
+    open(sys.argv[1]).read()
+"""
 PATH = {"PATH": os.environ["PATH"]}
 
 
@@ -159,3 +166,29 @@ def test_a_shim_whose_daemon_is_gone_runs_its_rank_all_the_same(tmp_path: Path) 
     record = directory.exit()
     assert record is not None
     assert (record.exit_code, directory.read_output(0, 99)[0]) == (5, b"ran\n")
+
+
+def test_a_rank_has_cores_of_its_own_and_the_next_daemon_knows_whose_they_are(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    """Those of simulated GPU 0 are 0 to 15: 0 is the seventeenth of job 1, which is near GPU 1."""
+    python = (sys.executable, "-I", "-S", "-c", LIMITS)
+    os.mkfifo(tmp_path / "gate")
+    node = start_node("--gpus", "4", "--simulated")
+    hello = broker.greet()
+    held = hello.capabilities.holds_to
+    assert hello.cpus == 64
+    assert held is not None
+    broker.launch(*python, str(tmp_path / "gate"), job=1, gpus=[1], cores=17)
+    until(lambda: broker.log(1).data)
+    node.signal(signal.SIGKILL)
+    start_node("--gpus", "4", "--simulated")
+    broker.greet()
+    broker.launch(*python, job=2, gpus=[0], cores=1, memory_mib=777)
+    assert broker.end_of(2).exit_code == 0
+    words = broker.log(2).data.decode()
+    assert words.startswith(f"{on_machine([1])} ")
+    if "memory" not in held:
+        assert words.split()[-1] == "777", "process by process, where there is no controller"
+    broker.send(Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=0.1))
+    broker.end_of(1)

@@ -186,6 +186,7 @@ def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
     assert trait[0].tobytes() == kept.tobytes(), "an episode knows nothing of those before it"
 
 
+@pytest.mark.slow
 def test_without_learning_clusters_share_what_is_known() -> None:
     fleet = two_modelled_clusters(learning=False)
     fleet.begin(0)

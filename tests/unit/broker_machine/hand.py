@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 
-from rlsched.broker.entries import JobSubmitted
 from rlsched.broker.events import Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.limits import Limits
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import AttemptReport, Ended, Hello, Launched, ListNodes, Nodes, Submit
@@ -40,7 +40,8 @@ def hello(
 
 
 def submit(num_gpus: int = 1, token: str = "", **more: object) -> Submit:
-    return Submit(token=token or f"t{next(TOKENS)}", command=["true"], num_gpus=num_gpus, **more)  # type: ignore[arg-type]
+    facts = {"command": ["true"], **more}
+    return Submit(token=token or f"t{next(TOKENS)}", num_gpus=num_gpus, **facts)  # type: ignore[arg-type]
 
 
 def launched(job: int, attempt: int = 1, rank: int = 0) -> Launched:

@@ -6,8 +6,8 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.entries import MemberSet
+from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.roles import Peer
+from rlsched.broker.journal.entries import MemberSet
+from rlsched.broker.journal.journal import Journal
 from rlsched.wire.messages import (
     Accounts,
     ClientReply,

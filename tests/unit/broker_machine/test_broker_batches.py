@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.entries import Decided
 from rlsched.broker.events import ClientAsked, NodeSaid, Reply, Tick
 from rlsched.broker.events import Journal as Commit
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.entries import Decided
+from rlsched.broker.journal.journal import Journal
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.registry import load_scheduler
@@ -157,7 +157,7 @@ def test_nodes_jobs_and_stats_as_people_see_them(journal: Journal) -> None:
         [[0, 1, 2]],
         1,
     )
-    assert (second.state, second.reason) == ("queued", "needs 8 GPUs, 5 free")
+    assert (second.state, second.reason) == ("queued", "Resources: needs 8 GPUs, 5 free")
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)
     assert (stats.policy, stats.decisions) == ("fifo-backfill", {"rule": 1})

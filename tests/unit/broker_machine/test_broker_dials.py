@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.policy import load_policy
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.dials.observing import NAMES

@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.entries import BrokerStarted
+from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.keys import KeyHome
+from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker, Settings
+from rlsched.broker.serve import Broker
+from rlsched.broker.settings import Settings
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import AttemptReport, ListNodes, Nodes
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -20,6 +22,7 @@ from rlsched.wire.messages import (
     ResumeNode,
     Stats,
     StatsReport,
+    Welcome,
     Why,
 )
 from tests.unit.broker_machine.hand import ended, hello, launched, make, state, states, submit
@@ -124,3 +127,20 @@ def test_the_journal_gives_the_same_cluster_and_the_same_decisions(journal: Jour
     assert len(made) == len(records) > 3
     for theirs, ours in zip(records, made, strict=True):
         assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
+
+
+def test_what_gpus_draw_is_told_as_the_last_heartbeat_said_it(broker: HandBroker) -> None:
+    def power_w() -> float | None:
+        page = broker.ask(ListNodes())
+        assert isinstance(page, Nodes)
+        return page.nodes[0].power_w
+
+    sent = broker.says("n0", hello("n0"))
+    assert [message.hears_power for message in sent if isinstance(message, Welcome)] == [True]
+    assert power_w() is None
+    broker.says("n0", Heartbeat(name="n0", power_w=1_206.0))
+    assert power_w() == 1_206.0
+    for nonsense in (math.nan, math.inf, -1.0, None):
+        broker.says("n0", Heartbeat(name="n0", power_w=7.0))
+        broker.says("n0", Heartbeat(name="n0", power_w=nonsense))
+        assert power_w() is None

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker import history
-from rlsched.broker.ended import EndedJob
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.answers import history
+from rlsched.broker.answers.history import SCANNED
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.history import SCANNED
-from rlsched.broker.journal import Journal
-from rlsched.broker.roles import Peer
+from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.journal.journal import Journal
 from rlsched.client.client import Client
 from rlsched.wire.messages import (
     Cancel,
@@ -52,7 +52,7 @@ def broker(journal: Journal) -> HandBroker:
 def client(broker: HandBroker, tmp_path: Path) -> Iterator[Client]:
     stub = Stub(tmp_path)
     stub.script = broker.ask
-    with Client(stub.address, home=tmp_path) as client:
+    with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
         yield client
     stub.close()
 
@@ -142,7 +142,7 @@ def test_a_job_that_ends_between_two_pages_is_told_once(
 
     stub = Stub(tmp_path)
     stub.script = ending  # type: ignore[assignment]
-    with Client(stub.address, home=tmp_path) as client:
+    with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
         found = numbers(client)
     stub.close()
     assert broker.book.jobs[SOME + 1].state == "completed"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.journal.journal import Journal
 from rlsched.wire.messages import Cancel, EndedAck, Kill, Launch, Ok, Refused, Submit, Submitted, Welcome
 from tests.unit.broker_machine.hand import ended, hello, launched, make, of_kind, state, submit
 
@@ -31,6 +31,7 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
         env={},
         cwd="",
         fenced=True,
+        gpus_of_ranks=[1],
     )
     assert state(broker, 1) == "launching"
     assert broker.says("n0", launched(1)) == []

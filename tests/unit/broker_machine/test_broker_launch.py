@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.broker.attempts import MAX_RETRIES
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.jobs.attempts import MAX_RETRIES
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -42,7 +42,7 @@ def test_a_refused_rank_ends_the_attempt_on_every_node_and_queues_the_job_again(
     broker.ask(submit(8))
     broker.says("n0", launched(1, rank=0))
     out = broker.says("n1", LaunchRefused(job=1, attempt=1, rank=1, message="no such directory"))
-    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0)]
+    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0, again=True)]
     assert broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed")) == [
         EndedAck(job=1, attempt=1, rank=0)
     ]
@@ -134,7 +134,10 @@ def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: 
     broker.says("n0", launched(1, rank=0))
     assert broker.wait(15.0, "n0", "n1") == []
     out = broker.wait(15.0, "n0", "n1")
-    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0), Kill(epoch=1, job=1, attempt=1, rank=1)]
+    assert out == [
+        Kill(epoch=1, job=1, attempt=1, rank=0, again=True),
+        Kill(epoch=1, job=1, attempt=1, rank=1, again=True),
+    ]
     assert "n1 did not start it within 30 s" in broker.book.jobs[1].attempt.ending_reason  # type: ignore[union-attr]
     broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed"))
     assert state(broker, 1) == "launching", "GPUs are given again only when every rank is over"
@@ -253,3 +256,20 @@ def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(jour
     out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
     assert [m.attempt for m in of_kind(out, Launch)] == [2]
     assert broker.book.jobs[1].retries == 1
+
+
+def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Journal) -> None:
+    """Its node was slow to say so: it ran where it was decided, and does not run a second time."""
+    broker = make(journal, 1)
+    for job, code, state_then in ((1, 0, "completed"), (2, 3, "failed")):
+        broker.ask(submit())
+        broker.wait(LIMITS.launch_timeout_s + 1.0, "n0")
+        attempt = broker.book.jobs[job].active
+        assert attempt is not None
+        assert attempt.ending == "queued"
+        broker.says("n0", ended(job, exit_code=code))
+        assert (state(broker, job), broker.book.jobs[job].exit_code) == (state_then, code)
+    broker.ask(submit())
+    broker.wait(LIMITS.launch_timeout_s + 1.0, "n0")
+    broker.says("n0", ended(3, exit_code=143, reason="killed"))
+    assert state(broker, 3) in ("queued", "launching")

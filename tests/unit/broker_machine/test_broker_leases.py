@@ -7,7 +7,7 @@ import pytest
 
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

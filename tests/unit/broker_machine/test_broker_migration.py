@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.policy import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -19,6 +19,7 @@ from rlsched.wire.messages import (
     Refused,
     RemoveNode,
     ResumeNode,
+    Submitted,
     Welcome,
 )
 from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, make, state, states, submit
@@ -76,7 +77,7 @@ def test_maintenance_that_does_not_wait_queues_the_jobs_again_uncharged(broker: 
 def test_a_node_that_lives_is_not_removed_and_one_that_is_gone_is(broker: HandBroker) -> None:
     refused = broker.ask(RemoveNode(node="n0"))
     assert isinstance(refused, Refused)
-    assert "stop its daemon first" in refused.message
+    assert "drain it (`rlsched node drain n0`), and stop its daemon" in refused.message
     broker.says("n0", Leaving(name="n0"))
     assert broker.ask(RemoveNode(node="n0", reason="sold")) == Ok()
     assert set(states(broker)) == {"n1"}
@@ -86,6 +87,20 @@ def test_a_node_that_lives_is_not_removed_and_one_that_is_gone_is(broker: HandBr
     assert "there is no node 'n0'" in missing.message
     broker.says("n0", hello("n0", cluster="c1"))
     assert states(broker) == {"n0": "up", "n1": "up"}, "it may come back"
+
+
+def test_what_only_nodes_that_are_gone_could_hold_is_refused(broker: HandBroker) -> None:
+    assert isinstance(broker.ask(submit(8)), Submitted)
+    broker.says("n0", Leaving(name="n0"))
+    for _ in range(2):  # the first ends what it had
+        broker.says("n0", hello("n0", 2, cluster="c1"))
+    refused = broker.ask(submit(8))
+    assert isinstance(refused, Refused), "it has come back with two GPUs"
+    assert "8 GPUs can never be given together: its nodes have 4 + 2 GPUs" in refused.message
+    assert isinstance(broker.ask(submit(6)), Submitted)
+    broker.says("n0", Leaving(name="n0"))
+    assert broker.ask(RemoveNode(node="n0")) == Ok()
+    assert isinstance(broker.ask(submit(6)), Refused), "it was removed"
 
 
 def test_a_removed_node_is_told_to_end_what_it_still_runs(broker: HandBroker) -> None:

@@ -6,21 +6,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.broker.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import Predictions
+from rlsched.broker.journal.entries import JobSubmitted, decode_entry, encode_entry
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, Ended, PredictionReport, Stats, StatsReport
 from rlsched.workload.predict import RunningMean
+from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import Forecast, point_and_spread
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
-from rlsched.workload.predict.history import History
+from rlsched.workload.predict.history import FEATURES, History
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from rlsched.workload.predict.predictor import Predictor
+from rlsched.workload.trace import Trace
 from tests.unit.broker_machine.hand import LIMITS, draft, ended, hello, launched, run_one, submit
 
 
@@ -88,6 +90,31 @@ def test_a_stamp_is_the_predictors_of_trace_predict(journal: Journal) -> None:
         own.observe_end(str(number), job.end_s - job.attempt.start_s, job.end_s)
 
 
+def test_a_trace_with_the_same_users_names_and_commands_is_predicted_alike(journal: Journal) -> None:
+    """Keys of the broker are those of a trace: what its jobs were is written down as one, and predicted."""
+    broker = make(journal)
+    broker.says("n0", hello("n0"))
+    for k in range(14):
+        who, net = ("ann", "bob")[k % 2], (5, 7)[k % 3 == 0]
+        run_one(broker, 60.0 * net**2, name=f"net{net}_{k}", user=who, command=["train.py", "--seed", str(k)])
+    jobs = list(broker.book.jobs.values())
+    end_s = np.array([job.end_s for job in jobs], np.float64)
+    start_s = np.array([job.attempt.start_s for job in jobs if job.attempt is not None])
+    trace = Trace.from_columns(
+        name="lived",
+        job_id=[str(job.number) for job in jobs],
+        submit_s=np.array([job.submit_s for job in jobs]),
+        duration_s=end_s - start_s,
+        num_gpus=[job.spec.num_gpus for job in jobs],
+        user=[job.spec.user for job in jobs],
+        job_name=[job.spec.name for job in jobs],
+        extra={"x_command": [f"train.py --seed {k}" for k in range(len(jobs))]},
+    )
+    said = predict_at_submission(trace, end_s)
+    np.testing.assert_allclose([job.spec.predicted_s for job in jobs], said.median_s, rtol=1e-9)
+    assert said.median_s[-1] != said.median_s[-2]
+
+
 def test_repeated_jobs_become_well_predicted(journal: Journal) -> None:
     broker = lived(journal)
     kinds = {name: predictions_of(broker)[job] for name, job in (("first", 1), ("probe", 23), ("train", 25))}
@@ -106,7 +133,7 @@ def test_a_restart_reads_every_stamp_and_weighs_as_before(journal: Journal) -> N
     broker.ask(submit(name="probe-100", user="ann"))
     later = make(journal)
     assert predictions_of(later)[30] == predictions_of(broker)[30]
-    assert sum(len(entry.said) == 5 * 13 * 8 + 52 * 4 for entry in predictions(journal)) == 30
+    assert sum(len(entry.said) == 5 * 13 * 8 + 4 * len(FEATURES) for entry in predictions(journal)) == 30
 
 
 def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +224,26 @@ def test_a_batch_with_a_token_twice_and_a_bad_one(journal: Journal) -> None:
     assert predictions_of(make(journal)) == predictions_of(broker)
 
 
+def test_one_that_cannot_be_predicted_takes_no_other_with_it(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The predictor raises when some jobs of the batch are known to it: these numbers are given again."""
+    broker, submits = make(journal), History.submit
+
+    def fragile(history: History, job: JobFacts, now_s: float) -> object:
+        if job.name == "poison":
+            raise FloatingPointError(job.name)
+        return submits(history, job, now_s)
+
+    monkeypatch.setattr(History, "submit", fragile)
+    jobs = [submit(name=name) for name in ("a-1", "a-2", "poison", "a-3")]
+    replies = broker.batch([ClientAsked(b"p", k, message) for k, message in enumerate(jobs)])
+    assert [getattr(reply, "job", None) for reply in replies] == [1, 2, None, 3]
+    assert [entry.predicted_by for entry in predictions(journal)] == [HEDGE] * 3
+    assert getattr(broker.ask(submit(name="a-4")), "job", None) == 4
+    assert predictions_of(make(journal)) == predictions_of(broker)
+
+
 def test_running_mean_is_the_simulators_stamp(journal: Journal) -> None:
     broker, own = make(journal, RUNNING_MEAN), RunningMean()
     broker.says("n0", hello("n0"))
@@ -284,7 +331,7 @@ def test_curves_for_tensorboard_have_no_point_before_there_is_something_new(jour
 
 
 def test_the_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rlsched.broker.predictions", "rlsched.workload.predict.kinds"):
+    for module in ("rlsched.broker.learning.predictions", "rlsched.workload.predict.kinds"):
         monkeypatch.setattr(f"{module}.sklearn_installed", lambda: False)
     with pytest.raises(InputError, match=r"--prediction hedge needs .*rlsched\[predict\].*running-mean"):
         Predictions(HEDGE)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.attempts import MAX_RETRIES
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import HEDGE, Predictions
+from rlsched.broker.jobs.attempts import MAX_RETRIES
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import HEDGE, Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.order.keys import Order
@@ -37,7 +37,7 @@ from tests.unit.broker_machine.preempting import (
 def test_a_preempted_job_is_told_and_its_gpus_are_anothers_when_its_node_says_so(journal: Journal) -> None:
     broker = preempted(journal)
     orders = [message for _, message in broker.sent.orders][-1:]
-    assert orders == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S)], "and no launch"
+    assert orders == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)], "and no launch"
     assert actions(journal)[-2:] == [Preempt(seq=0), Start(seq=1, gpus=(0, 1, 2, 3))]
     assert (state(broker, 1), state(broker, 2)) == ("running", "launching")
     out = broker.says("n0", killed(1))
@@ -131,7 +131,7 @@ def test_an_order_is_repeated_with_the_same_grace(journal: Journal) -> None:
     broker = preempted(journal)
     broker.wait(1.0, "n0")
     out = broker.wait(LIMITS.kill_again_s, "n0")
-    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S)]
+    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)]
 
 
 # ---- how it ends -----------------------------------------------------------------------------------------

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.broker.book import Book
-from rlsched.broker.entries import AttemptOver, Decided, JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.journal.entries import AttemptOver, Decided, JobSubmitted, decode_entry, encode_entry
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Preempt
 from rlsched.decide.order.keys import Order
@@ -43,7 +43,7 @@ def test_a_restart_in_the_middle_tells_the_node_again_and_launches_nothing(journ
     assert shape(again.book) == shape(broker.book)
     runs = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = again.says("n0", hello("n0", 4, runs, cluster="c1", epoch=1))
-    assert of_kind(out, Kill) == [Kill(epoch=2, job=1, attempt=1, rank=0, grace_s=GRACE_S)]
+    assert of_kind(out, Kill) == [Kill(epoch=2, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)]
     assert of_kind(out, Launch) == []
     assert [launch.job for launch in of_kind(again.says("n0", killed(1)), Launch)] == [2]
 
@@ -142,7 +142,8 @@ def test_why_says_who_was_preempted_for_whom(journal: Journal) -> None:
     assert f"its last attempt: {why}" in told(broker, 1)
     info = listed(broker, 1)
     assert (info.state, info.preemptions) == ("queued", 1)  # type: ignore[attr-defined]
-    assert info.reason.startswith(f"{why}; queued again; needs 4 GPUs")  # type: ignore[attr-defined]
+    assert info.reason.startswith("Resources: needs 4 GPUs")  # type: ignore[attr-defined]
+    assert info.reason.endswith(f"; queued again: {why}")  # type: ignore[attr-defined]
     broker.says("n0", launched(2))
     broker.says("n0", ended(2))
     assert "it was preempted before: 1 of its 2 attempts" in told(broker, 1)

@@ -6,15 +6,15 @@ import math
 
 import pytest
 
+from rlsched.broker.access.roles import Peer
 from rlsched.broker.book import Book
-from rlsched.broker.entries import JobsRanked
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.predictions import Predictions
-from rlsched.broker.priorities import PRIORITIES, Ranks
+from rlsched.broker.journal.entries import JobsRanked
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
-from rlsched.broker.roles import Peer
+from rlsched.broker.users.priorities import PRIORITIES, Ranks
 from rlsched.cli import options
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy

@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.backlog import MAX_WAITING, Backlog
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.answers.backlog import MAX_WAITING, Backlog
+from rlsched.broker.answers.pages import MAX_JOB_NODES, MAX_PAGE_BYTES
+from rlsched.broker.answers.views import job_info
+from rlsched.broker.answers.waiting import WaitingReasons
 from rlsched.broker.events import ClientAsked, Reply, SendNode
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs import Attempt, Job, Rank
-from rlsched.broker.journal import Journal
-from rlsched.broker.pages import MAX_JOB_NODES, MAX_PAGE_BYTES
-from rlsched.broker.roles import Peer
-from rlsched.broker.views import job_info
-from rlsched.broker.waiting import WaitingReasons
+from rlsched.broker.jobs.jobs import Attempt, Job, Rank
+from rlsched.broker.journal.journal import Journal
 from rlsched.client.client import Client
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -57,7 +57,7 @@ def asked(crowd: HandBroker, tmp_path: Path) -> Iterator[Client]:
     """The client of somebody who asks this broker."""
     stub = Stub(tmp_path)
     stub.script = crowd.ask  # type: ignore[assignment]
-    with Client(stub.address, home=tmp_path) as client:
+    with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
         yield client
     stub.close()
 
@@ -89,7 +89,7 @@ def test_a_walk_through_nodes_ends_with_the_last(journal: Journal, tmp_path: Pat
         broker.says(name, hello(name))
     stub = Stub(tmp_path)
     stub.script = broker.ask  # type: ignore[assignment]
-    with Client(stub.address, home=tmp_path) as client:
+    with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
         assert [node.name for node in client.nodes()] == names
     assert len([1 for _, message in stub.heard if isinstance(message, ListNodes)]) > 2
     stub.close()
@@ -120,11 +120,15 @@ def test_the_reason_of_a_class_does_not_outlive_what_it_says(journal: Journal) -
         assert isinstance(page, Jobs)
         return [row.reason for row in page.jobs]
 
-    assert reasons() == ["no node has registered yet"] * 3
+    assert reasons() == ["Resources: no node has registered yet"] * 3
     broker.says("n0", hello("n0"))
-    assert reasons() == ["", "needs 4 GPUs, 0 free", "does not fit the nodes that have registered so far"]
+    assert reasons() == [
+        "",
+        "Resources: needs 4 GPUs, 0 free",
+        "Resources: does not fit the nodes that have registered so far",
+    ]
     broker.says("n1", hello("n1", gpus=8))
-    assert reasons() == ["", "", "needs 8 GPUs, 4 free"]
+    assert reasons() == ["", "", "Resources: needs 8 GPUs, 4 free"]
 
 
 # ---- what fits a frame ------------------------------------------------------------------------------------

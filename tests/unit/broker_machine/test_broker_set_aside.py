@@ -7,8 +7,9 @@ import math
 import pytest
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.wire.messages import Ended, EndedAck, Jobs, ListJobs, Refused, Submit, Submitted
+from rlsched.broker.jobs.submitting import Submitting
+from rlsched.broker.journal.journal import Journal
+from rlsched.wire.messages import Ended, EndedAck, Jobs, ListJobs, Refused, Submit, SubmitMany, Submitted
 from tests.unit.broker_machine.hand import ended, launched, make, of_kind, state, states, submit
 
 
@@ -62,25 +63,29 @@ def test_a_message_that_raises_is_set_aside_and_its_sender_rests(
 def test_a_request_that_raises_is_refused_and_others_are_served(
     broker: HandBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft = type(broker.machine._requests)._draft
+    draft = Submitting._draft
 
     def broken(self: object, number: int, message: Submit) -> object:
         if message.name == "poison":
             raise ValueError("nobody thought of this")
         return draft(self, number, message)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(broker.machine._requests), "_draft", broken)
+    monkeypatch.setattr(Submitting, "_draft", broken)
     refused = broker.ask(submit(name="poison"))
     assert isinstance(refused, Refused)
     assert "could not deal with this Submit: " in refused.message
-    assert broker.ask(submit()) == Submitted(job=2)
+    many = SubmitMany(jobs=[submit(), submit(name="poison"), submit()])
+    refused = broker.ask(many)
+    assert isinstance(refused, Refused)
+    assert "could not deal with this SubmitMany: " in refused.message
+    assert broker.ask(submit()) == Submitted(job=2), "none of them"
 
 
 def test_a_question_that_raises_is_refused(broker: HandBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError(7)
 
-    monkeypatch.setattr("rlsched.broker.pages.job_info", broken)
+    monkeypatch.setattr("rlsched.broker.answers.pages.job_info", broken)
     assert isinstance(broker.ask(ListJobs()), Refused)
     monkeypatch.undo()
     assert isinstance(broker.ask(ListJobs()), Jobs)

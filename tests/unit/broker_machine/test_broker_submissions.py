@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.broker.entries import JobSubmitted
-from rlsched.broker.events import NodeSaid
+from rlsched.broker.events import ClientAsked, Intake, NodeSaid
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
-from rlsched.broker.submissions import MAX_COMMAND_BYTES
+from rlsched.broker.jobs.submissions import MAX_COMMAND_BYTES
+from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.journal.journal import Journal
 from rlsched.wire.messages import (
     FetchLog,
     Jobs,
@@ -22,7 +22,9 @@ from rlsched.wire.messages import (
     ReadLog,
     Refused,
     Submit,
+    SubmitMany,
     Submitted,
+    SubmittedMany,
     encode,
 )
 from tests.unit.broker_machine.hand import ended, make, of_kind, state, submit
@@ -148,3 +150,13 @@ def test_why_a_node_refuses_is_kept_short_and_visible(journal: Journal) -> None:
     assert isinstance(jobs, Jobs)
     assert r"\x1b[2Jyyy" in jobs.jobs[0].reason
     assert "\x1b" not in jobs.jobs[0].reason
+
+
+def test_many_that_are_queued_are_told_again_while_the_disk_is_full(journal: Journal) -> None:
+    broker, many = make(journal, 0), SubmitMany(jobs=[submit(), submit()])
+    broker.batch([ClientAsked(b"peer", 1, many)])
+    assert broker.sent.replies[-1][2] == SubmittedMany(jobs=[1, 2])
+    broker.batch([Intake("its disk is full"), ClientAsked(b"peer", 2, many)])  # the answer was lost
+    assert broker.sent.replies[-1][2] == SubmittedMany(jobs=[1, 2])
+    broker.batch([ClientAsked(b"peer", 3, SubmitMany(jobs=[submit()]))])
+    assert broker.sent.replies[-1][2] == Refused(message="job 1: its disk is full")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.broker.entries import Decided
 from rlsched.broker.events import Due, Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import Journal
+from rlsched.broker.journal.entries import Decided
+from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.rule_scheduler import RuleScheduler
@@ -62,7 +62,7 @@ def test_people_are_told_that_it_will_be(broker: HandBroker) -> None:
     listed, why = broker.ask(ListJobs(job=1)), broker.ask(Why(job=1))
     assert isinstance(listed, Jobs)
     assert isinstance(why, Explanation)
-    assert listed.jobs[0].reason == "held back until the policy decides again"
+    assert listed.jobs[0].reason == "Priority: held back until the policy decides again"
     assert "the policy decides again in 20 s at the latest" in why.details
     at(broker, 1020.0)
     broker.says("n0", launched(1))

@@ -13,7 +13,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows import arrays, columns
+from rlsched.decide.rows import columns, reasons
 from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.start import start_action
 from tests.unit.features.states import NOW_S, add, log, row_is, run, set_held_since
@@ -62,11 +62,11 @@ class TestColumns:
         assert window.seqs.tolist() == [-1, 3, 5, 4, 6]
         assert window.nodes.tolist() == [-1, 1, 0, -1, -1]
         assert window.reasons.tolist() == [
-            arrays.LEGAL,
-            arrays.LEGAL,
-            arrays.LEGAL,
-            arrays.NO_HOLE,
-            arrays.TOO_FEW_FREE,
+            reasons.LEGAL,
+            reasons.LEGAL,
+            reasons.LEGAL,
+            reasons.NO_HOLE,
+            reasons.TOO_FEW_FREE,
         ]
         assert window.legal.tolist() == [True, True, True, False, False]
         assert window.reference == 1
@@ -213,7 +213,7 @@ class TestColumns:
         assert row[columns.FREE] == pytest.approx(2 / 8)
         assert row[columns.GPUS_FRAC] == pytest.approx(1 / 8)
         assert row[columns.LARGEST_HOLE] == pytest.approx(1 / 4)
-        assert window.reasons[window.seqs.tolist().index(3)] == arrays.NO_HOLE
+        assert window.reasons[window.seqs.tolist().index(3)] == reasons.NO_HOLE
 
     def test_everything_is_finite_in_the_end(self) -> None:
         """No prediction, no GPU open: extremes stay finite."""

@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows import arrays, columns
+from rlsched.decide.rows import columns, reasons
 from rlsched.decide.rows.candidates import has_startable, hold, job_candidates, next_hold_end_s
 from rlsched.decide.rows.schema import HOLD_S, MAX_HOLD_S
 from tests.unit.features.states import NOW_S, add, crowded, log, run, set_held_since
@@ -29,10 +29,10 @@ class TestMasks:
     def test_no_waiting_while_half_is_free(self) -> None:
         window = job_candidates(self.state(taken=6), 0, NOW_S)
         assert window.reasons.tolist() == [
-            arrays.GUARD_HALF_FREE,
-            arrays.LEGAL,
-            arrays.LEGAL,
-            arrays.TOO_FEW_FREE,
+            reasons.GUARD_HALF_FREE,
+            reasons.LEGAL,
+            reasons.LEGAL,
+            reasons.TOO_FEW_FREE,
         ]
         assert job_candidates(self.state(taken=7), 0, NOW_S).legal.tolist() == [True, True, True, False]
 
@@ -55,10 +55,10 @@ class TestMasks:
         set_held_since(state, 1, NOW_S - MAX_HOLD_S)
         window = job_candidates(state, 0, NOW_S)
         assert window.reasons.tolist() == [
-            arrays.GUARD_HOLD,
-            arrays.GUARD_HOLD,
-            arrays.LEGAL,
-            arrays.TOO_FEW_FREE,
+            reasons.GUARD_HOLD,
+            reasons.GUARD_HOLD,
+            reasons.LEGAL,
+            reasons.TOO_FEW_FREE,
         ]
         assert window.reference == 2
         assert window.features[:, columns.IS_REFERENCE].tolist() == [0, 0, 1, 0]
@@ -106,10 +106,10 @@ class TestHolds:
         window = job_candidates(state, 0, NOW_S + 60)
         assert window.seqs.tolist() == [-1, 1, 2, 3]
         assert window.reasons.tolist() == [
-            arrays.LEGAL,
-            arrays.HELD,
-            arrays.HELD,
-            arrays.TOO_FEW_FREE,
+            reasons.LEGAL,
+            reasons.HELD,
+            reasons.HELD,
+            reasons.TOO_FEW_FREE,
         ]
         assert window.features[:, columns.FEASIBLE].tolist() == [0, 0, 0, 0]
         assert window.features[:, columns.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
@@ -158,7 +158,7 @@ class TestHolds:
         state.release(0, NOW_S + 60)
         assert (
             job_candidates(state, 0, NOW_S + 60).reasons.tolist()
-            == [arrays.GUARD_HALF_FREE] + [arrays.LEGAL] * 3
+            == [reasons.GUARD_HALF_FREE] + [reasons.LEGAL] * 3
         )
 
     def test_the_first_wait_counts_for_the_longest_hold(self) -> None:
@@ -174,7 +174,7 @@ class TestHolds:
         state.start(1, [8], NOW_S + 5)
         state.requeue(1, NOW_S + 10)
         window = job_candidates(state, 0, NOW_S + 10)
-        assert window.reasons[window.seqs == 1] == arrays.LEGAL
+        assert window.reasons[window.seqs == 1] == reasons.LEGAL
         assert window.features[window.seqs == 1, columns.HELD] == 0
 
     def test_jobs_outside_the_window_are_not_kept_back(self) -> None:

@@ -14,7 +14,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows import arrays, columns, variants, windows
+from rlsched.decide.rows import arrays, columns, reasons, variants, windows
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
 from rlsched.decide.rows.schema import MAX_VARIANTS, WINDOW_ROWS
 from rlsched.decide.start import start_action
@@ -50,7 +50,7 @@ class TestRows:
         assert not buffers.features[3:].any()
         assert (buffers.slot[3:] == -1).all()
         assert (buffers.node[3:] == -1).all()
-        assert (buffers.reason[3:] == arrays.PADDING).all()
+        assert (buffers.reason[3:] == reasons.PADDING).all()
         for_state(variants.variant_window, state)(state.arrays, 0, state.slot_of(39), NOW_S, buffers)
         assert buffers.info[:2].tolist() == [1, 0]
         assert not buffers.features[1:].any()
@@ -64,16 +64,16 @@ class TestRows:
 
     def test_every_reason_has_words(self) -> None:
         codes = [
-            arrays.LEGAL,
-            arrays.TOO_FEW_FREE,
-            arrays.NO_HOLE,
-            arrays.GUARD_HALF_FREE,
-            arrays.GUARD_HOLD,
-            arrays.PADDING,
-            arrays.HELD,
-            arrays.RESERVED,
+            reasons.LEGAL,
+            reasons.TOO_FEW_FREE,
+            reasons.NO_HOLE,
+            reasons.GUARD_HALF_FREE,
+            reasons.GUARD_HOLD,
+            reasons.PADDING,
+            reasons.HELD,
+            reasons.RESERVED,
         ]
-        assert sorted(arrays.REASON_TEXT) == sorted(codes)
+        assert sorted(reasons.REASON_TEXT) == sorted(codes)
         assert len(set(codes)) == len(codes)
 
     @settings(max_examples=80, deadline=None)

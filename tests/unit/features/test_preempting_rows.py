@@ -19,7 +19,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows import arrays, windows
+from rlsched.decide.rows import arrays, reasons, windows
 from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.rows.schema import PREEMPTING_ROWS, SCHEMA
 from rlsched.decide.rules.gittins import weigh_victims
@@ -72,6 +72,7 @@ def column(window: arrays.WindowArrays, row: int, name: str) -> float:
     return float(window.features[row, SCHEMA.column(name)])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(one(), min_size=4, max_size=16))
 def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
@@ -98,7 +99,7 @@ def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
     for slot, row in found.items():
         out, held, lowest = expected[slot]
         assert window.out[row] == out
-        assert window.reason[row] == arrays.LEGAL
+        assert window.reason[row] == reasons.LEGAL
         assert not s.job.pinned[out]
         assert column(window, row, "by_preempting") == 1
         assert column(window, row, "feasible") == 0

@@ -16,7 +16,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.compiled import for_state
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows import arrays, columns, windows
+from rlsched.decide.rows import arrays, columns, reasons, windows
 from rlsched.decide.rows.schema import (
     FEASIBLE_ROWS,
     GUARD_FREE_FRAC,
@@ -102,7 +102,7 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     seqs = np.where(window.slot >= 0, state.arrays.job.seq[window.slot], -1)
     assert seqs[:used].tolist() == [-1, *(job.seq for job in shown)]
     assert not window.features[used:].any()
-    assert (window.reason[used:] == arrays.PADDING).all()
+    assert (window.reason[used:] == reasons.PADDING).all()
 
     overdue = any(late[job.seq] for job in shown)
     blocked = next((job for job in order if not fits[job.seq]), None)
@@ -130,11 +130,11 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
         }
         found = {column: float(window.features[row, column]) for column in expected}
         assert found == pytest.approx(expected, abs=2e-7), row
-        reason = arrays.LEGAL if can[job.seq] else arrays.HELD if held[job.seq] else arrays.NO_HOLE
+        reason = reasons.LEGAL if can[job.seq] else reasons.HELD if held[job.seq] else reasons.NO_HOLE
         if not fits[job.seq] and job.gpus > free:
-            reason = arrays.TOO_FEW_FREE
-        if reason == arrays.LEGAL and overdue and not late[job.seq]:
-            reason = arrays.GUARD_HOLD
+            reason = reasons.TOO_FEW_FREE
+        if reason == reasons.LEGAL and overdue and not late[job.seq]:
+            reason = reasons.GUARD_HOLD
         assert window.reason[row] == reason, row
     reference = window.features[:, columns.IS_REFERENCE]
     assert reference.sum() == 1.0

@@ -44,7 +44,8 @@ def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
     said: list[str] = []
     (mine,) = read_data([], [tmp_path / "c.toml"], [sacct(tmp_path / "s.txt", 500)], tell=said.append)
-    assert said == [f"{tmp_path / 's.txt'}: 500 jobs from sacct, 1 rows skipped; 16 GPUs"]
+    file = tmp_path / "s.txt"
+    assert said == [f"{file}: reading", f"{file}: 500 jobs from sacct, 1 rows skipped; 16 GPUs"]
     parts = (mine.train, mine.validation[0], mine.confirmation[0])
     assert [one.submit_s.size for one in parts] == [350, 50, 100]
     assert parts[0].submit_s[-1] < parts[1].submit_s[0] <= parts[1].submit_s[-1] < parts[2].submit_s[0]

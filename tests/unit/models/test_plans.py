@@ -201,6 +201,7 @@ def test_a_record_whose_plans_cannot_be_listed_is_made_all_the_same(monkeypatch:
     assert (decision.record.plans, decision.record.plans_failed) == ([], "ValueError: no plans today")
 
 
+@pytest.mark.slow
 def test_on_a_cluster_of_one_type_comparing_plans_changes_nothing() -> None:
     """Shared GPUs of the same type are never worth more than free ones: the tuned rule of before."""
     trace, spec = synthesize("helios", jobs=300, load=1.0, gpus=32, seed=5)

@@ -17,8 +17,11 @@ UNPRICED = Policy("pack", share={"min_speed": 0.5})
 PRICED = Policy("pack", share={"min_speed": 0.5, "min_gain": 0.0, "by_hold": 5.0})
 
 
-def replay(policy: Policy, gang_s: float) -> JobTable:
-    """Two gangs have a node each, for an hour and for ten; a third one comes, and then a job of one GPU."""
+def replay(policy: Policy, gang_s: float, shares: str = "") -> JobTable:
+    """Two gangs have a node each, for an hour and for ten; a third one comes, and then a job of one GPU.
+
+    `shares`: what the third one says of sharing.
+    """
     duration_s = np.array([HOUR_S, 10 * HOUR_S, gang_s, 60.0])
     trace = Trace.from_columns(
         name="gangs",
@@ -27,7 +30,7 @@ def replay(policy: Policy, gang_s: float) -> JobTable:
         num_gpus=[8, 8, 8, 1],
         predicted_s=duration_s,
         predicted_spread=np.zeros(4),
-        extra={"workload": ["gpt2-b4"] * 4},
+        extra={"workload": ["gpt2-b4"] * 4, "shares": ["", "", shares, ""]},
     )
     spec = ClusterSpec.uniform(2, 8, gpu_type="V100", cpus=48)
     engine = Engine(
@@ -46,6 +49,12 @@ def test_a_long_gang_that_joins_keeps_the_node_from_small_jobs() -> None:
     assert table.start_s[2] == 60.0
     assert table.end_s[0] < 2 * HOUR_S
     assert table.start_s[3] == table.end_s[2] > 5 * HOUR_S, "the node has not been free for a moment"
+
+
+def test_a_gang_that_does_not_share_waits_for_a_node_of_its_own() -> None:
+    table = replay(UNPRICED, 5 * HOUR_S, "false")
+    assert table.end_s[0] == HOUR_S
+    assert table.start_s[2] >= HOUR_S
 
 
 def test_priced_it_waits_and_the_small_job_gets_its_turn() -> None:

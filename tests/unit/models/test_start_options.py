@@ -48,7 +48,7 @@ LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
 def value(state: ClusterState, waiting: int, holder: int, o: StartOptions = SHARE) -> float:
     """Predicted speeds of both together; of more, 1 more than what the newcomer adds; 0: they may not."""
     find = for_state(shared_plan, state)
-    plan = Plan(*find(state.arrays, state.slot_of(waiting), state.slot_of(holder), o, 1.0))
+    plan = Plan(*find(state.arrays, state.slot_of(waiting), state.slot_of(holder), o, 1.0, -math.inf))
     return 1.0 + plan.gain if plan.verdict == TAKEN_OR_OPEN else 0.0
 
 

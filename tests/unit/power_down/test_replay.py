@@ -166,6 +166,7 @@ def test_headline_on_the_published_series(shared_data: Path) -> None:
     assert chosen.nodes_booted == 376
 
 
+@pytest.mark.slow
 def test_boosting_on_the_published_series(shared_data: Path) -> None:
     """Its setting chosen before December; trees differ a little from one machine to the next, so bounds."""
     series = NodeDemand.read(shared_data / "facts" / "philly_node_sequence.csv.gz")

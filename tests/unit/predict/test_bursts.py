@@ -19,7 +19,7 @@ def after(times_s: list[float], now_s: float) -> list[float]:
     rhythm = Rhythm()
     for at_s in times_s:
         rhythm.submit(at_s)
-    return rhythm.context(now_s)
+    return rhythm.context(now_s).tolist()
 
 
 def test_gaps_and_the_burst_by_hand() -> None:

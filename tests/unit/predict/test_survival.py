@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlsched.workload.predict import survival
 from rlsched.workload.predict.distribution import BINS, bin_of, p_longer
-from rlsched.workload.predict.facts import LEVELS, JobFacts, keys_of, stem
+from rlsched.workload.predict.facts import LEVELS, JobFacts, Key, keys_of, stem, words
 from rlsched.workload.predict.survival import Survival, hazards_to_probabilities
 
 JOB = keys_of(JobFacts("a", 1, vc="v"))
@@ -79,15 +80,92 @@ def test_a_key_without_jobs_is_as_the_wider_one() -> None:
     model = fed([30.0] * 50, [])
     other = keys_of(JobFacts("b", 1, vc="v", user="u", name="n"))
     got = model.probabilities(other, 1e6)
-    assert got[LEVELS.index("identity")].tolist() == got[OWN].tolist()
+    assert got[LEVELS.index("name")].tolist() == got[OWN].tolist()
 
 
 def test_a_fact_that_is_unknown_makes_no_key() -> None:
     keys = dict(zip(LEVELS, keys_of(JobFacts("a", 2)), strict=True))
     assert [name for name, key in keys.items() if key is not None] == ["all", "vc_gpus"]
-    assert None not in keys_of(JobFacts("a", 2, vc="v", user="u", name="n"))
+    assert None not in keys_of(JobFacts("a", 2, vc="v", user="u", name="n5_1", command="true"))
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "narrow"),
+    [
+        ("train", "", ["name"]),
+        ("train_12", "", ["name", "exact"]),
+        ("resnet50", "", ["name", "words"]),
+        ("resnet50_12", "", ["name", "words", "exact"]),
+        ("train", "train.py", ["name", "command"]),
+        ("train", "train.py --seed 12", ["name", "command", "exact"]),
+        ("resnet50", "train.py", ["name", "command", "words", "exact"]),
+    ],
+)
+def test_a_key_is_none_where_a_wider_one_says_as_much(name: str, command: str, narrow: list[str]) -> None:
+    keys = dict(zip(LEVELS, keys_of(JobFacts("a", 2, user="u", name=name, command=command)), strict=True))
+    assert [level for level, key in keys.items() if key is not None][3:] == narrow
+
+
+def test_the_habit_of_a_name_is_learnt_whatever_counts_its_runs() -> None:
+    """`net5` runs for hours and `net7` for a minute; each run has a number, in the name or in the command."""
+    for name, command in (("net{}", ""), ("net{}_{run}", ""), ("python", "net{}.py --seed {run}")):
+
+        def keys_for(net: int, run: int, name: str = name, command: str = command) -> tuple[Key | None, ...]:
+            told = name.format(net, run=run), command.format(net, run=run)
+            return keys_of(JobFacts("j", 1, user="u", name=told[0], command=told[1]))
+
+        model = Survival()
+        for run in range(20):
+            keys = keys_for((5, 7)[run % 2], run)
+            started = model.start("j", keys, float(run))
+            model.drop("j", keys)
+            model.end(keys, started, (20_000.0, 60.0)[run % 2])
+        long, short = (p_longer(model.probabilities(keys_for(net, 99), 1e6))[-1] for net in (5, 7))
+        assert long[1] > 0.75
+        assert short[1] < 0.25
+
+
+def test_of_more_keys_than_are_remembered_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survival, "MAX_KEYS", 10)
+    model = Survival()
+    first = keys_of(JobFacts("first", 1, name="n0_x"))
+    number = model.start("first", first, 0.0)
+    for k in range(1, 30):
+        keys = keys_of(JobFacts(str(k), 1, name=f"n{k}_x"))
+        started = model.start(str(k), keys, float(k))
+        model.drop(str(k), keys)
+        model.end(keys, started, 30.0)
+    assert len(model._index) == 10
+    assert len(model._starts) == 10
+    model.drop("first", first)
+    model.end(first, number, 90_000.0)  # its own key has gone; the wider ones hear of it
+    assert p_longer(model.probabilities(first, 1e6))[OWN][3] > 0.0
+    assert model.start("first", first, 40.0)[LEVELS.index("words")] == 1
+
+
+def test_a_job_that_resumes_after_its_key_was_forgotten_counts_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its number is of the key's earlier life, and higher than any of the new one."""
+    monkeypatch.setattr(survival, "MAX_KEYS", 10)
+    model = Survival()
+    keys = keys_of(JobFacts("long", 1, name="n0_x"))
+    for k in range(400):
+        started = model.start(f"s{k}", keys, 0.0)
+        model.drop(f"s{k}", keys)
+    for k in range(1, 30):
+        other = keys_of(JobFacts(str(k), 1, name=f"n{k}_x"))
+        model.start(str(k), other, 1.0)
+        model.drop(str(k), other)
+    model.resume("s399", keys, started, 1.0)
+    model.start("new", keys, 2.0)
+    model.drop("new", keys)
+    before = p_longer(model.probabilities(keys, 2.0))[-1]
+    after = p_longer(model.probabilities(keys, 90_000.0))[-1]
+    assert before[3] < after[3] < 0.7
 
 
 def test_numbers_in_names_do_not_matter() -> None:
+    assert words("resnet50_12 --lr 0.5") == words("resnet50_7 --lr 0.25") == "resnet50_# --lr #.#"
     assert stem("train_12 --lr 0.5") == stem("train_7 --lr 0.25") == "train_# --lr #.#"
     assert bin_of(30.0) == 1

@@ -8,9 +8,9 @@ import pytest
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.decide.order.keys import Order
+from rlsched.power_down.need import NodeNeed, node_sets, nodes_filled
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine
-from rlsched_envs.node_need import NodeNeed, node_sets, nodes_filled
 
 EIGHT = NodeSpec(name="n", gpus=8, gpu_type="V100", cpus=48, memory_mib=64_000)
 
@@ -60,13 +60,13 @@ def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] =
     )
     engine = Engine(trace, SPEC, order=Order(), oracle=True)
     assert engine.advance() == bool(jobs)  # all are submitted, nothing is decided
-    need = NodeNeed(node_sets(engine.state, SPEC))
+    need = NodeNeed(node_sets(engine.state))
     return need.waiting_nodes(engine.state.arrays, engine.state.demands, np.array(busy)).tolist()
 
 
 def test_sets_are_nodes_that_are_alike() -> None:
     trace = Trace.from_columns(name="one", submit_s=[0.0], duration_s=[1.0], num_gpus=[1.0])
-    sets = node_sets(Engine(trace, SPEC, oracle=True).state, SPEC)
+    sets = node_sets(Engine(trace, SPEC, oracle=True).state)
     assert [one.nodes.tolist() for one in sets] == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
 
 

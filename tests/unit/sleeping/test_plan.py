@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlsched.errors import InputError
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import KeepRule, PowerDownService
+from rlsched.power_down.states import NodeStates, Sleep
+from rlsched.settings import Seconds
 from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
 from rlsched_envs.modelling import Models
 
@@ -58,8 +61,10 @@ def test_plans_as_settings(tmp_path: Path, settings: str, forecast: object, rule
     ("settings", "message"),
     [
         ('over = "3"', "power_down.over: expected a time such as 90s, 30m, 12h or 1.5d, got '3'"),
-        ('over = "7m"', "power_down: over: expected a multiple of 10 minutes"),
-        ('over = "0s"', "power_down: over: expected a multiple of 10 minutes"),
+        ('over = "7m"', "power_down: over: expected a multiple of slot (10m)"),
+        ('over = "0s"', "power_down: over: expected a multiple of slot (10m)"),
+        ('slot = "0s"', "power_down: slot: expected a time above 0"),
+        ('falling = "15m"', "power_down: falling: expected 0, or a multiple of slot (10m), got 15m"),
         ('review = "0s"', "power_down: review: expected a time above 0"),
         ('forecast = "boosting"', "power_down.forecast: "),
         ("buffer_nodes = -1", "power_down: buffer_nodes: expected 0 nodes or more, got -1"),
@@ -91,3 +96,21 @@ def test_the_default_scales_with_the_cluster_and_given_nodes_are_split() -> None
     assert rules_of(given, [30, 10]) == [(8, 15, 3), (3, 5, 1)]
     none = PowerDownPlan(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0)
     assert rules_of(none, [30, 10]) == [(0, 0, 0), (0, 0, 0)]
+
+
+def test_a_node_sleeps_once_it_has_been_idle_for_so_long() -> None:
+    """Slots of a second, and at any time: what is left to wait for is that the node has rested."""
+    plan = PowerDownPlan(
+        slot=Seconds(1.0), over=Seconds(1.0), falling=Seconds(0.0), idle=Seconds(10.0), buffer_nodes=0
+    )
+    service, states = plan.service(2, 2), NodeStates(2, now_s=0.0)
+    asleep: dict[float, list[int]] = {}
+    for now_s in np.arange(0.5, 20.0, 1.0).tolist():
+        states.advance(now_s)
+        busy = np.array([False, now_s < 5.0])
+        states.keep_busy(busy, now_s)
+        for command in service.review(now_s, busy, 0, states):
+            states.apply(command, now_s)
+            if isinstance(command, Sleep):
+                asleep.setdefault(now_s, []).append(command.node)
+    assert asleep == {10.5: [0], 15.5: [1]}

@@ -1,0 +1,54 @@
+"""`rlsched shadow`: the daily report of `rlsched engine slurm --shadow`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=_PATH)
+@click.option("--day", metavar="YYYY-MM-DD", help="This local day alone. [default: all days]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--html", "html_path", type=_PATH, metavar="FILE", help="Write a page.")
+def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | None) -> int:
+    """Say by day how a policy agrees with your Slurm, and what would have changed.
+
+    DIR is the --dir of `rlsched engine slurm --shadow`, which may be running. Claims are made only where the
+    site's rule, replayed, comes close to what Slurm did.
+
+    \b
+    Example:
+      rlsched shadow /var/lib/rlsched/shadow
+      rlsched shadow /var/lib/rlsched/shadow --day 2026-11-25 --html day.html
+    """
+    if sys.stderr.isatty():
+        click.echo(f"reading {directory}", err=True)
+    import msgspec
+
+    from rlsched.cli.show import print_json, print_table
+    from rlsched_agents.shadow import tables
+    from rlsched_agents.shadow.report import report
+
+    if html_path is not None:
+        import rlsched_agents.shadow.page as page  # a missing extra is said at once
+    found = report(directory, day)
+    if html_path is not None:
+        page.write_page(found, html_path)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return 0
+    click.echo(
+        f"shadow of Slurm's cluster {found.cluster}, partitions {', '.join(found.partitions)}: policy "
+        f"{found.policy}; {found.guarding.standing:,} jobs wait that it would start now\n"
+    )
+    for one in tables.all_of(found):
+        if one.rows:
+            print_table(one.title, one.columns, one.rows, one.note)
+    if found.refused:
+        click.echo(f"nothing is claimed of waits: {found.refused}")
+    return 0

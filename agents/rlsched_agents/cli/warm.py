@@ -1,0 +1,105 @@
+"""`rlsched warm`: compile ahead what verbs compile at their first use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlsched.cli.policies import PolicyCommand, said, setting
+from rlsched.cli.show import print_json
+from rlsched.compiling import COMPILING
+
+if TYPE_CHECKING:
+    from rlsched.decide.policy import Policy
+
+DEFAULT = "tuned"
+BUDGET_MS = 60_000.0
+"""Of a decision: a first one takes as long as it takes to compile."""
+
+
+@click.command(cls=PolicyCommand)
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME|FILE",
+    help=f"Policy: a name of `rlsched policies`, ppo:PATH, or a file; may be repeated. [default: {DEFAULT}]",
+)
+@setting
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@click.pass_context
+def warm(
+    ctx: click.Context,
+    policies: Sequence[str],
+    changes: Sequence[str],  # noqa: ARG001 - comes with the policies, from `said`
+    as_json: bool,
+) -> None:
+    """Compile ahead what a broker and `evaluate` compile at their first use of a policy.
+
+    What is compiled stays on disk until the version changes, or for 30 days without use. After this
+    `rlsched up` and `rlsched broker` are ready within seconds.
+
+    \b
+    Example:
+      rlsched warm
+      rlsched warm --policy ppo --policy easy --json
+    """
+    if not as_json:
+        click.echo("looking for what is compiled already", err=True)
+    from rlsched.decide.policy import Policy
+    from rlsched.kernel_cache import folder
+
+    rows: list[dict[str, Any]] = []
+    for policy in [one.policy for one in said(ctx)] if policies else [Policy(DEFAULT)]:
+        began_s, compiled = time.monotonic(), COMPILING.compiled
+        compile_for(policy)
+        row = {
+            "policy": policy.name,
+            "compiled": COMPILING.compiled - compiled,
+            "took_s": round(time.monotonic() - began_s, 3),
+        }
+        rows.append(row)
+        if not as_json:
+            what = f"{row['compiled']} kernels compiled" if row["compiled"] else "nothing left to compile"
+            click.echo(f"{policy.name}: {what}, {row['took_s']:.1f} s")
+    place = str(folder("entries").parent)
+    if as_json:
+        print_json({"policies": rows, "folder": place})
+    else:
+        click.echo(f"kept in {place}")
+
+
+def compile_for(policy: Policy) -> None:
+    """Compile what a broker, and a replay without models, need under a policy.
+
+    Raises:
+        InputError: the policy cannot be loaded.
+    """
+    from rlsched.ahead import compile_pieces
+    from rlsched.broker.ahead import pieces
+    from rlsched.broker.policy import load_policy
+    from rlsched.decide.registry import load_scheduler
+
+    scheduler = load_scheduler(policy)
+    if not scheduler.oracle and not scheduler.abilities.needs_models:
+        ahead, behind = pieces(policy, scheduler), scheduler.reference
+        if behind is not None:
+            ahead += pieces(behind, load_scheduler(behind))
+        compile_pieces([*ahead, partial(replay, policy)])
+        load_policy(policy, None, BUDGET_MS)
+    replay(policy)
+
+
+def replay(policy: Policy) -> None:
+    """Replay a few jobs under a policy, with models where it needs them."""
+    from rlsched.decide.registry import load_scheduler
+    from rlsched.workload.synth import synthesize
+    from rlsched_agents.evaluate.simulate import simulate
+
+    trace, spec = synthesize("helios", jobs=20, load=0.9, gpus=16, seed=1)
+    models = "default" if load_scheduler(policy).abilities.needs_models else None
+    simulate(trace, spec, [policy], models=models, progress=False, workers=1)

@@ -1,0 +1,125 @@
+"""A training for TensorBoard: its curves, what it was made with, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rlsched.board.curves import Curves, flat
+from rlsched.decide.policy import Policy
+from rlsched_agents.dials.evolution import Generation
+from rlsched_agents.dials.importance import Importance, picture
+from rlsched_agents.dials.lesson import DialRecipe
+from rlsched_agents.dials.verdict import Trained
+from rlsched_agents.ppo.sources import TrainingData
+
+DESCRIPTIONS: Final = {
+    "settings/cost_frac": "Cost of other settings, in turn, over the policy's own, on windows that choose.",
+    "(constants|following)/cost_frac": "Mean cost of a generation's candidates over that of the settings, on "
+    "windows that teach; below 1 is better.",
+    "(constants|following)/signal_to_noise": "How plainly all pairs so far point somewhere; 0 is chance.",
+    "chosen/.*/cost_frac": "Cost of what this stage found over the policy's settings, windows that choose.",
+    "chosen/.*/(low|high)_frac": "End of the 95 % interval of that cost.",
+    "chosen/best_cost_frac": "The least of these costs.",
+    "confirmed/(cost|delay|energy)_frac": "What was chosen over the policy's settings, windows that confirm.",
+    "confirmed/cost_(low|high)_frac": "End of the 95 % interval of the cost that was confirmed.",
+    "run/made_with": "The recipe, and the policy to do better than.",
+    "run/data": "What it learned from.",
+    "run/outcome": "What came out.",
+    "importance/columns": "Permutation importance: how much less is saved on held-out windows when this "
+    "column is that of another moment, per cent of the cost of the settings.",
+    "importance/table": "The same as a table.",
+}
+LAYOUT: Final = {
+    "Training": {
+        "cost over the policy's own settings (1)": ["(settings|constants|following)/cost_frac"],
+        "signal to noise": ["(constants|following)/signal_to_noise"],
+    },
+    "What it is worth": {
+        "cost by stage, windows that choose": ["chosen/.*/cost_frac"],
+        "cost, windows that confirm": ["confirmed/cost.*_frac"],
+    },
+}
+METRICS: Final = (
+    "chosen/best_cost_frac",
+    "confirmed/cost_frac",
+    "confirmed/delay_frac",
+    "confirmed/energy_frac",
+)
+
+
+class Drawing:
+    """The event file of a training.
+
+    Args:
+        logdir: Its folder.
+        recipe: Its numbers.
+        policy: What is to be done better than.
+        data: What it learns from.
+        seed: Of its draws.
+
+    Raises:
+        InputError: tensorboard is not installed, or the folder cannot be written.
+    """
+
+    def __init__(
+        self, logdir: Path, recipe: DialRecipe, policy: Policy, data: Sequence[TrainingData], seed: int
+    ) -> None:
+        self._curves = Curves(logdir, DESCRIPTIONS, LAYOUT)
+        plain: dict[str, Any] = msgspec.to_builtins(recipe)
+        self._curves.settings({"policy": policy.name, "seed": seed, **flat(plain)}, METRICS)
+        made_with = f"seed {seed}\n\n```toml\n{policy.toml.strip()}\n```\n\n```json\n"
+        made_with += f"{msgspec.json.format(msgspec.json.encode(recipe)).decode()}\n```"
+        self._curves.text("run/made_with", made_with)
+        uses = [use for one in data for use in one.uses]
+        rows = [f"| {one.trace} | {one.jobs:,} |" for one in uses]
+        self._curves.text("run/data", "\n".join(["| trace | jobs |", "|---|---|", *rows]))
+        self._curves.flush()
+
+    def tell(self, stage: str, generation: Generation) -> None:
+        """One more generation of a stage."""
+        points = {f"{stage}/cost_frac": generation.cost}
+        if generation.signal is not None:
+            points[f"{stage}/signal_to_noise"] = generation.signal
+        self._curves.add(generation.number, points)
+        self._curves.flush()
+
+    def outcome(self, found: Trained, card: str) -> None:
+        """What came of it; `card` is the card of what was written, "" of nothing."""
+        points: dict[str, float] = {}
+        for name, one in found.chosen.items():
+            points[f"chosen/{name}/cost_frac"] = one.cost.ratio
+            points[f"chosen/{name}/low_frac"], points[f"chosen/{name}/high_frac"] = (
+                one.cost.low,
+                one.cost.high,
+            )
+        compared = [*found.tried.values(), *found.chosen.values()]
+        if compared:
+            points["chosen/best_cost_frac"] = min(one.cost.ratio for one in compared)
+        if found.confirmed is not None:
+            cost = found.confirmed.cost
+            points["confirmed/cost_frac"] = cost.ratio
+            points["confirmed/cost_low_frac"], points["confirmed/cost_high_frac"] = cost.low, cost.high
+            points["confirmed/delay_frac"] = found.confirmed.delay.ratio
+            points["confirmed/energy_frac"] = found.confirmed.energy.ratio
+        self._curves.add(0, points)
+        self._curves.text("run/outcome", f"{found.verdict}\n\n{card}".strip())
+        self._curves.flush()
+
+    def importance(self, found: Importance) -> None:
+        """What the strategy lives by; without matplotlib as a table alone."""
+        table = found.table()
+        try:
+            png, width, height = picture(found)
+            self._curves.image("importance/columns", png, (width, height))
+        except ImportError:
+            table += "\n\nA picture needs matplotlib: install rlsched[report]."
+        self._curves.text("importance/table", table)
+        self._curves.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._curves.close()

@@ -1,0 +1,49 @@
+"""Kernels that several replays need and nobody has compiled yet: compiled at once, where there are cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rlsched.ahead import compile_pieces
+from rlsched.compiling import COMPILING
+from rlsched.decide.registry import load_scheduler
+from rlsched.kernel_cache import is_kept
+from rlsched_agents.evaluate.task import Task, engine_of
+from rlsched_envs.attempt_log import needs_log
+from rlsched_envs.engine import Predictions
+
+
+def first_jobs(task: Task) -> Task:
+    """A task with its first two jobs alone, which needs the same kernels."""
+    return replace(
+        task,
+        trace=task.trace.select(slice(0, 2)),
+        predictions=Predictions(*(prediction[:2] for prediction in task.predictions)),
+        rules=replace(task.rules, always=needs_log(task.trace, task.rules)),
+    )
+
+
+def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
+    """Compile the kernels of compiled rules in so many processes; how many were not there yet.
+
+    See `rlsched.ahead`: with one of them, or one process, nothing is done.
+
+    Args:
+        tasks: Replays that are nothing but a compiled rule.
+        workers: Processes.
+        replay: What replays a task, in a process beside; it can be pickled.
+    """
+    missing: dict[Any, Task] = {}
+    if not COMPILING.by_verb:
+        return 0
+    for task in map(first_jobs, tasks):
+        scheduler = load_scheduler(task.policy, seed=task.seed)
+        if scheduler.rule is not None:
+            kernel = engine_of(task, scheduler).begun_by(scheduler.rule)
+            if not is_kept(kernel.py_func):
+                missing.setdefault(kernel, task)
+    compile_pieces([partial(replay, task) for task in missing.values()], workers)
+    return len(missing)

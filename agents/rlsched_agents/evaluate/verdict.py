@@ -1,0 +1,203 @@
+"""What came out of an evaluation, in one sentence, and what to know before it is shown to anybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rlsched.cli.show import in_words
+from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
+
+if TYPE_CHECKING:
+    from rlsched_agents.evaluate.findings import Findings
+    from rlsched_agents.evaluate.metrics import Metrics
+
+
+class _Measure(NamedTuple):
+    """What policies are compared by.
+
+    Attributes:
+        least: What is said of the best one, to begin a sentence.
+        field: Its mean in `Metrics`.
+        ratio: Its ratio in `Comparison`.
+    """
+
+    least: str
+    field: str
+    ratio: str
+
+    def mean(self, one: Metrics) -> str:
+        """A policy's mean for people."""
+        return in_words(getattr(one, self.field))
+
+    def over(self, one: Comparison) -> Ratio | None:
+        """A policy over the baseline."""
+        found: Ratio | None = getattr(one, self.ratio)
+        return found
+
+
+_WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
+_JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
+
+
+def verdict_of(report: Findings) -> str:
+    """The policy that is best by the mean, and by how much, over the baseline on the same jobs.
+
+    By queueing delay, or by JCT where that ends too early to say anything: where jobs are preempted, and
+    under models, which change how long jobs run. Nothing is claimed where the interval holds 1, or where
+    there is none; nor that the baseline is best while any policy's does. Policies that are fed the true run
+    times are left out.
+    """
+    measure = _measure_of(report)
+    baseline, base = report.baseline, report.policies[report.baseline]
+    mean = measure.mean(base)
+    if getattr(base, measure.field) is None:
+        return f"No measured job ended under {baseline}: there is nothing to compare."
+    if not report.paired:
+        return f"Under {baseline}, {_plain(measure, mean)}; give another --policy to compare it with."
+    ratios = _ratios_of(report, measure)
+    if not ratios:
+        if all(name in report.fed_truth for name in report.paired):
+            return (
+                f"Under {baseline}, {_plain(measure, mean)}; the others are fed the true run times, and no "
+                "broker can run them."
+            )
+        return f"No job waits under {baseline}: there is nothing to save here."
+    best = _best_of(ratios)
+    ratio, days = ratios[best], report.paired[best].blocks or 0
+    mine = measure.mean(report.policies[best])
+    waiting, few = report.paired[best].waiting_blocks, _has_few(report, measure, best)
+    if few or ratio.low is None or ratio.high is None:
+        first = best if ratio.ratio < 1.0 else baseline
+        when = (
+            f"jobs waited on {waiting} of {_days(days)}" if few else f"there are {_days(days)} of submissions"
+        )
+        few_days = f"{when}, too few to claim more ({MIN_BLOCKS} are needed)."
+        if mine == mean:
+            return f"Here {_plain(measure, mine)} under {best} as under {baseline}; {few_days}"
+        return (
+            f"Here {measure.least} under {first}: {mine} on average under {best}, {mean} under {baseline}; "
+            f"{few_days}"
+        )
+    between = f"95 % interval over {_days(days)} of submissions"
+    if f"{ratio.low:.4f}" == f"{ratio.high:.4f}" == "1.0000":
+        return f"{best} and {baseline} come to the same: {_plain(measure, mine)} under both."
+    if ratio.low <= 1.0 <= ratio.high:
+        return (
+            f"No difference is shown between {best} and {baseline}: {mine} and {mean} on average, and the "
+            f"ratio may be anything from {_from_to(ratio.low, ratio.high)} ({between})."
+        )
+    if ratio.ratio < 1.0:
+        return (
+            f"{_first_up(measure.least)} under {best}: {mine} on average, {mean} under {baseline}, which is "
+            f"{_less(ratio.ratio)} less ({_less(ratio.high)} to {_less(ratio.low)}, {between})."
+        )
+    return (
+        f"{_first_up(measure.least)} under {baseline}, the baseline: {mean} on average, {mine} under "
+        f"{best}, the nearest, which is {ratio.ratio:.2f} times as long ({ratio.low:.2f} to "
+        f"{ratio.high:.2f}, {between})."
+    )
+
+
+def _measure_of(report: Findings) -> _Measure:
+    interrupts = any(one.preemptions for one in report.policies.values())
+    return _JCT if interrupts or report.models is not None else _WAITING
+
+
+def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
+    """Of those that a broker can run, over the baseline."""
+    return {
+        name: ratio
+        for name, one in report.paired.items()
+        if name not in report.fed_truth and (ratio := measure.over(one)) is not None
+    }
+
+
+def _best_of(ratios: dict[str, Ratio]) -> str:
+    """The least; where that is above 1 for sure, the least of those that are not, if there are any."""
+    best = min(ratios, key=lambda name: ratios[name].ratio)
+    if _low(ratios[best]) <= 1.0:
+        return best
+    open_ones = {name: ratio for name, ratio in ratios.items() if _low(ratio) <= 1.0}
+    return min(open_ones or ratios, key=lambda name: ratios[name].ratio)
+
+
+def _low(ratio: Ratio) -> float:
+    return ratio.ratio if ratio.low is None else ratio.low
+
+
+def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
+    """Whether so few days have jobs that wait that their interval says nothing."""
+    waiting = report.paired[name].waiting_blocks
+    return measure is _WAITING and waiting is not None and waiting < MIN_BLOCKS
+
+
+def _not_told_apart(report: Findings) -> str:
+    """Whom the policy that the verdict says to be best may be no better than, "" where there is nobody."""
+    measure = _measure_of(report)
+    ratios = _ratios_of(report, measure)
+    best = _best_of(ratios) if ratios else ""
+    high = ratios[best].high if ratios else None
+    if high is None or high >= 1.0 or _has_few(report, measure, best):
+        return ""
+    alike = [name for name, one in ratios.items() if name != best and one.low is not None and one.low <= high]
+    if not alike:
+        return ""
+    return (
+        f"{best} has the least mean, and its interval overlaps with that of {', '.join(alike)}: "
+        f"--baseline {best} says whether they differ."
+    )
+
+
+def cautions_of(report: Findings) -> list[str]:
+    """What to know of the numbers, a sentence or two each."""
+    found = []
+    grows = "The queue grows for as long as jobs come, so every mean grows with the length of the trace"
+    if report.load_frac is not None and report.load_frac > 1.0:
+        found.append(
+            f"the offered load is {report.load_frac:.2f}: jobs ask for more GPU time than there is. {grows}: "
+            "compare policies on this trace, and take no mean for what a user would wait."
+        )
+    elif report.crowded_vcs:
+        some = ", ".join(f"{vc} {load:.2f}" for vc, load in report.crowded_vcs.items())
+        found.append(
+            f"the offered load is above 1 in some VCs, which have nodes of their own ({some}). {grows} there."
+        )
+    unfinished = {name: one.unfinished for name, one in report.policies.items() if one.unfinished}
+    if unfinished:
+        some = ", ".join(f"{count:,} under {name}" for name, count in unfinished.items())
+        found.append(f"jobs had not ended when the replay stopped ({some}), and means leave them out.")
+    if report.fed_truth and len(report.policies) > 1:
+        found.append(
+            f"{', '.join(report.fed_truth)}: fed the true run times, which no broker knows, and left "
+            "out of the sentence above."
+        )
+    alike = _not_told_apart(report)
+    if alike:
+        found.append(alike)
+    if report.recorded is not None:
+        found.append(report.recorded.in_words)
+    return found
+
+
+def _plain(measure: _Measure, mean: str) -> str:
+    return f"jobs wait {mean} on average" if measure is _WAITING else f"jobs are done after {mean} on average"
+
+
+def _days(days: int) -> str:
+    return "1 day" if days == 1 else f"{days} days"
+
+
+def _from_to(low: float, high: float) -> str:
+    """`0.90 to 1.02`, with as many digits as tell the two apart, four at most."""
+    digits = next((digits for digits in (2, 3) if f"{low:.{digits}f}" != f"{high:.{digits}f}"), 4)
+    return f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def _less(ratio: float) -> str:
+    """What a ratio below 1 saves; what an interval has above 1 is a loss, and negative."""
+    saved = 100.0 * (1.0 - ratio)
+    return f"{saved:.1f} %" if abs(saved) < 9.95 else f"{saved:.0f} %"
+
+
+def _first_up(text: str) -> str:
+    return text[0].upper() + text[1:]

@@ -1,0 +1,154 @@
+"""Each day replayed from the state of its midnight, by the site's rule and by a policy: what would change."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.broker.answers.as_history import OTHERS, JournalHistory
+from rlsched.decide.policy import Policy
+from rlsched_agents.evaluate.pairs import DAY_S, MIN_BLOCKS, Ratio, ratio_of_sums
+from rlsched_agents.whatif.recorded import Recorded
+from rlsched_agents.whatif.site import NO_CLAIMS, Errors, errors, site_rules
+from rlsched_agents.whatif.stretches import replayed_waits
+from rlsched_envs.attempt_log import RunRules
+from rlsched_envs.engine import Predictions
+from rlsched_envs.node_events import STATUS, NodeEvent
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+HOUR_S: Final = 3600.0
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """The same jobs by the site's rule and by the policy, replayed from each midnight's state.
+
+    Attributes:
+        jobs: How many.
+        recorded_s: Mean wait that Slurm gave them.
+        site_s: Mean wait by the site's rule, replayed.
+        policy_s: The same by the policy.
+        ratio: The policy's over the rule's, with its interval; None: nobody waits.
+        blocks: What the interval is drawn from: `days`, `hours`, or "" where there are too few of both.
+        wins_frac: Jobs that would have waited less.
+        losses_frac: Jobs that would have waited longer.
+        fidelity: The replayed rule against what Slurm did.
+        grade: Of that, `A` to `C`; `D`: nothing is claimed.
+    """
+
+    jobs: int
+    recorded_s: float
+    site_s: float
+    policy_s: float
+    ratio: Ratio | None
+    blocks: str
+    wins_frac: float
+    losses_frac: float
+    fidelity: Errors
+    grade: str
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Days replayed.
+
+    Attributes:
+        rule: The site's rule, as identified.
+        line: What it does.
+        grade: How well it explains all days.
+        all: Over all days.
+        by_day: By local day.
+    """
+
+    rule: str
+    line: str
+    grade: str
+    all: Change
+    by_day: dict[str, Change]
+
+
+def replay(history: JournalHistory, policy: Policy) -> Replayed:
+    """Identify the site's rule, and replay each day by it and by the policy.
+
+    Raises:
+        InputError: too few jobs have a recorded start, or they cannot have run on these nodes.
+    """
+    trace = history.trace
+    recorded = Recorded.of(trace, history.cluster)
+    changes = [NodeEvent(one.time_s, one.node, STATUS[one.event]) for one in history.changes]
+    run = RunRules(node_events=tuple(changes))
+    first_s = _midnight_s(history.origin_s) - history.origin_s
+    ours = recorded.compared & (trace.user != OTHERS)
+    tried = []
+    for rule in site_rules(recorded):
+        waits_s = replayed_waits(recorded, rule.policy, rule.predictions, run, first_s)
+        found = errors(trace, recorded.wait_s, waits_s, ours & np.isfinite(waits_s))
+        tried.append((found.grade, found.by_job_frac, rule, waits_s))
+    grade, _, rule, site_s = min(tried, key=lambda one: one[:2])
+    said = Predictions(trace.predicted_s, trace.predicted_spread)
+    policy_s = replayed_waits(recorded, policy, said, run, first_s)
+    both = ours & np.isfinite(site_s) & np.isfinite(policy_s)
+    day = np.floor((trace.submit_s - first_s) / DAY_S)
+    names = {
+        float(number): time.strftime(
+            "%F", time.localtime(history.origin_s + first_s + (number + 0.5) * DAY_S)
+        )
+        for number in np.unique(day[both])
+    }
+    return Replayed(
+        rule=rule.policy.name,
+        line=rule.line,
+        grade=grade,
+        all=_change(recorded, site_s, policy_s, both, first_s),
+        by_day={
+            name: _change(recorded, site_s, policy_s, both & (day == number), first_s)
+            for number, name in names.items()
+        },
+    )
+
+
+def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, first_s: float) -> Change:
+    trace = recorded.trace
+    was, would = site_s[which], policy_s[which]
+    blocks, ratio = _ratio(trace.submit_s[which] - first_s, would, was)
+    fidelity = errors(trace, recorded.wait_s, site_s, which)
+    jobs = int(which.sum())
+    return Change(
+        jobs=jobs,
+        recorded_s=fidelity.recorded_mean_s,
+        site_s=float(was.mean()) if jobs else 0.0,
+        policy_s=float(would.mean()) if jobs else 0.0,
+        ratio=ratio if fidelity.grade != NO_CLAIMS else None,
+        blocks=blocks,
+        wins_frac=float(np.mean(would < was)) if jobs else 0.0,
+        losses_frac=float(np.mean(would > was)) if jobs else 0.0,
+        fidelity=fidelity,
+        grade=fidelity.grade,
+    )
+
+
+def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
+    """The ratio of all waits, with an interval over days where there are ten, else over hours.
+
+    Days are replayed one by one, and independent in that; the hours of a day are not, so an interval over
+    hours is too narrow where queues last longer than one.
+    """
+    for name, length_s in (("days", DAY_S), ("hours", HOUR_S)):
+        _, block = np.unique(np.floor(since_s / length_s), return_inverse=True)
+        if len(block) and int(block.max()) + 1 >= MIN_BLOCKS:
+            return name, ratio_of_sums(
+                np.bincount(block, weights=ours).astype(np.float64),
+                np.bincount(block, weights=theirs).astype(np.float64),
+            )
+    return "", ratio_of_sums(np.array([ours.sum()]), np.array([theirs.sum()]))
+
+
+def _midnight_s(at_s: float) -> float:
+    """The local midnight before a time, Unix seconds."""
+    local = time.localtime(at_s)
+    return time.mktime((local.tm_year, local.tm_mon, local.tm_mday, 0, 0, 0, 0, 0, -1))

@@ -1,0 +1,127 @@
+"""The report of a shadow: agreement, guard and features by day, and what would have changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from rlsched.broker.answers.as_history import history_of
+from rlsched.decide.policy import Policy
+from rlsched.engine.shadow.notes import Began, Compared, Watched, read_notes
+from rlsched.errors import InputError
+from rlsched_agents.evaluate.pairs import MIN_BLOCKS
+from rlsched_agents.shadow.agreement import Agreement, Guarding, agreement, day_of, days_of, guarding
+from rlsched_agents.shadow.replay import Change, replay
+from rlsched_agents.whatif.site import NO_CLAIMS
+
+
+class Day(msgspec.Struct, frozen=True, kw_only=True):
+    """A local day.
+
+    Attributes:
+        day: Such as `2026-11-25`.
+        agreement: Slurm's starts beside the policy's.
+        guarding: What the shadow did.
+        change: What would have changed; None where that is not known.
+    """
+
+    day: str
+    agreement: Agreement
+    guarding: Guarding
+    change: Change | None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it: what `--json` prints.
+
+    Attributes:
+        cluster: Slurm's ClusterName.
+        partitions: Those that are followed.
+        policy: Who decides beside Slurm.
+        days: The days, in order.
+        agreement: Over all of them.
+        guarding: Likewise.
+        rule: The site's rule, as identified; "": it is not known.
+        line: What it does.
+        change: What would have changed over all days; None where nothing is claimed.
+        refused: Why nothing is claimed, "" where something is.
+    """
+
+    cluster: str
+    partitions: list[str]
+    policy: str
+    days: list[Day]
+    agreement: Agreement
+    guarding: Guarding
+    rule: str = ""
+    line: str = ""
+    change: Change | None = None
+    refused: str = ""
+
+
+def report(directory: Path, day: str | None = None) -> Report:
+    """Make the report of a shadow, also of one that runs.
+
+    Args:
+        directory: Its `--dir`.
+        day: This day alone; None: all days.
+
+    Raises:
+        InputError: there is none, or it saw nothing that day.
+    """
+    notes = read_notes(directory)
+    began = next((note for note in reversed(notes) if isinstance(note, Began)), None)
+    days = days_of(notes)
+    if began is None or not days:
+        raise InputError(f"{directory}: this shadow has seen nothing yet; it notes something once a minute")
+    if day is not None and day not in days:
+        raise InputError(f"--day {day}: the shadow in {directory} has seen {days[0]} to {days[-1]}")
+    shown = days if day is None else [day]
+    starts = [note for note in notes if isinstance(note, Compared) and day_of(note.at_s) in shown]
+    watched = [note for note in notes if isinstance(note, Watched) and day_of(note.until_s) in shown]
+    found = Report(
+        cluster=began.cluster,
+        partitions=began.partitions,
+        policy=began.policy,
+        days=[],
+        agreement=agreement(starts),
+        guarding=guarding(watched),
+    )
+    changes: dict[str, Change] = {}
+    try:
+        told = replay(history_of(directory), Policy.parse(began.toml, name=began.policy))
+    except InputError as error:
+        found = msgspec.structs.replace(found, refused=str(error))
+    else:
+        changes = told.by_day
+        whole = told.all if day is None else changes.get(day)
+        found = msgspec.structs.replace(
+            found, rule=told.rule, line=told.line, change=whole, refused=_refused(whole, told.rule)
+        )
+    by_day = [
+        Day(
+            day=one,
+            agreement=agreement([note for note in starts if day_of(note.at_s) == one]),
+            guarding=guarding([note for note in watched if day_of(note.until_s) == one]),
+            change=changes.get(one),
+        )
+        for one in shown
+    ]
+    return msgspec.structs.replace(found, days=by_day)
+
+
+def _refused(change: Change | None, rule: str) -> str:
+    if change is None:
+        return "no job of that day has begun under both"
+    if change.grade == NO_CLAIMS:
+        return (
+            f"no rule explains what Slurm did; the nearest, {rule}, is off by "
+            f"{change.fidelity.by_job_frac:.0%} of the waits, job by job: the site may go by priorities or "
+            "limits that are not seen here"
+        )
+    if change.ratio is not None and change.ratio.low is None:
+        return (
+            f"an interval needs {MIN_BLOCKS} days or hours with jobs, and there are fewer: look again later"
+        )
+    return ""

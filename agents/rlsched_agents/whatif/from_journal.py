@@ -1,0 +1,121 @@
+"""What else would have happened in a broker: its journal up to a decision, then its own book goes on.
+
+The book is made by the facts of the journal. From the decision on the policy decides anew. What came from
+outside comes as it came: submissions, cancels, nodes. When jobs end follows from their starts: they run as
+long as they did, or, where that is not known, as long as is predicted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from rlsched.broker.journal.entries import (
+    AttemptEnding,
+    BrokerStarted,
+    Decided,
+    GpusHeld,
+    JobCancelled,
+    JobHeld,
+    JobsRanked,
+    JobSubmitted,
+    JobUpdated,
+    MemberSet,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeHealth,
+    NodeRemoved,
+    NodeResumed,
+    NodeSlept,
+    NodeUp,
+    NodeWoken,
+    QuotaSet,
+    TasksCancelled,
+    TasksHeld,
+    TaskSubmitted,
+)
+from rlsched.broker.journal.journal import JOURNAL_FILE
+from rlsched.broker.journal.reading import read_journal
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.registry import load_scheduler
+from rlsched.decisions.candidates import Candidate
+from rlsched.decisions.deciders import decider_at
+from rlsched.decisions.reading import StoreReader
+from rlsched.errors import InputError
+from rlsched_agents.whatif.course import Course, Watch
+from rlsched_agents.whatif.life import Ends, Life
+
+_OUTSIDE: Final = (
+    BrokerStarted,
+    NodeUp,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeResumed,
+    NodeSlept,
+    NodeWoken,
+    NodeHealth,
+    NodeRemoved,
+    GpusHeld,
+    JobSubmitted,
+    JobCancelled,
+    JobHeld,
+    JobUpdated,
+    JobsRanked,
+    TaskSubmitted,
+    TasksHeld,
+    TasksCancelled,
+    QuotaSet,
+    MemberSet,
+    AttemptEnding,
+)
+"""Facts that do not follow from decisions; of endings, those alone that somebody asked for."""
+
+
+def courses(
+    reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
+) -> tuple[Course, Course]:
+    """What was, and the other course, of a broker's decision.
+
+    Raises:
+        InputError: the journal has no such decision, or it cannot be taken otherwise.
+        JournalError: there is no journal beside the store, or it is damaged.
+        RlschedError: it took too long.
+    """
+    path = Path(reader.folder).parent / JOURNAL_FILE
+    if not path.is_file():
+        raise InputError(f"{path}: expected the journal of the broker whose decisions these are, found none")
+    rows = read_journal(path)
+    at = next(
+        (
+            k
+            for k in range(len(rows) - 1, -1, -1)
+            if isinstance(entry := rows[k].entry, Decided)
+            and entry.number == record.number
+            and rows[k].now_s == record.now_s
+        ),
+        -1,
+    )
+    if at < 0:
+        raise InputError(
+            f"{path}: decision {record.number} is not in the journal; it was compacted since, or decides anew"
+        )
+    policy = decider_at(Path(reader.folder), record.now_s)
+    was, other = (Life(load_scheduler(policy), watch) for _ in range(2))
+    was.follow(rows)
+    ends, last_s = Ends(was.told()), was.book.now_s
+    if last_s < to_s:
+        last_s = was.go_on(ends, [], to_s)
+    if choice.taken:
+        other.follow(rows[: at + 1])
+    else:
+        other.follow(rows[:at])
+        other.choose(record, choice)
+    outside = [row for row in rows[at + 1 :] if isinstance(row.entry, _OUTSIDE)]
+    other_last_s = other.go_on(ends, outside, to_s)
+    by_predictions = len(ends.by_predictions)
+    return (
+        Course(was.told(), to_s, last_s, None, by_predictions),
+        Course(other.told(), to_s, other_last_s, None, by_predictions),
+    )

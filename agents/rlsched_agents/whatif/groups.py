@@ -1,0 +1,89 @@
+"""Who waits less and who waits longer under a policy: by size, partition and user."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rlsched.workload.characterise.sizes import SIZE_CLASSES, size_class
+from rlsched_agents.evaluate.metrics import queue_s
+from rlsched_agents.evaluate.pairs import Ratio, ended_in_all, mean_ratio
+from rlsched_agents.whatif.recorded import Mask
+from rlsched_envs.job_table import JobTable
+
+MOST_USERS: Final = 20
+"""Users whose jobs waited longest in all; the others are too few jobs to say anything of."""
+LEAST_JOBS: Final = 30
+"""Users with fewer are left out."""
+LONGER: Final = 1.1
+"""Groups without a clear interval whose mean wait is longer by this are named, too."""
+WORDS: Final = {True: "less", False: "longer"}
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Some jobs of the last fifth under a policy, against the same jobs under the site's rule.
+
+    Attributes:
+        kind: `size`, `partition` or `user`.
+        name: Which.
+        jobs: How many ended under both.
+        site_wait_s: Mean wait under the site's rule, as replayed.
+        wait_s: Mean wait under the policy.
+        ratio: The second over the first, paired, with an interval over days; None: nobody waited.
+        waits: `less`, `longer`, `perhaps longer` (on average, and no interval rules it out), or "".
+    """
+
+    kind: str
+    name: str
+    jobs: int
+    site_wait_s: float
+    wait_s: float
+    ratio: Ratio | None
+    waits: str
+
+
+def groups(table: JobTable, site: JobTable, measured: Mask) -> list[Group]:
+    """Size classes and partitions, and the users whose jobs waited longest in all."""
+    both = ended_in_all([table, site], measured)
+    trace = table.trace
+    classes = size_class(trace.num_gpus)
+    found = [
+        _group(table, site, both & (classes == number), "size", SIZE_CLASSES[number][0])
+        for number in np.unique(classes[both]).tolist()
+    ]
+    for kind, column in (("partition", trace.vc), ("user", trace.user)):
+        names, which = np.unique(column[both], return_inverse=True)
+        if len(names) < 2:
+            continue
+        chosen = np.arange(len(names))
+        if kind == "user":
+            waited = np.bincount(which, np.maximum(queue_s(site), queue_s(table))[both])
+            enough = np.bincount(which) >= LEAST_JOBS
+            chosen = np.argsort(-waited * enough, kind="stable")[: min(MOST_USERS, int(enough.sum()))]
+        found += [
+            _group(table, site, both & (column == name), kind, str(name) or "-")
+            for name in names[chosen].tolist()
+        ]
+    return found
+
+
+def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -> Group:
+    ratio = mean_ratio([table], [site], which, queue_s)
+    return Group(
+        kind=kind,
+        name=name,
+        jobs=int(which.sum()),
+        site_wait_s=float(queue_s(site)[which].mean()),
+        wait_s=float(queue_s(table)[which].mean()),
+        ratio=ratio,
+        waits=said(ratio) or ("perhaps longer" if ratio is not None and ratio.ratio > LONGER else ""),
+    )
+
+
+def said(ratio: Ratio | None) -> str:
+    """`less` or `longer` where the interval is beyond doubt, else ""."""
+    if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
+        return ""
+    return WORDS[ratio.high < 1.0]

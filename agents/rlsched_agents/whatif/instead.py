@@ -1,0 +1,108 @@
+"""What else would have happened: from a decision on, the same policy goes on after another choice."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.registry import load_scheduler
+from rlsched.decisions.candidates import Candidate, candidate, candidates
+from rlsched.decisions.difference import difference
+from rlsched.decisions.reading import StoreReader, parts
+from rlsched.decisions.story import J_PER_KWH, when
+from rlsched.decisions.timeline import Timeline
+from rlsched.decisions.words import done
+from rlsched.errors import InputError
+from rlsched_agents.evaluate.origin import task_of
+from rlsched_agents.evaluate.recording import job_events
+from rlsched_agents.evaluate.task import Task, engine_of
+from rlsched_agents.whatif.course import Course, Watch
+from rlsched_agents.whatif.other_choice import OtherChoice
+
+HOUR_S = 3600.0
+
+
+def instead(
+    reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
+) -> dict[str, Any]:
+    """Take another choice at a decision of a store, and compare what comes of it with what was.
+
+    Args:
+        reader: The store.
+        row: The decision.
+        asked: A candidate: its number, or `rule`.
+        hours: How long both go on; infinite: to the end.
+        within_s: How long this may take.
+
+    Raises:
+        InputError: there is no such candidate, it cannot be taken, or the store cannot be replayed.
+        RlschedError: it took too long.
+    """
+    record, watch = reader.record(row), Watch(within_s)
+    choice = candidate(record, asked)
+    to_s = record.now_s + hours * HOUR_S
+    if reader.info.time == "unix":
+        from rlsched_agents.whatif.from_journal import courses
+    else:
+        courses = _replays
+    was, other = courses(reader, record, choice, to_s, watch)
+    known_s, last_s = min(was.to_s, other.to_s), max(was.last_s, other.last_s)
+    found = difference(
+        was.timeline, other.timeline, record.now_s, known_s if math.isfinite(known_s) else last_s
+    )
+    by_predictions = max(was.by_predictions, other.by_predictions)
+    taken = next((one.words for one in candidates(record) if one.taken), "")
+    return found | {
+        "row": row,
+        "number": record.number,
+        "when": when(reader, record.now_s),
+        "until": when(reader, found["to_s"]),
+        "hours": (found["to_s"] - record.now_s) / HOUR_S,
+        "whole": last_s < to_s <= known_s,
+        "did": done(record),
+        "taken": taken,
+        "instead": choice.words,
+        "candidate": choice.number,
+        "by_predictions": by_predictions,
+        "energy_kwh": None if was.energy_j is None else was.energy_j / J_PER_KWH,
+        "other_energy_kwh": None if other.energy_j is None else other.energy_j / J_PER_KWH,
+        "took_s": watch.took_s(),
+    }
+
+
+def _replays(
+    reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
+) -> tuple[Course, Course]:
+    """What was, and the other course, of a replay's store.
+
+    With models both are replayed: the store does not say what the cluster had drawn at a time between. So are
+    both of a store so large that the reader has a part of it.
+    """
+    task = task_of(reader.folder)
+    other = replayed(task, record, choice, to_s, watch)
+    if task.models is not None or len(parts(reader.folder)) > 1:
+        return replayed(task, record, None, to_s, watch), other
+    return Course(reader.timeline, other.to_s, reader.timeline.last_s), other
+
+
+def replayed(
+    task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
+) -> Course:
+    """A replay with another choice in one decision.
+
+    Raises:
+        InputError: it does not repeat that decision, or the choice cannot be taken.
+        RlschedError: it took too long.
+    """
+    scheduler = OtherChoice(load_scheduler(task.policy, seed=task.seed), record, choice)
+    engine = engine_of(task, scheduler)
+    table = engine.run(scheduler, until_started=task.until_started, until_s=to_s, on_instant=watch.look)
+    if not scheduler.met:
+        raise InputError(f"a replay does not come to decision {record.number}; replay again")
+    timeline = Timeline()
+    timeline.add(list(job_events(table, task.predictions.predicted_s)), [])
+    energy = table.energy
+    drawn_j = None if energy is None else energy.idle_j + float(energy.job_j.sum())
+    known_s = to_s if math.isinf(task.window.until_s) else min(to_s, engine.now_s)
+    return Course(timeline, known_s, engine.now_s, drawn_j)

@@ -1,0 +1,314 @@
+"""A broker's book that goes on without a broker: time, what comes from outside, and when attempts end."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.book import Book
+from rlsched.broker.happenings import happened
+from rlsched.broker.jobs.gates import NEVER
+from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.journal.entries import (
+    AttemptEnding,
+    AttemptOver,
+    BrokerStarted,
+    Decided,
+    EligibilityReviewed,
+    Entry,
+    JobCancelled,
+    JobHeld,
+    JobUpdated,
+    MemberSet,
+    NodeDown,
+    RankEnded,
+    TasksCancelled,
+    TasksHeld,
+)
+from rlsched.broker.journal.rows import Row
+from rlsched.broker.learning.predictions import Predictions
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.loop import decide_all
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.candidates import next_hold_end_s
+from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.decisions.candidates import Candidate
+from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.decisions.timeline import Timeline
+from rlsched.errors import InputError, RlschedError
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+from rlsched_agents.search.futures import draw_time_left
+from rlsched_agents.whatif.course import Watch
+from rlsched_agents.whatif.other_choice import other_decision
+
+STOP_S: Final = 1.0
+"""A job that is told to end has left its GPUs after so long."""
+_OWN_ENDS: Final = ("completed", "failed")
+
+
+class Ends:
+    """When attempts end, as the journal knows it.
+
+    Args:
+        timeline: The whole journal.
+
+    Attributes:
+        by_predictions: Jobs whose run time was asked for, and is not known.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self.by_predictions: set[int] = set()
+
+    def of(self, job: Job, attempt: Attempt) -> tuple[float, str]:
+        """When an attempt ends, and what becomes of its job; as it was where it began as it did."""
+        spec, ran_s = job.spec, 0.0
+        seen = self._timeline.jobs.get(job.called)
+        if seen is not None:
+            if seen.state == "cancelled":  # another attempt than was ends when that comes from outside
+                as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
+                return (seen.end_s if as_it_was else math.inf), "cancelled"
+            if not seen.attempts and seen.state in _OWN_ENDS:  # it ran when the journal began
+                return seen.end_s, seen.state
+            for one in seen.attempts:
+                if one.state in _OWN_ENDS:
+                    as_it_was = one.start_s == attempt.start_s
+                    end_s = one.end_s if as_it_was else attempt.start_s + (one.end_s - one.start_s)
+                    return end_s, one.state
+                if one.end_s == math.inf and one.start_s == attempt.start_s:  # it runs still
+                    ran_s = self._timeline.last_s - one.start_s
+        self.by_predictions.add(job.number)
+        run_s = ran_s + draw_time_left(0.5, ran_s, spec.predicted_s, spec.spread)
+        limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s
+        return attempt.start_s + max(min(run_s, limit_s), ran_s), "completed"
+
+
+class _Waiting(Scheduler):
+    """A scheduler that has said already that it waits in one partition."""
+
+    def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
+        self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
+        self.abilities = policy.abilities
+        self._policy, self._partition, self._said = policy, partition, said
+
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:
+        """The policy's."""
+        self._policy.begin_instant(state, now_s)
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """What it said, or the policy's."""
+        if partition == self._partition:
+            return self._said
+        return self._policy.decide(state, partition, now_s, record=record)
+
+
+class Life:
+    """A broker's book that goes on without a broker.
+
+    Args:
+        scheduler: Who decides.
+        watch: Ends it when it takes too long.
+
+    Attributes:
+        book: As it stands.
+        timeline: What has happened.
+    """
+
+    def __init__(self, scheduler: Scheduler, watch: Watch) -> None:
+        self.book = Book(Predictions(RUNNING_MEAN), scheduler.order)
+        self.timeline = Timeline()
+        self._scheduler, self._watch = scheduler, watch
+        self._events: list[JobEvent | NodeEvent] = []
+        self._planned: list[tuple[float, int, int, str]] = []  # when, job, attempt, what becomes of the job
+        self._waits: tuple[float, int, Decision] | None = None  # when, where, and as it was decided
+        permit(self.book.cluster, scheduler)
+
+    def follow(self, rows: Iterable[Row]) -> None:
+        """Let what is in the journal have happened."""
+        for row in rows:
+            self.book.follow([row], self._scheduler)
+            self._events += happened(row.entry, self.book, row.now_s)
+
+    def choose(self, record: DecisionRecord, choice: Candidate) -> None:
+        """Take another choice at a decision that is to be taken now.
+
+        Raises:
+            InputError: the book has come to another state, or the choice cannot be taken.
+        """
+        book, now_s = self.book, record.now_s
+        self._scheduler.begin_instant(book.cluster, now_s)
+        if book.cluster.digest() != record.state_digest:
+            raise InputError(
+                f"the journal does not come to the state of decision {record.number}; was it restored from "
+                "a backup, or decided by another version of rlsched?"
+            )
+        partition = book.cluster.partition_names.index(record.partition)
+        decision = other_decision(self._scheduler, record, choice, book.cluster, partition, now_s)
+        self._decided(partition, decision, now_s)
+        if isinstance(decision.action, Wait):
+            self._waits = (now_s, partition, decision)
+
+    def go_on(self, ends: Ends, outside: Sequence[Row], to_s: float) -> float:
+        """Let time go on; returns when the last thing happened.
+
+        Args:
+            ends: When attempts end.
+            outside: What comes from outside from now on.
+            to_s: Until when.
+        """
+        book, self._ends = self.book, ends
+        for job in list(book.job_of_seq.values()):
+            if job.active is not None:
+                self._plan(job)
+        now_s, at, dirty = book.now_s, 0, True
+        while True:
+            if dirty:
+                self._decide(now_s)
+            due_s = self._due_s(now_s)
+            next_s = min(
+                outside[at].now_s if at < len(outside) else math.inf,
+                self._planned[0][0] if self._planned else math.inf,
+                due_s,
+            )
+            if not next_s < to_s:
+                return book.now_s
+            now_s, dirty = next_s, next_s >= due_s
+            self._watch.look(now_s)
+            while self._planned and self._planned[0][0] <= now_s:
+                _, number, attempt, outcome = heapq.heappop(self._planned)
+                dirty |= self._end(number, attempt, outcome, now_s)
+            while at < len(outside) and outside[at].now_s <= now_s:
+                dirty |= self._comes(outside[at].entry, now_s)
+                at += 1
+            if now_s >= min(book.quotas.due_s, book.gates.due_s):
+                dirty |= self._note(EligibilityReviewed(), now_s)
+            while book.gates.hopeless:
+                job_number, why = next(iter(book.gates.hopeless.items()))
+                dirty |= self._note(JobCancelled(job=job_number, reason=why), now_s)
+            for name in [name for name, at_s in book.asked_for_s.items() if at_s <= now_s]:
+                del book.asked_for_s[name]
+
+    def told(self) -> Timeline:
+        """Everything that has happened."""
+        self.timeline.add(
+            [event for event in self._events if isinstance(event, JobEvent)],
+            [event for event in self._events if isinstance(event, NodeEvent)],
+        )
+        self._events = []
+        return self.timeline
+
+    def _due_s(self, now_s: float) -> float:
+        """When the broker looks again by itself: its times go by milliseconds."""
+        asked_s = min(self.book.asked_for_s.values(), default=math.inf)
+        reviewed_s = min(self.book.quotas.due_s, self.book.gates.due_s)
+        due_s = min(asked_s, next_hold_end_s(self.book.cluster, now_s), reviewed_s)
+        return max(math.ceil(due_s * 1000.0) / 1000.0, now_s + 0.001) if due_s < math.inf else due_s
+
+    def _note(self, entry: Entry, now_s: float) -> bool:
+        try:
+            self.book.apply(entry, now_s)
+        except (RlschedError, KeyError, IndexError, AttributeError) as error:
+            raise InputError(f"what came then cannot come in this course: {error}") from error
+        self._events += happened(entry, self.book, now_s)
+        return True
+
+    def _decide(self, now_s: float) -> None:
+        cluster = self.book.cluster
+        scheduler = self._scheduler
+        if self._waits is not None and self._waits[0] == now_s:  # it is not asked again in this instant
+            scheduler = _Waiting(scheduler, *self._waits[1:])
+        for partition, decision in decide_all(cluster, scheduler, now_s):
+            self._decided(partition, decision, now_s, already=True)
+
+    def _decided(self, partition: int, decision: Decision, now_s: float, *, already: bool = False) -> None:
+        book = self.book
+        entry = Decided(
+            number=book.cluster.decisions - already,
+            partition=book.cluster.partition_names[partition],
+            source=decision.source,
+            action=decision.action,
+            contested=False,
+            guard="",
+            marks_hold=decision.marks_hold,
+        )
+        book.apply(entry, now_s, already_decided=already)
+        self._events += happened(entry, book, now_s)
+        if not already:
+            return  # `go_on` plans
+        if isinstance(decision.action, Start):
+            self._plan(book.job_of_seq[decision.action.seq])
+        elif isinstance(decision.action, Preempt):
+            job = book.job_of_seq[decision.action.seq]
+            assert job.attempt is not None
+            heapq.heappush(self._planned, (now_s + STOP_S, job.number, job.attempt.number, "queued"))
+
+    def _plan(self, job: Job) -> None:
+        attempt = job.active
+        assert attempt is not None
+        end_s, outcome = self._ends.of(job, attempt)
+        if attempt.ending:  # it is leaving, or somebody has ended it
+            left_s = self.book.now_s + STOP_S
+            end_s, outcome = min(end_s, left_s), "queued" if attempt.ending == "preempted" else attempt.ending
+        heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
+
+    def _end(self, number: int, attempt: int, outcome: str, now_s: float) -> bool:
+        """An attempt is over, if it is still the one that was planned."""
+        job = self.book.jobs.get(number)
+        if job is None or job.active is None or job.active.number != attempt:
+            return False
+        code = {"completed": 0, "failed": 1}.get(outcome)
+        for rank in job.active.live_ranks():
+            self._note(
+                RankEnded(job=number, attempt=attempt, rank=rank, exit_code=code or 0, reason=""), now_s
+            )
+        over = AttemptOver(job=number, attempt=attempt, outcome=outcome, exit_code=code, reason="")
+        self.book.seats.emptied.clear()
+        return self._note(over, now_s)
+
+    def _updates(self, entry: JobUpdated, now_s: float) -> bool:
+        """A job may be over here, or run; what it waits for is then of no interest."""
+        job = self.book.jobs.get(entry.job)
+        if entry.job not in self.book.arrays.live:
+            if job is None or not job.live:
+                return False
+            if job.state != "queued":
+                entry = msgspec.structs.replace(entry, begin_s=None, depends_on=None)
+        return self._note(entry, now_s)
+
+    def _comes(self, entry: Entry, now_s: float) -> bool:
+        """Something from outside; whether the scheduler is to be asked."""
+        book = self.book
+        if isinstance(entry, JobCancelled | JobHeld) and entry.job in book.arrays.live:
+            return self._note(entry, now_s)
+        if isinstance(entry, JobCancelled | AttemptEnding):
+            job = book.jobs.get(entry.job)
+            cancels = entry.outcome == "cancelled" if isinstance(entry, AttemptEnding) else True
+            follows = entry.reason.startswith(NEVER)  # from what became of others: here it may be otherwise
+            if job is None or not job.live or not cancels or follows:
+                return False
+            if job.active is not None:
+                if self._ends.of(job, job.active)[0] < math.inf:
+                    return False  # it leaves its GPUs when it did
+                return self._end(job.number, job.active.number, "cancelled", now_s)
+            return self._note(JobCancelled(job=job.number, reason=entry.reason), now_s)
+        if isinstance(entry, TasksHeld | TasksCancelled) and entry.array not in book.arrays.live:
+            return False
+        if isinstance(entry, JobUpdated):
+            return self._updates(entry, now_s)
+        if isinstance(entry, JobHeld) and (
+            entry.job not in book.jobs or book.jobs[entry.job].state != "queued"
+        ):
+            return False
+        self._note(entry, now_s)
+        if isinstance(entry, NodeDown):
+            lost = sorted(book.nodes[entry.name].live_jobs)
+            for number in lost:
+                job = book.jobs[number]
+                if job.active is not None and job.spec.on_lost == "requeue":
+                    self._end(number, job.active.number, "queued", now_s)
+        return not isinstance(entry, BrokerStarted | MemberSet)

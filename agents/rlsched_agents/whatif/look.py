@@ -1,0 +1,223 @@
+"""From a history to what `rlsched whatif` found: first fidelity, then policies on the last fifth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import msgspec
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
+from rlsched.workload.formats.history import History
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+from rlsched.workload.split import time_split
+from rlsched_agents.evaluate.metrics import jct_s, queue_s
+from rlsched_agents.evaluate.modelled import model_metrics
+from rlsched_agents.evaluate.pairs import compare, ended_in_all
+from rlsched_agents.evaluate.run import Task, check_policies, run_task, run_tasks
+from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.whatif.capacity import Fewer, Sleep, fewer, sleep
+from rlsched_agents.whatif.found import NOBODY_WAITS_S, Under, WhatIf, best_of, verdict, why_refused
+from rlsched_agents.whatif.groups import groups
+from rlsched_agents.whatif.recorded import Mask, Recorded
+from rlsched_agents.whatif.site import Explained, Tell, explain, replayed
+from rlsched_envs.attempt_log import RunRules
+from rlsched_envs.engine import Predictions, predict_trace
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+from rlsched_envs.node_events import read_node_events
+
+POLICIES: Final = ("tuned", "qssf-backfill", "easy")
+"""Those that are looked at where none is named."""
+_EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
+"""How much of all of it is done after each part."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a history.
+
+    Attributes:
+        policies: Whom to look at.
+        models: How fast jobs run and what they draw; None: as recorded, and no energy.
+        prediction: Who predicts run times.
+        workers: Processes for policies that are no compiled rules.
+    """
+
+    policies: Sequence[Policy]
+    models: Models | None = None
+    prediction: str = RUNNING_MEAN
+    workers: int = 1
+
+
+def look(history: History, asked: Asked, tell: Tell) -> WhatIf:
+    """Say how well replays explain a history, and what policies would have made of its last fifth.
+
+    Args:
+        history: The history.
+        asked: What to look at.
+        tell: Told what is done now, and how far all of it is.
+
+    Raises:
+        InputError: it records no starts, or cannot have happened on its cluster; or a policy cannot be had.
+    """
+    check_policies(asked.policies, asked.models)
+    trace, cluster = history.trace, history.cluster
+    events = read_node_events(cluster.node_events, cluster) if cluster.node_events else ()
+    run = RunRules(max_retries=cluster.max_retries, node_events=events)
+    tell("reading the record", 0.0)
+    recorded = Recorded.of(trace, cluster)
+    window = Window(time_split(trace).test[0])
+    known = explain(recorded, run, window, lambda what, done: tell(what, done * _EXPLAINED))
+    found = WhatIf(
+        history=trace.name,
+        form=history.format,
+        jobs=len(trace),
+        skipped=history.skipped,
+        cluster=cluster.name,
+        nodes=cluster.num_nodes,
+        gpus=cluster.num_gpus,
+        most_busy_gpus=recorded.most_busy,
+        since_s=window.since_s,
+        days=None,
+        fits=known.fits,
+        grade=known.best.grade,
+        refused=why_refused(known.best, recorded.most_busy, cluster.num_gpus),
+        verdict="",
+    )
+    if found.refused:
+        return _with(found, verdict=f"nothing is claimed: {found.refused}")
+    return _Claims(recorded, asked, run, window, known, tell).added_to(found)
+
+
+class _Claims:
+    """What policies make of the last fifth of a history that is explained.
+
+    Every policy replays the whole history, so that its last fifth finds the cluster as that policy left it.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        asked: Asked,
+        run: RunRules,
+        window: Window,
+        known: Explained,
+        tell: Tell,
+    ) -> None:
+        self._recorded, self._asked, self._run, self._window = recorded, asked, run, window
+        self._known, self._tell = known, tell
+        self._measured: Mask = recorded.compared & window.measured(recorded.trace)
+
+    def added_to(self, found: WhatIf) -> WhatIf:
+        """What was found so far, and what policies make of it."""
+        predictions = self._predicted()
+        site_table = self._known.table
+        if self._asked.models is not None:
+            site_table = replayed(
+                self._recorded, self._known.rule, self._run, self._window, self._asked.models
+            )
+        tables = self._replays(predictions)
+        site = self._under(self._known.rule.policy, site_table, None)
+        policies = [
+            self._under(policy, table, site_table)
+            for policy, table in zip(self._asked.policies, tables, strict=True)
+        ]
+        days = max((one.against.blocks or 0 for one in policies if one.against), default=0)
+        best = best_of(policies)
+        asleep = {self._known.rule.policy.name: self._sleep(site_table)}
+        for policy, table in zip(self._asked.policies, tables, strict=True):
+            if policy.name == best:
+                asleep[best] = self._sleep(table)
+        spared = self._fewer(best, predictions) if best and site.wait_s >= NOBODY_WAITS_S else None
+        said = verdict(site, policies, best, days, found.grade, spared)
+        return _with(
+            found,
+            days=days,
+            prediction=self._asked.prediction,
+            site=site,
+            policies=policies,
+            best=best,
+            sleep={name: one for name, one in asleep.items() if one is not None},
+            fewer=spared,
+            verdict=said,
+        )
+
+    def _predicted(self) -> Predictions:
+        """What a predictor would have said by the record of before, the same for all policies."""
+        return predict_trace(
+            self._recorded.trace,
+            self._recorded.cluster,
+            recorded_until_s=math.inf,
+            kind=self._asked.prediction,
+            progress=lambda done: self._tell(
+                "predicting run times", _EXPLAINED + done * (_PREDICTED - _EXPLAINED)
+            ),
+        )
+
+    def _task(self, policy: Policy, predictions: Predictions, cluster: ClusterSpec, run: RunRules) -> Task:
+        return Task(
+            policy,
+            0,
+            self._recorded.trace,
+            cluster,
+            self._window,
+            predictions,
+            rules=run,
+            models=self._asked.models,
+        )
+
+    def _replays(self, predictions: Predictions) -> list[JobTable]:
+        done = dict.fromkeys((policy.name for policy in self._asked.policies), 0.0)
+
+        def say(policy: str, _: int, frac: float) -> None:
+            done[policy] = frac
+            whole = sum(done.values()) / len(done)
+            self._tell(f"replaying {policy}", _PREDICTED + whole * (_REPLAYED - _PREDICTED))
+
+        tasks = [
+            self._task(policy, predictions, self._recorded.cluster, self._run)
+            for policy in self._asked.policies
+        ]
+        return [one.table for one in run_tasks(tasks, workers=self._asked.workers, progress=say)]
+
+    def _under(self, policy: Policy, table: JobTable, site: JobTable | None) -> Under:
+        self._tell(f"comparing {policy.name}", _REPLAYED)
+        done = ended_in_all([table], self._measured)
+        power = model_metrics(table, table.spec.num_gpus, self._measured)
+        return Under(
+            policy=policy.name,
+            toml=policy.toml,
+            oracle=policy.oracle,
+            wait_s=float(queue_s(table)[done].mean()),
+            jct_s=float(jct_s(table)[done].mean()),
+            against=None if site is None else compare([table], [site], self._measured),
+            groups=[] if site is None else groups(table, site, self._measured),
+            energy_kwh=power.energy_kwh,
+        )
+
+    def _sleep(self, table: JobTable) -> Sleep | None:
+        self._tell("putting nodes to sleep", _REPLAYED)
+        return sleep(table, self._window.since_s)
+
+    def _fewer(self, best: str, predictions: Predictions) -> Fewer | None:
+        """What the best policy could do without; with downtimes, on nodes that all stay up on both sides."""
+        policy = next(one for one in self._asked.policies if one.name == best)
+        run, site = replace(self._run, node_events=()), self._known.table
+        if self._run.node_events or self._asked.models is not None:
+            site = replayed(self._recorded, self._known.rule, run, self._window, self._asked.models)
+        measured = ended_in_all([site], self._measured)
+        return fewer(
+            self._recorded.cluster,
+            lambda cluster: run_task(self._task(policy, predictions, cluster, run), lambda _: None).table,
+            measured,
+            float(queue_s(site)[measured].mean()),
+            lambda done: self._tell(f"{best} on fewer GPUs", _SLEPT + done * (1.0 - _SLEPT)),
+        )
+
+
+def _with(found: WhatIf, **changes: Any) -> WhatIf:
+    return msgspec.structs.replace(found, **changes)

@@ -1,0 +1,163 @@
+"""Another choice in the place of one decision: everything before and after it is the policy's own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.guard import check_action
+from rlsched.decide.plans.words import in_words
+from rlsched.decide.record import DecisionRecord, PlanSeen
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import job_candidates, variant_candidates
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.start import join_action, policy_start, start_action
+from rlsched.decisions.candidates import Candidate
+from rlsched.errors import AllocationError, InputError
+
+LATER_S: Final = 600.0
+"""A wait for a job that could start at once ends with the next event, or after so long."""
+
+
+class OtherChoice(Scheduler):
+    """A scheduler that takes one decision otherwise, and is the given one in all others.
+
+    Args:
+        policy: Who decides.
+        record: The decision, as it was taken.
+        choice: What is taken there; None: what the policy takes.
+
+    Attributes:
+        met: Whether it has come to the decision.
+    """
+
+    def __init__(self, policy: Scheduler, record: DecisionRecord, choice: Candidate | None) -> None:
+        self.name, self.policy_id = policy.name, policy.policy_id
+        self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
+        self.rule, self.strategy, self.reference = policy.rule, policy.strategy, policy.reference
+        self.columns, self.familiar = policy.columns, policy.familiar
+        self.met = False
+        self._policy, self._record, self._choice = policy, record, choice
+
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:
+        """The policy's."""
+        self._policy.begin_instant(state, now_s)
+
+    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+        """The policy's."""
+        return self._policy.seen(state, partition, now_s)
+
+    def foresee(self, run: Any) -> None:
+        """The policy is shown the run."""
+        self._policy.foresee(run)
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """The policy's decision; of the one, the other choice.
+
+        Raises:
+            InputError: the replay came to another state, or to another decision, than was recorded; or the
+                other choice cannot be taken.
+        """
+        if state.decisions != self._record.number:
+            return self._policy.decide(state, partition, now_s, record=record)
+        self.met = True
+        if state.digest() != self._record.state_digest:
+            raise self._otherwise("it comes to another state")
+        made = self._policy.decide(state, partition, now_s, record=record)
+        if made.action != self._record.action:
+            raise self._otherwise("there it decides otherwise")
+        if self._choice is None or self._choice.taken:
+            return made
+        return other_decision(self._policy, self._record, self._choice, state, partition, now_s)
+
+    def _otherwise(self, what: str) -> InputError:
+        return InputError(
+            f"a replay does not repeat decision {self._record.number}: {what}. A policy that looks ahead for "
+            "a time, one that has changed since, or another version of rlsched decides otherwise; replay "
+            "again with `rlsched evaluate --records`"
+        )
+
+
+def other_decision(
+    policy: Scheduler,
+    record: DecisionRecord,
+    choice: Candidate,
+    state: ClusterState,
+    partition: int,
+    now_s: float,
+) -> Decision:
+    """What a candidate of a decision stands for, in the state that the decision met.
+
+    Raises:
+        InputError: it cannot be taken.
+    """
+    try:
+        decision = _decision(policy, record, choice, state, partition, now_s)
+        check_action(decision.action, state, now_s)
+    except AllocationError as error:
+        raise InputError(
+            f"candidate {choice.number} of decision {record.number} cannot be taken: {error}"
+        ) from error
+    return decision
+
+
+def _decision(
+    policy: Scheduler,
+    record: DecisionRecord,
+    choice: Candidate,
+    state: ClusterState,
+    partition: int,
+    now_s: float,
+) -> Decision:
+    if choice.of == "rule":
+        if policy.reference is None:
+            raise InputError(f"policy {policy.name!r} names no rule that would decide in its place")
+        return load_scheduler(policy.reference).decide(state, partition, now_s)
+    if choice.of == "job":
+        return _row(state, partition, now_s, choice.at)
+    action: Action
+    if choice.of == "how":
+        half = next(half for half in record.halves if half.kind == "how")
+        action = variant_candidates(state, partition, half.seqs[choice.at], now_s).action(
+            state, partition, choice.at
+        )
+    else:
+        action = _plan(policy, record, record.plans[choice.at], state, partition, now_s)
+    return Decision(action=action, source=record.source)
+
+
+def _plan(
+    policy: Scheduler,
+    record: DecisionRecord,
+    plan: PlanSeen,
+    state: ClusterState,
+    partition: int,
+    now_s: float,
+) -> Action:
+    start = policy.rule.options.start if policy.rule is not None else policy_start(state)
+    if plan.how == "share":
+        return join_action(state, partition, record.turn, plan.share_with, start)
+    if plan.how == "free":
+        several = sum(one.how == "free" and not one.verdict for one in record.plans) > 1
+        node = state.node_names.index(plan.node) if several else -1
+        return start_action(state, partition, record.turn, node, start=start)
+    if plan.how == "later":
+        return Wait(until_s=now_s + (plan.wait_s or LATER_S))
+    raise InputError(f"cannot take «{in_words(plan, record.names.job)}» by itself")
+
+
+def _row(state: ClusterState, partition: int, now_s: float, row: int) -> Decision:
+    """What a row of a network's first half stands for; which variant of the job the reference rule says."""
+    jobs = job_candidates(state, partition, now_s)
+    seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
+    if out >= 0:
+        return Decision(action=Preempt(seq=int(state.arrays.job.seq[out])), source="policy")
+    if seq < 0:
+        return Decision(action=Wait(), source="policy", marks_hold=jobs.passes_over)
+    variants = variant_candidates(state, partition, seq, now_s)
+    way = variants.reference if len(variants.nodes) > 1 else 0
+    return Decision(action=variants.action(state, partition, way), source="policy")

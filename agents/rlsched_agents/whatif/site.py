@@ -1,0 +1,336 @@
+"""Which rule a site went by: each is replayed, and compared with the starts that the site recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decide.policy import Policy
+from rlsched.workload.trace import Trace
+from rlsched_agents.evaluate.pairs import DAY_S
+from rlsched_agents.evaluate.run import Task, run_task
+from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.whatif.recorded import Mask, Recorded
+from rlsched_agents.whatif.stretches import replayed_waits
+from rlsched_agents.whatif.usage import used_at_submission
+from rlsched_envs.attempt_log import RunRules
+from rlsched_envs.engine import Predictions
+from rlsched_envs.job_table import JobTable
+from rlsched_envs.modelling import Models
+
+Floats = NDArray[np.float64]
+Tell = Callable[[str, float], None]
+"""Called with what is done now, and how much of all of it is done (0 to 1)."""
+
+LEAST_WAIT_S: Final = 60.0
+"""Errors are shares of the mean wait, or of this: a real scheduler looks at its queue now and then."""
+SAME_START_S: Final = 60.0
+LEAST_LIMITS_FRAC: Final = 0.5
+"""With fewer jobs whose limit is known, no rule is tried that goes by limits."""
+GRADES: Final[dict[str, tuple[float, float, float]]] = {
+    "A": (0.05, 0.15, 0.30),
+    "B": (0.10, 0.20, 0.40),
+    "C": (0.15, 0.25, 0.50),
+}
+"""By grade, best first: the largest error of the mean; by size, partition and day; job by job."""
+BEST: Final = "A"
+NO_CLAIMS: Final = "D"
+
+
+class Errors(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay against the record, over some jobs; shares are of all that these jobs waited.
+
+    Attributes:
+        jobs: How many.
+        recorded_mean_s: Mean wait that the site recorded.
+        replayed_mean_s: The same of the replay.
+        mean_frac: Replayed less recorded.
+        by_size_frac: Sum of the differences by number of GPUs, each without its sign.
+        by_partition_frac: Likewise by partition.
+        by_day_frac: Likewise by day of submission.
+        by_job_frac: Likewise job by job.
+        same_start_frac: Share of the jobs that start within a minute of what was recorded.
+    """
+
+    jobs: int
+    recorded_mean_s: float
+    replayed_mean_s: float
+    mean_frac: float
+    by_size_frac: float
+    by_partition_frac: float
+    by_day_frac: float
+    by_job_frac: float
+    same_start_frac: float
+
+    @property
+    def grade(self) -> str:
+        """`A` to `C`; `D`: nothing may be claimed from this replay."""
+        groups = max(self.by_size_frac, self.by_partition_frac, self.by_day_frac)
+        for grade, (mean, by_group, by_job) in GRADES.items():
+            if abs(self.mean_frac) <= mean and groups <= by_group and self.by_job_frac <= by_job:
+                return grade
+        return NO_CLAIMS
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """How well one rule explains the record.
+
+    Attributes:
+        rule: Its name.
+        line: What it does, in a line.
+        toml: Its settings.
+        all: Replayed in one go, over the whole history.
+        last: The same over its last fifth, of which claims are made.
+        stretches: Replayed day by day from the recorded state (`whatif.stretches`), over the whole history.
+            None: a rule explains the history in one go.
+        grade: Of `stretches`, or the worse of the other two, whichever is better.
+        by_size: Recorded and replayed mean wait by number of GPUs.
+        by_partition: The same by partition.
+    """
+
+    rule: str
+    line: str
+    toml: str
+    all: Errors
+    last: Errors
+    stretches: Errors | None
+    grade: str
+
+    @property
+    def shown(self) -> Errors:
+        """By which it is judged among others."""
+        return self.stretches or self.all
+
+    by_size: dict[str, Pair]
+    by_partition: dict[str, Pair]
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """Mean waits of some jobs.
+
+    Attributes:
+        jobs: How many.
+        recorded_s: What the site recorded.
+        replayed_s: What the replay has.
+    """
+
+    jobs: int
+    recorded_s: float
+    replayed_s: float
+
+
+@dataclass(frozen=True)
+class SiteRule:
+    """A rule that a site may go by.
+
+    Attributes:
+        policy: The rule, under the name by which it is shown.
+        line: What it does.
+        predictions: What it goes by.
+    """
+
+    policy: Policy
+    line: str
+    predictions: Predictions
+
+
+def site_rules(recorded: Recorded) -> list[SiteRule]:
+    """The rules that are tried on a history: those that go by limits where it has limits, and so on."""
+    trace = recorded.trace
+    nothing = _known(np.ones(len(trace)))
+    found = [
+        SiteRule(Policy("fifo"), "first come, first served; the queue blocks", nothing),
+        SiteRule(
+            Policy("fifo-backfill"), "first come, first served; jobs that do not fit are skipped", nothing
+        ),
+    ]
+    limits = trace.time_limit_s
+    if np.isfinite(limits[recorded.compared]).mean() >= LEAST_LIMITS_FRAC:
+        by_limits = _known(np.where(np.isfinite(limits), limits, np.nanmax(limits)))
+        found += [
+            SiteRule(
+                Policy("easy", name="easy-limits"),
+                "EASY backfill: the first that does not fit has a reservation, by requested limits",
+                by_limits,
+            ),
+            SiteRule(
+                Policy("easy", name="limits-first", order="predicted"),
+                "shortest requested limit first, with a reservation for the first that does not fit",
+                by_limits,
+            ),
+            SiteRule(
+                Policy("fifo-backfill", name="least-asked-first", order="area"),
+                "least requested limit times GPUs first; jobs that do not fit are skipped",
+                by_limits,
+            ),
+        ]
+    if len(np.unique(trace.user[recorded.compared])) > 1:
+        used = used_at_submission(trace, trace.submit_s + recorded.wait_s)
+        found.append(
+            SiteRule(
+                Policy("fifo-backfill", name="fair-share", order="predicted"),
+                "who had used less at submission first (half-life 7 days); jobs that do not fit are skipped",
+                _known(1.0 + used),
+            )
+        )
+    return found
+
+
+def replayed(
+    recorded: Recorded,
+    rule: SiteRule,
+    rules: RunRules,
+    window: Window,
+    models: Models | None = None,
+) -> JobTable:
+    """The whole history under a rule."""
+    task = Task(
+        rule.policy,
+        0,
+        recorded.trace,
+        recorded.cluster,
+        window,
+        rule.predictions,
+        rules=rules,
+        models=models,
+    )
+    return run_task(task, lambda _: None).table
+
+
+@dataclass(frozen=True)
+class Explained:
+    """How well rules explain a history.
+
+    Attributes:
+        fits: Every rule that was tried, the one that explains it best first.
+        rule: That one.
+        table: The history under it.
+    """
+
+    fits: list[Fit]
+    rule: SiteRule
+    table: JobTable
+
+    @property
+    def best(self) -> Fit:
+        """How well the best one does."""
+        return self.fits[0]
+
+
+def explain(recorded: Recorded, run: RunRules, window: Window, tell: Tell) -> Explained:
+    """Replay a history under every rule that a site may go by.
+
+    Args:
+        recorded: What happened.
+        run: Downtimes and retries.
+        window: The last part, of which claims are made.
+        tell: Told how far it is.
+    """
+    rules = site_rules(recorded)
+    last = window.measured(recorded.trace)
+    tables: list[JobTable] = []
+    tried: list[Fit] = []
+    for number, rule in enumerate(rules):
+        tell(f"replaying {rule.policy.name}", 0.5 * number / len(rules))
+        tables.append(replayed(recorded, rule, run, window))
+        tried.append(_fit(recorded, rule, tables[-1].start_s - recorded.trace.submit_s, last))
+    if min(fit.grade for fit in tried) > BEST:
+        for number, rule in enumerate(rules):
+            tell(f"replaying {rule.policy.name} day by day", 0.5 + 0.5 * number / len(rules))
+            waits_s = replayed_waits(recorded, rule.policy, rule.predictions, run)
+            tried[number] = _by_stretches(recorded, tried[number], waits_s)
+    at = min(range(len(rules)), key=lambda number: _rank(tried[number]))
+    return Explained(sorted(tried, key=_rank), rules[at], tables[at])
+
+
+def _rank(fit: Fit) -> tuple[str, float]:
+    return fit.grade, fit.shown.by_job_frac
+
+
+def _fit(recorded: Recorded, rule: SiteRule, replay_s: Floats, last: Mask) -> Fit:
+    trace = recorded.trace
+    which = recorded.compared & np.isfinite(replay_s)
+    whole, part = (errors(trace, recorded.wait_s, replay_s, which & mask) for mask in (True, last))
+    return Fit(
+        rule=rule.policy.name,
+        line=rule.line,
+        toml=rule.policy.toml,
+        all=whole,
+        last=part,
+        stretches=None,
+        grade=max(whole.grade, part.grade),
+        **_waits(recorded, replay_s, which),
+    )
+
+
+def _by_stretches(recorded: Recorded, fit: Fit, replay_s: Floats) -> Fit:
+    which = recorded.compared & np.isfinite(replay_s)
+    found = errors(recorded.trace, recorded.wait_s, replay_s, which)
+    return msgspec.structs.replace(
+        fit, stretches=found, grade=min(fit.grade, found.grade), **_waits(recorded, replay_s, which)
+    )
+
+
+def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[str, Pair]]:
+    trace, was_s = recorded.trace, recorded.wait_s
+    return {
+        "by_size": _pairs(trace.num_gpus, was_s, replay_s, which, lambda size: f"{size:g}"),
+        "by_partition": _pairs(trace.vc, was_s, replay_s, which, lambda vc: str(vc) or "-"),
+    }
+
+
+def errors(trace: Trace, recorded_s: Floats, replay_s: Floats, which: Mask) -> Errors:
+    """A replay against the record.
+
+    Args:
+        trace: J jobs.
+        recorded_s: (J,) recorded waits.
+        replay_s: (J,) replayed ones.
+        which: (J,) the jobs that count.
+    """
+    was, now = recorded_s[which], replay_s[which]
+    if not len(was):
+        return Errors(
+            jobs=0, recorded_mean_s=0.0, replayed_mean_s=0.0, mean_frac=np.inf, by_size_frac=np.inf,
+            by_partition_frac=np.inf, by_day_frac=np.inf, by_job_frac=np.inf, same_start_frac=0.0,
+        )  # fmt: skip
+    scale_s = max(float(was.mean()), LEAST_WAIT_S) * len(was)
+    day = np.floor(trace.submit_s[which] / DAY_S)
+    by_size, by_partition, by_day = (
+        float(np.abs(np.bincount(np.unique(key, return_inverse=True)[1], now - was)).sum()) / scale_s
+        for key in (trace.num_gpus[which], trace.vc[which], day)
+    )
+    return Errors(
+        jobs=len(was),
+        recorded_mean_s=float(was.mean()),
+        replayed_mean_s=float(now.mean()),
+        mean_frac=float((now - was).sum()) / scale_s,
+        by_size_frac=by_size,
+        by_partition_frac=by_partition,
+        by_day_frac=by_day,
+        by_job_frac=float(np.abs(now - was).sum()) / scale_s,
+        same_start_frac=float(np.mean(np.abs(now - was) <= SAME_START_S)),
+    )
+
+
+def _pairs(
+    key: NDArray[np.str_] | Floats,
+    was_s: Floats,
+    now_s: Floats,
+    which: Mask,
+    name: Callable[[str | float], str],
+) -> dict[str, Pair]:
+    found = {}
+    for value in np.unique(key[which]).tolist():
+        of = which & (key == value)
+        found[name(value)] = Pair(int(of.sum()), float(was_s[of].mean()), float(now_s[of].mean()))
+    return found
+
+
+def _known(predicted_s: Floats) -> Predictions:
+    return Predictions(np.asarray(predicted_s, dtype=np.float64), np.zeros(len(predicted_s)))

@@ -1,0 +1,148 @@
+"""How fast the store of decisions is written, opened and drawn from.
+
+    .venv/bin/python benchmarks/bench_board.py                         # 100,000 decisions on 512 GPUs
+    .venv/bin/python benchmarks/bench_board.py --decisions 10000000    # opened by its last part; 15 minutes
+
+Made-up decisions with eight plans each, while fifty jobs wait, and as many attempts. CPU seconds of one
+process. `written` is what the broker or the simulator spends on the store, `opened` a new reader. `overview`
+is what the tab asks for first, as JSON; `story` is one job, `moment` the queue at a time. `again` is a reader
+that looks for what is new and finds one decision. A store of more than `PART_BYTES` is read in parts, the
+last one first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlsched.board import views
+from rlsched.decide.actions import Start
+from rlsched.decide.record import QUEUED, DecisionRecord, Names, PlanSeen
+from rlsched.decisions import story
+from rlsched.decisions.reading import StoreReader, parts
+from rlsched.decisions.schema import JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.store import DecisionStore
+
+GPUS, A_NODE, GANG, RUN_S = 512, 8, 4, 900.0
+BATCH = 64
+
+
+def record(number: int) -> DecisionRecord:
+    """A start with eight plans, while fifty wait."""
+    waiting = range(number, number + QUEUED)
+    plans = [
+        PlanSeen(how="share", share_with=number + k, node=f"n{k}", speed_frac=0.9, worth=k / 8, run_s=RUN_S)
+        for k in range(8)
+    ]
+    return DecisionRecord(
+        source="rule",
+        policy_id="tuned",
+        schema_hash="0" * 16,
+        state_digest=f"{number:032x}",
+        number=number,
+        now_s=number * 7.0,
+        partition="shared",
+        halves=[],
+        temperature=0.0,
+        value=None,
+        action=Start(seq=number, gpus=tuple(range(GANG))),
+        took_us=200.0,
+        turn=number,
+        plans=plans,
+        prices={"gpu_time": 1.0, "gpu_types": 0.3, "energy": 0.0},
+        queue=b"".join(seq.to_bytes(4, "little") for seq in waiting),
+        names=Names(jobs={number + k: str(number + k) for k in range(9)}, queue="\n".join(map(str, waiting))),
+    )
+
+
+def events(number: int) -> Iterator[JobEvent]:
+    """A job's submission, start and end."""
+    first = number * GANG % GPUS
+    at_s, job, name = number * 7.0, str(number), f"train-{number % 500}"
+    nodes = [f"n{gpu // A_NODE}" for gpu in range(first, first + GANG)]
+    gpus = [gpu % A_NODE for gpu in range(first, first + GANG)]
+    about = {"job": job, "name": name, "user": f"u{number % 90}", "num_gpus": float(GANG)}
+    yield JobEvent(time_s=at_s - 60.0, kind="submit", predicted_s=RUN_S, **about)  # type: ignore[arg-type]
+    yield JobEvent(time_s=at_s, kind="start", attempt=1, nodes=nodes, gpus=gpus, **about)  # type: ignore[arg-type]
+    yield JobEvent(time_s=at_s + RUN_S, kind="end", state="completed", run_s=RUN_S, energy_j=1e6, **about)  # type: ignore[arg-type]
+
+
+@contextmanager
+def timed(what: str, found: dict[str, float]) -> Iterator[None]:
+    """Notes the CPU seconds of a block."""
+    began_s = time.process_time()
+    yield
+    found[what] = time.process_time() - began_s
+
+
+def write(folder: Path, decisions: int, found: dict[str, float]) -> DecisionStore:
+    """A store of so many decisions; only what the store itself takes counts."""
+    store = DecisionStore(folder, StoreInfo(time="trace", of="bench"), keep_bytes=1 << 50)
+    store.add_events([NodeEvent(time_s=0.0, node=f"n{k}", num_gpus=A_NODE) for k in range(GPUS // A_NODE)])
+    spent_s = 0.0
+    for first in range(0, decisions, BATCH):
+        numbers = range(first, min(first + BATCH, decisions))
+        records, happened = [record(k) for k in numbers], [one for k in numbers for one in events(k)]
+        began_s = time.process_time()
+        store.add_decisions(records)
+        store.add_events(happened)
+        spent_s += time.process_time() - began_s
+    with timed("flush", found):
+        store.flush()
+    found["written"] = spent_s + found.pop("flush")
+    return store
+
+
+def main(say: Callable[[str], None] = print) -> None:
+    parser = argparse.ArgumentParser(description="The store of decisions: written, opened, drawn from.")
+    parser.add_argument("--decisions", type=int, default=100_000)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = write(folder, asked.decisions, found)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        with timed("opened", found):
+            reader = StoreReader(folder)
+            reader.refresh()
+        with timed("parts", found):
+            found_parts = len(parts(folder))
+        with timed("overview", found):
+            text = json.dumps(views.overview(reader, reader.timeline.first_s, reader.timeline.last_s))
+        with timed("story", found):
+            story.job_story(
+                reader, story.job_of(reader, str(asked.decisions - min(asked.decisions // 2, 10_000)))
+            )
+        with timed("moment", found):
+            story.moment(reader, (reader.timeline.first_s + reader.timeline.last_s) / 2)
+        store.add_decisions([record(asked.decisions)])
+        store.flush()
+        with timed("again", found):
+            reader.refresh()
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    report = {
+        "decisions": asked.decisions,
+        "written_per_s": asked.decisions / found["written"],
+        "parts": found_parts,
+        "bytes_per_decision": size / asked.decisions,
+        **{f"{what}_s": value for what, value in found.items()},
+        "overview_mib": len(text) / 2**20,
+        "peak_mib": peak_mib,
+    }
+    if asked.json:
+        say(json.dumps(report))
+        return
+    for name, value in report.items():
+        say(f"{name:20} {value:12,.4g}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Closes to a control group the GPUs that its rank has not got: a small program, by bpf(2).
+
+cgroup v2 has no file for devices: the kernel asks a program of type BPF_PROG_TYPE_CGROUP_DEVICE (Linux 4.15;
+kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are those of linux/bpf.h. A program
+stays for as long as its group. To load one takes root, or CAP_BPF with CAP_NET_ADMIN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from collections.abc import Collection, Sequence
+from typing import Final
+
+NVIDIA_MAJOR: Final = 195
+"""Of /dev/nvidiaN, /dev/nvidiactl and /dev/nvidia-modeset (kernel, devices.txt)."""
+FOR_ALL: Final = (254, 255)
+"""Minor numbers of that which every CUDA program opens: nvidia-modeset, nvidiactl."""
+_SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
+_PROG_LOAD, _PROG_ATTACH = 5, 8
+_TYPE_CGROUP_DEVICE, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
+_TYPE, _MAJOR, _MINOR, _CHAR = 0, 4, 8, 2
+"""`struct bpf_cgroup_dev_ctx`: where its fields are; the low half of the first of character devices."""
+_LOAD_W, _AND, _NOT_EQUAL, _EQUAL, _MOVE, _EXIT = 0x61, 0x57, 0x55, 0x15, 0xB7, 0x95
+_ATTR_BYTES: Final = 128
+
+
+def program(major: int, minors: Sequence[int]) -> bytes:
+    """Instructions that forbid all character devices of a major number but those with these minor numbers."""
+    allow = 8 + len(minors)  # where 1 is returned; a jump counts from the instruction after it
+    code = [
+        _instruction(_LOAD_W, 2, 1, _TYPE),
+        _instruction(_AND, 2, immediate=0xFFFF),
+        _instruction(_NOT_EQUAL, 2, offset=allow - 3, immediate=_CHAR),
+        _instruction(_LOAD_W, 2, 1, _MAJOR),
+        _instruction(_NOT_EQUAL, 2, offset=allow - 5, immediate=major),
+        _instruction(_LOAD_W, 2, 1, _MINOR),
+    ]
+    code += [_instruction(_EQUAL, 2, offset=allow - 7 - at, immediate=m) for at, m in enumerate(minors)]
+    for answer in (0, 1):
+        code += [_instruction(_MOVE, immediate=answer), _instruction(_EXIT)]
+    return b"".join(code)
+
+
+def why_not() -> str:
+    """Why this process cannot close devices to a group, "" where it can; closes none."""
+    try:
+        os.close(_load(program(NVIDIA_MAJOR, FOR_ALL)))
+    except OSError as error:
+        return f"bpf(2): {error.strerror}"
+    return ""
+
+
+def close_others(group: str, minors: Collection[int], major: int = NVIDIA_MAJOR) -> None:
+    """Of the devices with this major number, leave a group those with these minor numbers alone.
+
+    Raises:
+        OSError: the kernel does not let this process do that.
+    """
+    loaded = _load(program(major, sorted(minors)))
+    try:
+        directory = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _bpf(_PROG_ATTACH, struct.pack("=4I", directory, loaded, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI))
+        finally:
+            os.close(directory)
+    finally:
+        os.close(loaded)
+
+
+def _load(code: bytes) -> int:
+    """A descriptor of the program in the kernel."""
+    instructions, license_ = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"MIT")
+    places = ctypes.addressof(instructions), ctypes.addressof(license_)
+    return _bpf(_PROG_LOAD, struct.pack("=2I2Q", _TYPE_CGROUP_DEVICE, len(code) // 8, *places))
+
+
+def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, *, immediate: int = 0) -> bytes:
+    """`struct bpf_insn`: operation, registers, offset, immediate value."""
+    return struct.pack("=BBhi", code, source << 4 | to, offset, immediate)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    number = _SYSCALL.get(platform.machine())
+    if number is None:
+        raise OSError(0, f"its number is not known on {platform.machine()}")
+    libc = ctypes.CDLL(None, use_errno=True)
+    buffer = ctypes.create_string_buffer(attributes, _ATTR_BYTES)
+    found = int(
+        libc.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(_ATTR_BYTES))
+    )
+    if found < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found

@@ -1,0 +1,134 @@
+"""What one rank may use of its node, as its record holds it and its group or its processes are held to."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from rlsched_node.cgroup import Cgroup
+
+RESERVED_FRAC: Final = 0.05
+RESERVED_MIB: Final = (512, 16_384)
+"""Of a node's memory no job gets this part, between these bounds: daemon, shims and kernel need it."""
+OOM_FIRST: Final = 500
+"""`oom_score_adj` of a rank that asked for no memory: where a node is full, it goes before those that did.
+Half of the scale of proc(5): a rank counts as if it had half of the node's memory on top of its own."""
+MAX_PROCESSES: Final = 16_384
+"""Processes and threads of a rank where nobody says otherwise, or half of what the kernel has where that is
+less: eight GPUs with sixteen loaders of a hundred threads each are 12,800."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The limits of one rank; 0 and empty: none.
+
+    Attributes:
+        cpus: Numbers of the processors that it runs on.
+        owns_cpus: They are its own, and no other rank's; else it shares them with all that asked for none.
+        memory_bytes: Host memory of all its processes together.
+        asked_memory: The job asked for that; else it is what goes with its GPUs.
+        processes: Processes and threads.
+        devices: Minor numbers of the GPUs whose files it may open; None: of any.
+        weight: Its part of processor and disk time where these are short, 100 for a rank of one GPU.
+    """
+
+    cpus: list[int] = []
+    owns_cpus: bool = False
+    memory_bytes: int = 0
+    asked_memory: bool = False
+    processes: int = 0
+    devices: list[int] | None = None
+    weight: int = 100
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a shim sets on the process that becomes the command, which all that it starts inherits.
+
+    Attributes:
+        cpus: Its processors; empty: those of the daemon.
+        data_bytes: RLIMIT_DATA, of each process by itself; 0: as the daemon's.
+        processes: RLIMIT_NPROC, of all processes of its user together; 0: as the daemon's.
+        oom_score_adj: Who goes first where the node is out of memory.
+    """
+
+    cpus: list[int] = []
+    data_bytes: int = 0
+    processes: int = 0
+    oom_score_adj: int = 0
+
+
+def hold(group: Cgroup, limits: Limits) -> Setup:
+    """Hold a new group to its limits; what is left for each process to be held to, where a group cannot.
+
+    Memory that nobody asked for is bounded by a group alone: RLIMIT_DATA counts what a process has reserved
+    and never touched, and would end programs that harm nobody.
+    """
+    cpus = on_machine(limits.cpus)
+    held = group.write(
+        {
+            "memory.max": limits.memory_bytes,
+            "memory.swap.max": "0" if limits.memory_bytes else "",
+            "memory.oom.group": "1" if limits.memory_bytes else "",
+            "pids.max": limits.processes,
+            "cpuset.cpus": in_words(cpus),
+            "cpu.weight": limits.weight,
+            "io.weight": limits.weight,
+        }
+    )
+    by_process = limits.asked_memory and "memory.max" not in held
+    return Setup(
+        cpus=[] if "cpuset.cpus" in held else cpus,
+        data_bytes=limits.memory_bytes if by_process else 0,
+        processes=0 if "pids.max" in held else limits.processes,
+        oom_score_adj=0 if limits.asked_memory else OOM_FIRST,
+    )
+
+
+def on_machine(cpus: list[int]) -> list[int]:
+    """Processors of this machine for those of a node: the same, where there are as many."""
+    here = sorted(os.sched_getaffinity(0))
+    return sorted({cpu if cpu in here else here[cpu % len(here)] for cpu in cpus})
+
+
+def in_words(cpus: list[int]) -> str:
+    """Processors as the kernel lists them: `0-3,8`."""
+    parts: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if parts and parts[-1][1] == cpu - 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def numbers(text: str) -> frozenset[int]:
+    """Processors that the kernel lists so.
+
+    Raises:
+        ValueError: that is no such list.
+    """
+    found: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def memory_for_jobs_mib() -> int:
+    """Memory of this machine that jobs may have, all together."""
+    total_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    reserved = min(max(int(total_mib * RESERVED_FRAC), RESERVED_MIB[0]), RESERVED_MIB[1])
+    return max(total_mib - reserved, 1)
+
+
+def most_processes() -> int:
+    """What a rank may have of processes and threads where nobody says otherwise."""
+    found = [MAX_PROCESSES]
+    for name in ("pid_max", "threads-max"):
+        try:
+            with open(f"/proc/sys/kernel/{name}", encoding="ascii") as file:
+                found.append(int(file.read()) // 2)
+        except (OSError, ValueError):
+            continue
+    return min(found)

@@ -1,0 +1,65 @@
+"""Starts a rank's command once for each of its GPUs, and ends with the first that fails.
+
+Run as a script, by the interpreter of the node daemon, with no import but the standard library's. The
+environment says how many there are: see `launch_command`. The shim signals the process group, and so each of
+them: a signal that went on from here too would come twice, and break into what a handler is saving.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from types import FrameType
+
+GRACE_S = 30.0
+"""After the first has failed, the others have so long between SIGTERM and SIGKILL."""
+
+
+def main(command: list[str]) -> int:
+    """Run the command for each GPU; the exit code of the first that fails, 0 where none does."""
+    count, first = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["RLSCHED_FIRST_RANK"])
+    running: dict[int, subprocess.Popen[bytes]] = {}
+
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(one, _wait_on)  # `SIG_IGN` would be the processes' too
+    for local in range(count):
+        env = os.environ | {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+        try:
+            process = subprocess.Popen(command, env=env)
+        except OSError as error:
+            print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+            return _ended(running, 126 if isinstance(error, PermissionError) else 127)
+        running[process.pid] = process
+    while running:
+        pid, status = os.wait()
+        process = running.pop(pid, None)  # type: ignore[arg-type]
+        if process is None:
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        process.returncode = code
+        if code:
+            return _ended(running, code if code > 0 else 128 - code)
+    return 0
+
+
+def _wait_on(number: int, frame: FrameType | None) -> None:
+    """It is for the processes, which end or do not."""
+
+
+def _ended(running: dict[int, subprocess.Popen[bytes]], code: int) -> int:
+    """End those that are left."""
+    for process in running.values():
+        process.terminate()
+    for process in running.values():
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,292 @@
+"""The meter's books: readings of GPUs and ranks in, usage out. No thread, no clock, no device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from rlsched.wire.messages import RankMetered, RankUsage
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.gpu.device import GpuProcess, GpuReading
+from rlsched_node.usage.energy import MOST_W, Board, parts_frac
+from rlsched_node.usage.processes import ProcessReading
+from rlsched_node.usage.sums import UsageSums
+
+WINDOW_S = 10.0
+"""Readings are told as means over so long."""
+TOLD_EVERY_S = 60.0
+"""A rank whose figures do not change is told of so often."""
+CHANGE_FRAC = 0.05
+CHANGE_LEAST = 20
+"""A figure has changed by a twentieth, and by so much in its own unit (2 % of a GPU or core, 20 MiB, ...)."""
+MOST_GUESSED_S = 2.0
+"""What a rank that ends has drawn since the last reading is taken from the power then, for no longer."""
+
+
+class Place(NamedTuple):
+    """Where a rank runs."""
+
+    gpus: tuple[int, ...]
+    pid: int
+    """Its shim."""
+    cgroup: str = ""
+
+
+class Kept(msgspec.Struct):
+    """What is on disk of a rank's usage, so that it outlives the daemon.
+
+    Attributes:
+        boot_id: Counters and times are of this boot.
+        at_s: When, monotonic seconds.
+        cpu_s: Its CPU time then.
+        read_bytes: What it had read.
+        counters_j: By GPU number, the energy counter.
+        sums: Of its life up to then.
+    """
+
+    boot_id: str
+    at_s: float
+    sums: UsageSums
+    cpu_s: float | None = None
+    read_bytes: int | None = None
+    counters_j: dict[int, float] = {}
+
+
+class _Rank:
+    """One rank in the books.
+
+    Attributes:
+        window: Since the last time it was told.
+        whole: Before that.
+        seen: Its processes, when they were looked at last.
+        seen_s: When.
+        cpu_s: Its CPU time then; None: it began before anybody looked.
+        kept_j: Energy counters that an earlier daemon saw last ...
+        kept_s: ... and when.
+    """
+
+    def __init__(self, place: Place, now_s: float, kept: Kept | None, *, is_new: bool) -> None:
+        self.place, self.begun_s = place, now_s
+        self.window, self.whole = UsageSums(), UsageSums() if kept is None else kept.sums
+        self.seen: ProcessReading | None = None
+        self.seen_s, self.read_bytes = now_s, 0
+        self.cpu_s: float | None = 0.0 if is_new else None
+        self.kept_j: dict[int, float] = {}
+        self.kept_s = now_s
+        self.window_s = self.told_s = now_s
+        self.told: RankUsage | None = None
+        self.was_read = False
+        if kept is not None:
+            self.seen_s = self.kept_s = kept.at_s
+            self.kept_j = dict(kept.counters_j)
+            self.cpu_s, self.read_bytes = kept.cpu_s, kept.read_bytes or 0
+
+    def usage(self) -> UsageSums:
+        """From its start on."""
+        whole = UsageSums()
+        whole.add(self.whole)
+        whole.highest = dict(self.whole.highest)
+        whole.add(self.window)
+        return whole
+
+
+class Books:
+    """Of one node.
+
+    Args:
+        num_gpus: Of the node.
+        gpu_type: Any name of their type.
+
+    Attributes:
+        drawn_j: What all boards have drawn since the books began, with jobs and without.
+    """
+
+    def __init__(self, num_gpus: int, gpu_type: str) -> None:
+        self._type = gpu_type
+        self._boards = [Board() for _ in range(num_gpus)]
+        self._last: list[GpuReading | None] = [None] * num_gpus
+        self._ranks: dict[AttemptKey, _Rank] = {}
+        self._silent = False
+        self.drawn_j = 0.0
+
+    @property
+    def power_w(self) -> float | None:
+        """What all GPUs drew at the last look, W; None where not all said it."""
+        known = [board.power_w for board in self._boards]
+        return (
+            None
+            if None in known or not known or self._silent
+            else sum(watts for watts in known if watts is not None)
+        )
+
+    def begin(
+        self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
+    ) -> None:
+        """A rank runs from now on, or is taken over from an earlier daemon with what that has `kept`."""
+        self._ranks.setdefault(key, _Rank(place, now_s, kept, is_new=is_new))
+
+    def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
+        """A rank is over: what it used; None where it was never looked at."""
+        rank = self._ranks.pop(key, None)
+        if rank is None or (not rank.was_read and not rank.whole.measured_s):
+            return None
+        for gpu in rank.place.gpus:
+            self._guess(rank, gpu, now_s)
+        return rank.usage()
+
+    def _guess(self, rank: _Rank, gpu: int, now_s: float) -> None:
+        """What it drew since the last reading, by the power then. The next reading is less by that."""
+        board, reading = self._boards[gpu], self._last[gpu]
+        if board.at_s is None or board.power_w is None or reading is None or board.at_s < rank.begun_s:
+            return
+        others = [one for one in self._ranks.values() if gpu in one.place.gpus]
+        weights = [_weight(one, reading) for one in (rank, *others)]
+        part = parts_frac(board.power_w, weights, self._type)[0]
+        guessed_j = board.power_w * part * min(max(now_s - board.at_s, 0.0), MOST_GUESSED_S)
+        board.claimed_j += guessed_j
+        rank.window.draw(guessed_j)
+
+    def read(
+        self,
+        now_s: float,
+        gpus: Mapping[int, GpuReading | None],
+        processes: Mapping[AttemptKey, ProcessReading | None],
+    ) -> None:
+        """Take in one look at everything; None: it could not be read."""
+        for key, seen in processes.items():
+            rank = self._ranks.get(key)
+            if rank is not None and seen is not None:
+                self._processes(rank, seen, now_s)
+        self._silent = None in gpus.values()
+        for gpu, reading in gpus.items():
+            if reading is not None:
+                self._gpu(gpu, reading, now_s)
+
+    def _processes(self, rank: _Rank, seen: ProcessReading, now_s: float) -> None:
+        lasted_s, before = now_s - rank.seen_s, rank.seen
+        if lasted_s <= 0.0:
+            return
+        rank.was_read = True
+        window = rank.window
+        window.measured_s += lasted_s
+        if rank.cpu_s is not None:
+            window.mean("cpu", max(seen.cpu_s - rank.cpu_s, 0.0) / lasted_s, lasted_s)
+        window.high("memory_mib", seen.memory_mib)
+        if seen.read_bytes is not None:
+            window.read_bytes = (window.read_bytes or 0) + max(seen.read_bytes - rank.read_bytes, 0)
+            rank.read_bytes = max(seen.read_bytes, rank.read_bytes)
+        if seen.io_stall_s is not None and before is not None and before.io_stall_s is not None:
+            stalled_s = max(seen.io_stall_s - before.io_stall_s, 0.0)
+            window.mean("io_wait", min(stalled_s / lasted_s, 1.0), lasted_s)
+        if seen.periods is not None and seen.throttled is not None:
+            periods = seen.periods - ((before.periods or 0) if before is not None else 0)
+            throttled = seen.throttled - ((before.throttled or 0) if before is not None else 0)
+            window.mean("throttled", max(throttled, 0) / periods if periods > 0 else None, lasted_s)
+        rank.seen, rank.seen_s, rank.cpu_s = seen, now_s, max(seen.cpu_s, rank.cpu_s or 0.0)
+
+    def _gpu(self, gpu: int, reading: GpuReading, now_s: float) -> None:
+        board = self._boards[gpu]
+        before_s = board.at_s
+        drawn_j = board.drawn_j(now_s, reading.energy_j, reading.power_w)
+        self._last[gpu] = reading
+        here = [rank for rank in self._ranks.values() if gpu in rank.place.gpus]
+        for rank in here:
+            began_s = rank.begun_s if before_s is None else max(rank.begun_s, before_s)
+            own, rank.was_read = _own(rank, reading), True
+            rank.window.gpu(reading, own, alone=len(here) == 1, lasted_s=max(now_s - began_s, 1e-3))
+        if before_s is None:
+            self._while_nobody_looked(here, gpu, reading, now_s)
+        if drawn_j is None or before_s is None:
+            return
+        self.drawn_j += drawn_j
+        left_j, lasted_s = board.unclaimed_j(drawn_j), now_s - before_s
+        if not here or lasted_s <= 0.0:
+            return
+        parts = parts_frac(drawn_j / lasted_s, [_weight(rank, reading) for rank in here], self._type)
+        for rank, part in zip(here, parts, strict=True):
+            there_frac = min((now_s - max(rank.begun_s, before_s)) / lasted_s, 1.0)
+            rank.window.draw(left_j * part * max(there_frac, 0.0))
+
+    @staticmethod
+    def _while_nobody_looked(here: list[_Rank], gpu: int, reading: GpuReading, now_s: float) -> None:
+        """What a GPU drew between an earlier daemon's last look and this one goes to those who stayed."""
+        stayed = [rank for rank in here if gpu in rank.kept_j]
+        for rank in stayed:
+            drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
+            if 0.0 <= drawn_j <= MOST_W * max(now_s - rank.kept_s, 1.0):
+                rank.window.draw(drawn_j / len(stayed))
+
+    def news(self, now_s: float) -> list[RankMetered]:
+        """What there is to tell: each rank every `WINDOW_S` if it has changed, and every `TOLD_EVERY_S`."""
+        told = []
+        for key, rank in self._ranks.items():
+            if now_s - rank.window_s < WINDOW_S:
+                continue
+            usage = rank.window.usage()
+            rank.whole.add(rank.window)
+            rank.window, rank.window_s = UsageSums(), now_s
+            if rank.told is None or now_s - rank.told_s >= TOLD_EVERY_S or _differs(usage, rank.told):
+                rank.told, rank.told_s = usage, now_s
+                whole_j = rank.whole.energy_j
+                energy_mj = None if whole_j is None else round(whole_j * 1e3)
+                told.append(
+                    RankMetered(
+                        job=key.job,
+                        attempt=key.attempt,
+                        rank=key.rank,
+                        usage=usage,
+                        energy_mj=energy_mj,
+                    )
+                )
+        return told
+
+    def kept(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
+        """What is to outlive the daemon."""
+        counters_j = {gpu: board.counter_j for gpu, board in enumerate(self._boards)}
+        return {
+            key: Kept(
+                boot_id=boot_id,
+                at_s=now_s if rank.seen is None else rank.seen_s,
+                sums=rank.usage(),
+                cpu_s=rank.cpu_s,
+                read_bytes=rank.read_bytes,
+                counters_j={
+                    gpu: counter_j
+                    for gpu, counter_j in counters_j.items()
+                    if gpu in rank.place.gpus and counter_j is not None
+                },
+            )
+            for key, rank in self._ranks.items()
+            if rank.was_read
+        }
+
+
+def _own(rank: _Rank, reading: GpuReading) -> list[GpuProcess]:
+    pids = rank.seen.pids if rank.seen is not None else frozenset()
+    return [one for one in reading.processes or () if one.pid in pids or one.pid == rank.place.pid]
+
+
+def _weight(rank: _Rank, reading: GpuReading) -> float | None:
+    """For how much of the time the GPU worked for a rank; None where nobody says."""
+    if reading.processes is None:
+        return None
+    own = _own(rank, reading)
+    if not own and rank.seen is not None and rank.seen.pids:
+        return 0.0  # its processes are known, and none is on the GPU
+    shares = [one.utilisation_frac for one in own]
+    known = [share for share in shares if share is not None]
+    return sum(known) if known and len(known) == len(shares) else None
+
+
+def _differs(usage: RankUsage, told: RankUsage) -> bool:
+    for field in usage.__struct_fields__:
+        if field in ("measured_s", "energy_mj", "read_mib"):
+            continue
+        now, then = getattr(usage, field), getattr(told, field)
+        if (now is None) != (then is None):
+            return True
+        if now is not None and abs(now - then) > max(CHANGE_LEAST, CHANGE_FRAC * max(now, then)):
+            return True
+    return False

@@ -1,0 +1,200 @@
+"""What a rank's processes use: by its control group (cgroup v2) where it has one, else by `/proc`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+_TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_MIB: Final = 1 << 20
+_PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
+"""Of the fields of `/proc/PID/stat` from the third (the state) on."""
+_READ: Final = 1 << 16
+READ_EVERY: Final = 5
+"""What single processes have read is asked at every fifth look; it is as dear as all else of them."""
+
+
+class ProcessReading(NamedTuple):
+    """What a rank has used up to now; None where nobody counts it.
+
+    Attributes:
+        cpu_s: CPU time since its start, of ended processes too.
+        memory_mib: Resident now: by its control group anonymous and shared memory. Without one that counts
+            it: of each process, so that pages which several share count in each.
+        read_bytes: Read from storage since its start.
+        io_stall_s: Time in which some process waited for storage since its start.
+        periods: Periods of its CPU limit since its start ...
+        throttled: ... and those in which it was held back.
+        pids: Its processes.
+    """
+
+    cpu_s: float
+    memory_mib: int | None
+    read_bytes: int | None
+    io_stall_s: float | None
+    periods: int | None
+    throttled: int | None
+    pids: frozenset[int]
+
+
+class RankProcesses:
+    """Reads one rank.
+
+    Args:
+        pid: Its shim, which is none of its processes itself.
+        cgroup: The directory of its control group; "": it has none.
+    """
+
+    def __init__(self, pid: int, cgroup: str = "") -> None:
+        self._pid, self._cgroup = pid, cgroup
+        self.pids: frozenset[int] = frozenset()
+        self._read_bytes: dict[int, int] = {}
+        self._read_before = self._looks = 0
+
+    @property
+    def needs_tree(self) -> bool:
+        """Whether `find` has to tell its processes."""
+        return not self._cgroup
+
+    def find(self, children: dict[int, list[int]]) -> None:
+        """Its processes, by who is whose child: all that descend from the shim."""
+        found, left = set[int](), list(children.get(self._pid, ()))
+        while left:
+            pid = left.pop()
+            if pid not in found:
+                found.add(pid)
+                left += children.get(pid, ())
+        self.pids = frozenset(found)
+
+    def read(self) -> ProcessReading | None:
+        """Now; None where it is gone."""
+        return self._by_cgroup() if self._cgroup else self._by_proc()
+
+    def _by_cgroup(self) -> ProcessReading | None:
+        cpu = _keyed(f"{self._cgroup}/cpu.stat")
+        if cpu is None or b"usage_usec" not in cpu:
+            return None
+        self.pids = frozenset(_members(self._cgroup)) - {self._pid}
+        memory = _keyed(f"{self._cgroup}/memory.stat")
+        return ProcessReading(
+            cpu_s=cpu[b"usage_usec"] / 1e6,
+            memory_mib=self._resident_mib() if memory is None else _held_bytes(memory) // _MIB,
+            read_bytes=self._read_of(_io_read_bytes(self._cgroup)),
+            io_stall_s=_stall_s(f"{self._cgroup}/io.pressure"),
+            periods=cpu.get(b"nr_periods") or None,
+            throttled=cpu.get(b"nr_throttled") if cpu.get(b"nr_periods") else None,
+            pids=self.pids,
+        )
+
+    def _by_proc(self) -> ProcessReading | None:
+        """The shim waits for what its processes leave behind, so that nothing is lost with a process."""
+        shim = _stat(self._pid)
+        if shim is None:
+            return None
+        ticks, resident = int(shim[_CUTIME]) + int(shim[_CSTIME]), 0
+        for pid in self.pids:
+            fields = _stat(pid)
+            if fields is not None:
+                ticks += sum(map(int, fields[_UTIME : _CSTIME + 1]))
+                resident += int(fields[_RSS])
+        return ProcessReading(
+            cpu_s=ticks * _TICK_S,
+            memory_mib=resident * _PAGE_BYTES // _MIB,
+            read_bytes=self._read_of(None),
+            io_stall_s=None,
+            periods=None,
+            throttled=None,
+            pids=self.pids,
+        )
+
+    def _resident_mib(self) -> int:
+        stats = filter(None, map(_stat, self.pids))
+        return sum(int(fields[_RSS]) for fields in stats) * _PAGE_BYTES // _MIB
+
+    def _read_of(self, of_cgroup: int | None) -> int | None:
+        """What it has read; of single processes where its group does not count it."""
+        if of_cgroup is not None:
+            return of_cgroup
+        known, self._looks = self._read_bytes, self._looks + 1
+        for pid in self.pids if self._looks % READ_EVERY == 1 else ():
+            fields = _keyed(f"/proc/{pid}/io", b":")
+            if fields is not None and b"read_bytes" in fields:
+                known[pid] = fields[b"read_bytes"]
+        for pid in known.keys() - self.pids:
+            self._read_before += known.pop(pid)
+        return self._read_before + sum(known.values()) if known or self._read_before else None
+
+
+def children_of_all() -> dict[int, list[int]]:
+    """Children by parent, of every process of the machine."""
+    found: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            fields = _stat(name)
+            if fields is not None:
+                found.setdefault(int(fields[_PPID]), []).append(int(name))
+    return found
+
+
+def _members(cgroup: str) -> Iterator[int]:
+    """Processes of a group and of those below it."""
+    left = [cgroup]
+    while left:
+        path = left.pop()
+        yield from map(int, (_text(f"{path}/cgroup.procs") or b"").split())
+        try:
+            with os.scandir(path) as entries:
+                left += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+
+
+def _text(path: str) -> bytes | None:
+    """A small file; None where it is not there, or not for us."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, _READ)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _stat(pid: int | str) -> list[bytes] | None:
+    text = _text(f"/proc/{pid}/stat")
+    fields = [] if text is None else text.rpartition(b")")[2].split()
+    return fields if len(fields) > _RSS else None
+
+
+def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None:
+    """Lines of a name and a number."""
+    text = _text(path)
+    if text is None:
+        return None
+    pairs: Iterable[list[bytes]] = (line.split(separator) for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].strip().isdigit()}
+
+
+def _held_bytes(memory: dict[bytes, int]) -> int:
+    """What no pressure gets back: file caches are not in it."""
+    return memory.get(b"anon", 0) + memory.get(b"shmem", 0)
+
+
+def _io_read_bytes(cgroup: str) -> int | None:
+    text = _text(f"{cgroup}/io.stat")
+    if text is None:
+        return None
+    return sum(int(word[7:]) for word in text.split() if word.startswith(b"rbytes="))
+
+
+def _stall_s(path: str) -> float | None:
+    """Of the line `some avg10=... total=MICROSECONDS`."""
+    text = _text(path)
+    first = text.split(b"\n", 1)[0] if text else b""
+    total = first.rpartition(b"total=")[2]
+    return int(total) / 1e6 if first.startswith(b"some") and total.isdigit() else None

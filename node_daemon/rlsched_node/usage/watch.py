@@ -1,0 +1,126 @@
+"""The daemon's hold on its meter: which ranks are to be looked at, and what of it is kept on disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from rlsched.wire.messages import Metered
+from rlsched_node import records
+from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.gpu.device import GpuSet, Tenant
+from rlsched_node.gpu.replayed import Recorder
+from rlsched_node.steps import Event, Exited
+from rlsched_node.store import AttemptStore
+from rlsched_node.usage.books import Place
+from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
+
+KEEP_EVERY_S = 60.0
+"""What a daemon that is shot forgets of its ranks at most, but for counters that go on."""
+DAY_FILE = "energy.json"
+_log = logging.getLogger("rlsched.node")
+
+
+class UsageWatch:
+    """Follows the ranks of a node.
+
+    Args:
+        gpus: The node's.
+        gpu_type: As `--gpu-type` says.
+        store: Where the records of attempts are.
+        directory: The node's.
+        adopted: Ranks of an earlier daemon.
+        record_gpus: Where what the GPUs show is written; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        gpus: GpuSet,
+        gpu_type: str,
+        store: AttemptStore,
+        directory: Path,
+        adopted: Collection[AttemptKey] = (),
+        record_gpus: Path | None = None,
+    ) -> None:
+        self._gpus, self._store, self._day_file = gpus, store, directory / DAY_FILE
+        recorder = None if record_gpus is None else Recorder(gpus, record_gpus)
+        self._meter = Meter(gpus, gpu_type, day=self._read_day(), recorder=recorder)
+        self._adopted = set(adopted)
+        self._keep_at_s = time.monotonic() + KEEP_EVERY_S
+        self._meter.start()
+
+    def follow(self, live: Iterable[Attempt]) -> None:
+        """These run, or are being started."""
+        held: dict[int, list[Tenant]] = {}
+        known = self._meter.keys
+        for attempt in live:
+            for gpu in attempt.gpus:
+                held.setdefault(gpu, []).append(Tenant(attempt.pid, attempt.workload))
+            if attempt.phase is Phase.RUNNING and attempt.key not in known:
+                self._begin(attempt)
+        self._gpus.follow(held)
+        if time.monotonic() >= self._keep_at_s:
+            self._keep_at_s = time.monotonic() + KEEP_EVERY_S
+            self.keep()
+
+    def _begin(self, attempt: Attempt) -> None:
+        directory = self._store.at(attempt.key)
+        launch = directory.launch()
+        place = Place(attempt.gpus, attempt.pid, launch.cgroup if launch is not None else "")
+        is_new = attempt.key not in self._adopted
+        self._meter.begin(attempt.key, place, None if is_new else directory.usage(), is_new=is_new)
+
+    def ended(self, events: Iterable[Event]) -> list[Event]:
+        """The same events, each end with what the rank has used."""
+        return [self._with_usage(event) if isinstance(event, Exited) else event for event in events]
+
+    def _with_usage(self, event: Exited) -> Exited:
+        used = self._meter.end(event.key)
+        if used is None:
+            return event
+        self._write(event.key, used)
+        return replace(event, usage=kept_usage(used))
+
+    @property
+    def gpus(self) -> Meter:
+        """As its thread sees them."""
+        return self._meter
+
+    def news(self) -> Metered | None:
+        """What the broker is to be told now; None: nothing."""
+        return self._meter.news()
+
+    def keep(self) -> None:
+        """Write to disk what the next daemon is to know."""
+        for key, used in self._meter.kept().items():
+            self._write(key, used)
+        try:
+            records.write_whole(str(self._day_file), msgspec.json.encode(self._meter.day()))
+        except OSError as error:
+            _log.warning("%s: %s: today's energy is remembered in memory alone", self._day_file, error)
+
+    def close(self) -> bool:
+        """Look no more: whether nothing more is asked of the GPUs."""
+        is_over = self._meter.close()
+        self.keep()
+        return is_over
+
+    def _write(self, key: AttemptKey, used: bytes) -> None:
+        try:
+            self._store.at(key).keep_usage(used)
+        except OSError as error:
+            _log.warning("attempt %s: what it used is remembered in memory alone: %s", key, error)
+
+    def _read_day(self) -> DayEnergy | None:
+        try:
+            return msgspec.json.decode(self._day_file.read_bytes(), type=DayEnergy)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            _log.warning("%s: what was drawn today is not known: %s", self._day_file, error)
+            return None

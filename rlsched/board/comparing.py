@@ -1,0 +1,95 @@
+"""Two runs of the same jobs, side by side: who waits how much less and more, and where they part."""
+
+from __future__ import annotations
+
+import math
+from itertools import zip_longest
+from typing import Any, Final
+
+import numpy as np
+
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.candidates import as_another
+from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.story import decision, when
+from rlsched.decisions.timeline import JobSeen
+
+MOST_JOBS: Final = 10
+Act = tuple[int, float, str, str]
+"""A start or a preemption: row, time, kind, job."""
+
+
+def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
+    """What another run did with the jobs that have started in both.
+
+    Waiting is the first start less the submission. `less` are the jobs that gain most by this run instead of
+    the other one, `more` those that lose most.
+    """
+    pairs = [
+        (job, twin)
+        for name, job in reader.timeline.jobs.items()
+        if (twin := other.timeline.jobs.get(name)) is not None and job.attempts and twin.attempts
+    ]
+    rows = [_row(reader, job, twin) for job, twin in pairs if not math.isnan(job.submit_s)]
+    rows.sort(key=lambda row: float(row["waited_s"]) - float(row["other_waited_s"]))
+    return {
+        "other": other.info.of,
+        "jobs": len(rows),
+        "waited_mean_s": _mean([row["waited_s"] for row in rows]),
+        "other_waited_mean_s": _mean([row["other_waited_s"] for row in rows]),
+        "less": [row for row in rows[:MOST_JOBS] if row["waited_s"] < row["other_waited_s"]],
+        "more": [row for row in rows[: -MOST_JOBS - 1 : -1] if row["waited_s"] > row["other_waited_s"]],
+        "parting": _parting(reader, other),
+    }
+
+
+def _row(reader: StoreReader, job: JobSeen, twin: JobSeen) -> dict[str, Any]:
+    return {
+        "job": job.job,
+        "name": job.name,
+        "num_gpus": job.num_gpus,
+        "submitted": when(reader, job.submit_s),
+        "start_s": job.attempts[0].start_s,
+        "waited_s": job.attempts[0].start_s - job.submit_s,
+        "other_waited_s": twin.attempts[0].start_s - twin.submit_s,
+    }
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
+    """The first start or preemption in which the two differ, as each of them took it; None: they do not.
+
+    `worth` is the decision of this run that could have been as the other's, and which candidate that is: a
+    replay says what it was worth. None: this decision had no such candidate.
+    """
+    for mine, theirs in zip_longest(_acts(reader), _acts(other)):
+        if mine is None or theirs is None or mine[1:] != theirs[1:]:
+            return {
+                "this": None if mine is None else decision(reader, mine[0]),
+                "other": None if theirs is None else decision(other, theirs[0]),
+                "worth": _worth(reader, mine, None if theirs is None else other.record(theirs[0])),
+            }
+    return None
+
+
+def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
+    """The decision of a run at which it could have done as another one did."""
+    rows = [] if mine is None else [mine[0]]
+    if theirs is not None and (mine is None or theirs.now_s < mine[1]):  # it waited then, or decided nothing
+        rows = np.flatnonzero(reader.times_s == theirs.now_s).tolist()
+    for row in rows:
+        record = reader.record(row)
+        acts = theirs if theirs is not None and theirs.now_s == record.now_s else None
+        found = as_another(record, acts)
+        if found is not None:
+            return {"row": row, "number": found.number, "words": found.words}
+    return None
+
+
+def _acts(reader: StoreReader) -> list[Act]:
+    """Starts and preemptions: row, time, kind, job."""
+    columns = zip(reader.times_s.tolist(), reader.column("kind"), reader.column("job"), strict=True)
+    return [(row, *cells) for row, cells in enumerate(columns) if cells[1] != "wait"]

@@ -1,0 +1,303 @@
+"""TensorBoard's tab «Decisions»: serves the stores of decisions below its log folder.
+
+TensorBoard does not start at all when the import of a plugin fails. So this module imports nothing that may
+be missing beside TensorBoard, and nothing that is slow: no torch, no numba, no zmq.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from tensorboard.backend import http_util
+from tensorboard.plugins import base_plugin
+from werkzeug import wrappers
+
+from rlsched.board import comparing, views
+from rlsched.board.replays import Replays
+from rlsched.decisions import story
+from rlsched.decisions.candidates import candidates
+from rlsched.decisions.reading import Part, StoreReader, find_stores, parts
+from rlsched.decisions.schema import read_info
+from rlsched.decisions.segments import segment_files
+from rlsched.decisions.story import at
+from rlsched.errors import InputError
+
+STATIC: Final = Path(__file__).with_name("static")
+TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
+UNTIL: Final = " until "
+"""Between the name of a store and the end of an earlier part of it."""
+MOST_TEXT: Final = 200
+"""Characters of a search or of a name in a query."""
+
+MOST_HOURS: Final = 24.0 * 366
+ASKS: Final = "X-Rlsched-Replay"
+"""A header that a request has which starts or ends something: other sites' pages cannot send it."""
+
+Answer = Callable[[StoreReader, "Query"], Any]
+
+
+class Query:
+    """The parameters of a request.
+
+    Args:
+        values: By name, as they came.
+    """
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self._values = values
+
+    def text(self, name: str) -> str:
+        """A text that has to be there.
+
+        Raises:
+            InputError: it is not, or it is too long.
+        """
+        value = self._values.get(name, "")
+        if not value or len(value) > MOST_TEXT:
+            raise InputError(f"{name}: expected 1 to {MOST_TEXT} characters, got {len(value):,}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A finite number.
+
+        Raises:
+            InputError: it is none.
+        """
+        value = self._values.get(name)
+        if value is None and default is not None:
+            return default
+        try:
+            found = float(value or "")
+            if not math.isfinite(found):
+                raise ValueError("not finite")
+        except ValueError as error:
+            raise InputError(f"{name}: expected a number, got {(value or '')[:40]!r}") from error
+        return found
+
+    def whole(self, name: str) -> int:
+        """A whole number.
+
+        Raises:
+            InputError: it is none.
+        """
+        value = self._values.get(name, "")
+        if not value.isdecimal() or len(value) > 18:
+            raise InputError(f"{name}: expected a whole number, got {value[:40]!r}")
+        return int(value)
+
+
+class Stores:
+    """Stores below a folder, each read once; what has been added is read when somebody asks.
+
+    A store too large to be read at once is offered in parts: the last one by the store's name, each earlier
+    one with the time at which it ends.
+
+    Args:
+        logdir: The folder.
+    """
+
+    def __init__(self, logdir: str) -> None:
+        self._logdir = Path(logdir)
+        self._readers: dict[str, StoreReader] = {}
+        self._parts: dict[Path, tuple[int, list[Part]]] = {}
+        self.lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        """What they are called: their paths below the folder."""
+        return list(self._found())
+
+    def opened(self, name: str) -> bool:
+        """Whether it is one that costs little to look at: read before, or a store's last part."""
+        return name in self._readers or self._found().get(name, (None, None))[1] is None
+
+    def _found(self) -> dict[str, tuple[Path, Part | None]]:
+        """Folder and part of each; None: the last part, which grows."""
+        found: dict[str, tuple[Path, Part | None]] = {}
+        for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
+            found[name] = folder, None
+            with contextlib.suppress(InputError, OSError):
+                info = read_info(folder)
+                earlier = self._parts_of(folder)[:-1]
+                for part in reversed(earlier):
+                    found[f"{name}{UNTIL}{at(info.time, part.last_s)}"] = folder, part
+        return found
+
+    def _parts_of(self, folder: Path) -> list[Part]:
+        segments = len(segment_files(folder, "decisions"))
+        known = self._parts.get(folder)
+        if known is None or known[0] != segments:
+            known = self._parts[folder] = segments, parts(folder)
+        return known[1]
+
+    def reader(self, name: str) -> StoreReader:
+        """A store as it stands now.
+
+        Raises:
+            InputError: there is none of that name, or it cannot be read.
+        """
+        folder, part = self._found().get(name, (None, None))
+        if folder is None:
+            raise InputError(f"run: no store of decisions {name[:MOST_TEXT]!r} below {self._logdir}")
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = StoreReader(folder, part)
+        reader.refresh()
+        return reader
+
+
+class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
+    """The tab.
+
+    Args:
+        context: What TensorBoard was started with.
+    """
+
+    plugin_name = "decisions"
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        self._stores = Stores(context.logdir or ".")
+        self._replays = Replays()
+
+    def is_active(self) -> bool:
+        """Whether there is a store to be shown."""
+        return bool(self._stores.names())
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """How the tab is called, and its page."""
+        return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Decisions")
+
+    def get_plugin_apps(self) -> dict[str, Any]:
+        """What is served, by path."""
+        answers: dict[str, Answer] = {
+            "/overview": _overview,
+            "/moment": lambda reader, query: story.moment(reader, query.number("at")),
+            "/decision": _decision,
+            "/job": lambda reader, query: story.job_story(reader, story.job_of(reader, query.text("job"))),
+            "/search": lambda reader, query: views.search(reader, query.text("q")),
+        }
+        answers["/compare"] = lambda reader, query: comparing.compare(
+            reader, self._stores.reader(query.text("other"))
+        )
+        apps = {path: self._app(answer) for path, answer in answers.items()}
+        apps["/instead"] = wrappers.Request.application(self._instead)
+        apps["/runs"] = wrappers.Request.application(self._runs)
+        apps["/static/*"] = _static
+        return apps
+
+    def _app(self, answer: Answer) -> Any:
+        @wrappers.Request.application
+        def app(request: wrappers.Request) -> wrappers.Response:
+            query = Query(request.args.to_dict())
+            try:
+                with self._stores.lock:
+                    found = answer(self._stores.reader(query.text("run")), query)
+            except InputError as error:
+                return _respond(request, {"error": str(error)}, 400)
+            except OSError as error:
+                return _respond(request, {"error": f"the store cannot be read: {error}"}, 500)
+            return _respond(request, found)
+
+        return app
+
+    def _instead(self, request: wrappers.Request) -> wrappers.Response:
+        """A replay with another choice: POST starts one, or ends it; GET says how far it is."""
+        query = Query(request.args.to_dict())
+        try:
+            if request.method == "GET":
+                return _respond(request, self._replays.look(query.whole("ticket")))
+            if request.method != "POST" or ASKS not in request.headers:
+                return _respond(request, {"error": f"expected POST with the header {ASKS}"}, 405)
+            if "stop" in request.args:
+                return _respond(request, self._replays.stop(query.whole("stop")))
+            with self._stores.lock:
+                reader = self._stores.reader(query.text("run"))
+                number = _number_of(reader, query)
+            hours = query.number("hours")
+            if not 0.0 < hours <= MOST_HOURS:
+                raise InputError(f"hours: expected more than 0, up to {MOST_HOURS:g}, got {hours:g}")
+            return _respond(
+                request, self._replays.start(reader.folder, number, query.whole("candidate"), hours)
+            )
+        except InputError as error:
+            return _respond(request, {"error": str(error)}, 400)
+        except OSError as error:
+            return _respond(request, {"error": f"a replay cannot be started: {error}"}, 500)
+
+    def _runs(self, request: wrappers.Request) -> wrappers.Response:
+        """The stores, and what each of them has."""
+        found: list[dict[str, Any]] = []
+        with self._stores.lock:
+            for name in self._stores.names():
+                if not self._stores.opened(name):
+                    found.append({"run": name, "of": "an earlier part, which is read when it is chosen"})
+                    continue
+                try:
+                    found.append(views.summary(name, self._stores.reader(name)))
+                except (InputError, OSError) as error:
+                    found.append({"run": name, "error": str(error)})
+        return _respond(request, found)
+
+
+def _overview(reader: StoreReader, query: Query) -> Any:
+    first_s, last_s = reader.timeline.first_s, reader.timeline.last_s
+    if not math.isfinite(first_s):
+        return views.overview(reader, 0.0, 1.0)
+    from_s, to_s = query.number("from", first_s), query.number("to", last_s)
+    if not from_s < to_s:
+        to_s = from_s + 1.0
+    return views.overview(reader, from_s, to_s)
+
+
+def _decision(reader: StoreReader, query: Query) -> Any:
+    return story.decision(reader, _row(reader, query))
+
+
+def _row(reader: StoreReader, query: Query) -> int:
+    row = query.whole("row")
+    if row >= len(reader):
+        raise InputError(f"row: expected less than {len(reader)}, got {row}")
+    return row
+
+
+def _number_of(reader: StoreReader, query: Query) -> int:
+    """Number of the decision of a row that has the candidate which is asked for."""
+    record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
+    if not any(one.number == wanted for one in candidates(record)):
+        raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")
+    return record.number
+
+
+@wrappers.Request.application
+def _static(request: wrappers.Request) -> wrappers.Response:
+    """A file of the page; names that are none of them are not looked for anywhere."""
+    files = {file.name: file for file in _files()}
+    file = files.get(request.path.rpartition("/")[2])
+    if file is None:
+        return _respond(request, {"error": "no such file"}, 404)
+    answer: wrappers.Response = http_util.Respond(request, file.read_bytes(), TYPES[file.suffix])
+    return answer
+
+
+def _files() -> Iterable[Path]:
+    return (file for file in STATIC.iterdir() if file.suffix in TYPES)
+
+
+def _respond(request: wrappers.Request, found: Any, code: int = 200) -> wrappers.Response:
+    """An answer as JSON; numbers that are not finite are null."""
+    text = json.dumps(_finite(found), allow_nan=False, separators=(",", ":"))
+    answer: wrappers.Response = http_util.Respond(request, text, "application/json", code=code)
+    return answer
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,154 @@
+"""Replays in a process beside: one at a time, bounded in time, ended when nobody looks any more.
+
+TensorBoard's own process imports neither the simulator nor its compiler: it starts `rlsched explain` with
+`--instead`, and hands on what that says.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from rlsched.errors import InputError
+from rlsched.yielding import give_way
+
+LIMIT_S: Final = 120.0
+"""A replay says itself that it could not finish within this ..."""
+GRACE_S: Final = 240.0
+"""... but for the time that it takes to start, and to compile where nothing is compiled yet; it gives way."""
+UNWATCHED_S: Final = 10.0
+"""A replay ends when its page has not asked for it for so long."""
+_LOOK_S: Final = 0.2
+_NICE: Final = 5
+_COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")
+
+
+class Replays:
+    """Runs replays.
+
+    Args:
+        command: What is started, before its options.
+        limit_s: Time that a replay may take.
+        unwatched_s: How long it goes on without being asked for.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] = _COMMAND,
+        *,
+        limit_s: float = LIMIT_S,
+        unwatched_s: float = UNWATCHED_S,
+    ) -> None:
+        self._command, self._limit_s, self._unwatched_s = command, limit_s, unwatched_s
+        self._lock = threading.Lock()
+        self._replay: _Replay | None = None
+        self._last = 0
+
+    def start(self, store: Path, number: int, candidate: int, hours: float) -> dict[str, Any]:
+        """Start a replay; what `look` says of it.
+
+        Raises:
+            InputError: there is another one.
+            OSError: no process can be started.
+        """
+        with self._lock:
+            if self._replay is not None and self._replay.running:
+                raise InputError("another replay runs: wait for it, or leave its decision")
+            options = (
+                *("--run", str(store), "--decision", str(number), "--hours", f"{hours:g}"),
+                *("--instead", str(candidate) if candidate else "rule", "--within", f"{self._limit_s:g}"),
+            )
+            self._last += 1
+            self._replay = _Replay([*self._command, *options], self._limit_s, self._unwatched_s)
+        return self.look(self._last)
+
+    def look(self, ticket: int) -> dict[str, Any]:
+        """How far a replay is: `running`, `done` with what was `found`, or `failed` with the `error`.
+
+        Raises:
+            InputError: it is not known any more.
+        """
+        return {"ticket": ticket, "limit_s": self._limit_s, **self._of(ticket).look()}
+
+    def stop(self, ticket: int) -> dict[str, Any]:
+        """End a replay.
+
+        Raises:
+            InputError: it is not known any more.
+        """
+        self._of(ticket).end("it was left")
+        return {"ticket": ticket, "state": "failed", "error": "it was left"}
+
+    def _of(self, ticket: int) -> _Replay:
+        if self._replay is None or ticket != self._last:
+            raise InputError(f"ticket: no replay {ticket} is known any more; start it again")
+        return self._replay
+
+
+class _Replay:
+    """One process, and a thread that reads what it says and ends it when it has to."""
+
+    def __init__(self, command: list[str], limit_s: float, unwatched_s: float) -> None:
+        self._began = self._looked = time.monotonic()
+        self._limit_s, self._unwatched_s = limit_s, unwatched_s
+        self._why, self._out, self._err = "", b"", b""
+        self._over = threading.Event()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with suppress(OSError):  # it may be over by now
+            give_way(_NICE, self._process.pid)
+        threading.Thread(target=self._watch, name="replay", daemon=True).start()
+        atexit.register(self.end, "the board has ended")
+
+    @property
+    def running(self) -> bool:
+        return not self._over.is_set()
+
+    def look(self) -> dict[str, Any]:
+        self._looked = time.monotonic()
+        if self.running:
+            return {"state": "running", "took_s": self._looked - self._began}
+        if self._process.returncode == 0:
+            with suppress(ValueError):
+                return {"state": "done", "found": json.loads(self._out)}
+        said = self._err.decode(errors="replace").strip().splitlines()
+        return {"state": "failed", "error": self._why or (said[-1] if said else "the replay ended early")}
+
+    def end(self, why: str) -> None:
+        if self.running:
+            self._kill(why)
+            self._over.wait()
+
+    def _kill(self, why: str) -> None:
+        self._why = why
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                self._out, self._err = self._process.communicate(timeout=_LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                now_s = time.monotonic()
+            if now_s - self._began > self._limit_s + GRACE_S:
+                self._kill(f"could not finish within {self._limit_s:g} s; ask for fewer hours")
+            elif now_s - self._looked > self._unwatched_s:
+                self._kill("its page was left")
+        atexit.unregister(self.end)
+        self._over.set()

@@ -1,0 +1,146 @@
+"""What the tab «Decisions» draws: nodes and GPUs over time, the queue, and where decisions were taken."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.story import places, state_of, when
+from rlsched.decisions.timeline import AttemptSeen, JobSeen
+
+POINTS: Final = 400
+MOST_BARS: Final = 20_000
+MOST_MARKS: Final = 4_000
+MOST_FOUND: Final = 50
+MOST_FORECASTS: Final = 1_000
+
+
+def summary(name: str, reader: StoreReader) -> dict[str, Any]:
+    """What a store has."""
+    timeline = reader.timeline
+    return {
+        "run": name,
+        "of": reader.info.of,
+        "time": reader.info.time,
+        "decisions": len(reader),
+        "jobs": len(timeline.jobs),
+        "nodes": len(timeline.nodes),
+        "first_s": timeline.first_s,
+        "last_s": timeline.last_s,
+        "forecasts": len(reader.foreseen),
+        "cut_short": reader.cut_short(),
+    }
+
+
+def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
+    """All that is drawn between two times.
+
+    Bars are attempts, as columns. A row is a GPU, those of all nodes one below another; `rows` of a bar are
+    runs of them, each (first row, number of rows). Of too many bars the shortest are left out.
+    """
+    timeline = reader.timeline
+    first_row, rows, nodes = {}, 0, []
+    for node in timeline.nodes.values():
+        first_row[node.node] = rows
+        spans = [
+            {"from_s": max(a, from_s), "to_s": min(b, to_s), "state": state, "reason": reason}
+            for a, b, state, reason in node.spans(timeline.last_s)
+            if a < to_s and b > from_s
+        ]
+        nodes.append(
+            {"node": node.node, "row": rows, "gpus": node.num_gpus, "type": node.gpu_type, "spans": spans}
+        )
+        rows += node.num_gpus
+    seen = [one for one in timeline.attempts if one.start_s < to_s and one.end_s > from_s and one.gpus]
+    drawn, omitted = _longest(seen, MOST_BARS)
+    at_s = np.linspace(from_s, to_s, POINTS)
+    power = timeline.power(at_s)
+    jobs: dict[str, int] = {}
+    for one in drawn:
+        jobs.setdefault(one.job.job, len(jobs))
+    return {
+        "from_s": from_s,
+        "to_s": to_s,
+        "first_s": timeline.first_s,
+        "last_s": timeline.last_s,
+        "rows": rows,
+        "nodes": nodes,
+        "jobs": [_job(timeline.jobs[name]) for name in jobs],
+        "bars": {
+            "job": [jobs[one.job.job] for one in drawn],
+            "start_s": [one.start_s for one in drawn],
+            "end_s": [min(one.end_s, timeline.last_s) for one in drawn],
+            "running": [one.end_s == math.inf for one in drawn],
+            "share_milli": [one.share_milli for one in drawn],
+            "clock_frac": [one.sm_clock_frac for one in drawn],
+            "rows": [_runs(one, first_row) for one in drawn],
+        },
+        "omitted": omitted,
+        "curves": {name: level.tolist() for name, level in timeline.curves(at_s).items()},
+        "power": None if power is None else {name: level.tolist() for name, level in power.items()},
+        "forecasts": reader.foreseen.between(from_s, to_s, MOST_FORECASTS),
+        "at_s": at_s.tolist(),
+        "marks": _marks(reader, from_s, to_s),
+    }
+
+
+def _job(job: JobSeen) -> dict[str, Any]:
+    return {"job": job.job, "name": job.name, "user": job.user, "vc": job.vc, "num_gpus": job.num_gpus}
+
+
+def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
+    """Bars that are drawn, in the order of their starts, and how many are left out."""
+    if len(seen) <= most:
+        return seen, 0
+    length = np.array([one.end_s - one.start_s for one in seen])
+    kept = np.sort(np.argsort(-length, kind="stable")[:most])
+    return [seen[k] for k in kept.tolist()], len(seen) - most
+
+
+def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
+    """GPUs of an attempt as runs of rows: first, count, first, count, ..."""
+    rows = sorted(
+        first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
+    )
+    runs: list[int] = []
+    for _, group in groupby(enumerate(rows), lambda pair: pair[1] - pair[0]):
+        mine = [row for _, row in group]
+        runs += [mine[0], len(mine)]
+    return runs
+
+
+def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
+    """Decisions of this time, thinned out: rows of the store, in the order of time."""
+    inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
+    inside = inside[np.argsort(reader.times_s[inside], kind="stable")]
+    step = max(1, math.ceil(len(inside) / MOST_MARKS))
+    return {
+        "row": inside[::step].tolist(),
+        "time_s": reader.times_s[inside[::step]].tolist(),
+        "count": len(inside),
+    }
+
+
+def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
+    """Jobs whose number or name begins so, or whose user or VC is just that."""
+    found = []
+    for job in reader.timeline.jobs.values():
+        starts = job.job == text or (job.name and job.name.startswith(text))
+        if starts or text in (job.user, job.vc):
+            last = job.attempts[-1] if job.attempts else None
+            found.append(
+                _job(job)
+                | {
+                    "state": state_of(job),
+                    "submitted": when(reader, job.submit_s),
+                    "start_s": job.submit_s if last is None else last.start_s,
+                    "where": "" if last is None else places(last.nodes, last.gpus),
+                }
+            )
+        if len(found) >= MOST_FOUND:
+            break
+    return found

@@ -1,0 +1,1 @@
+"""Who may speak as what: keys, roles, and tokens to join."""

@@ -1,0 +1,54 @@
+"""The last decision record of each job, for `why`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from rlsched.decide.actions import Preempt, Start
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.reasons import HELD
+
+MAX_JOBS = 5_000
+"""As many as a start reads again; a record takes about 1.3 KB."""
+
+
+class RecordMemory:
+    """For each job number of the cluster state: the last record in which it was a candidate, or was started
+    or preempted.
+
+    Args:
+        records: What is known already, oldest first.
+    """
+
+    def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
+        self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
+        self._latest: dict[str, DecisionRecord] = {}
+        for record in records:
+            with contextlib.suppress(Exception):  # a broker starts without one that makes no sense
+                self.add(record)
+
+    def add(self, record: DecisionRecord) -> None:
+        """A decision was taken. For a job that an earlier *wait* keeps back, that one stays the last word."""
+        seqs = {record.turn}
+        self._latest[record.partition] = record
+        if record.halves:
+            half = record.halves[0]
+            seqs |= {
+                seq
+                for seq, reason in zip(half.seqs, half.reasons, strict=True)
+                if reason != HELD or seq not in self._last
+            }
+        if isinstance(record.action, Start | Preempt):
+            seqs.add(record.action.seq)
+        for seq in seqs - {-1}:
+            self._last[seq] = record
+            self._last.move_to_end(seq)
+        while len(self._last) > MAX_JOBS:
+            self._last.popitem(last=False)
+
+    def of(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
+        """The last record of this job; where there is none, the last one of these partitions."""
+        found = [self._latest[name] for name in partitions if name in self._latest]
+        return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

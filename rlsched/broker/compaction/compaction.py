@@ -1,0 +1,155 @@
+"""A journal is kept within bounds: a base takes the place of entries that are old.
+
+First the entries up to a cut are replayed, by whoever has time for it, from a journal that a broker may have
+open. What they come to is written as a base (`rlsched.broker.compaction.base`), in one transaction, in the
+place of the last of them. From then on the journal begins there. The entries before it are removed piece by
+piece; a crash in between leaves some, which nobody reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rlsched.broker.book import Book
+from rlsched.broker.compaction.base import Base, base_at_the_head, write_base
+from rlsched.broker.compaction.base_book import base_of
+from rlsched.broker.compaction.base_learned import Noting
+from rlsched.broker.journal.entries import BasePart, BrokerStarted, JobSubmitted
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import Reading, reading
+from rlsched.broker.journal.recovery import forget_some
+from rlsched.broker.journal.rows import CheckedRow, Row
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.errors import RlschedError
+
+DAY_S: Final = 86_400.0
+_PAGE: Final = 2_000
+_WORTH: Final = 2
+"""A base is worth it where it takes the place of so many times as many entries."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A base that is ready to be put.
+
+    Attributes:
+        n: Number of the last entry that it stands for.
+        now_s: Time of that.
+        crc: Its checksum.
+        parts: The base.
+    """
+
+    n: int
+    now_s: float
+    crc: int
+    parts: list[BasePart]
+
+
+def made(path: Path, before_s: float, half_life_s: float = math.inf) -> Cut | None:
+    """The base for the entries of before a time; None: it would save nothing.
+
+    The journal may be one that a broker has open: it is read page by page.
+
+    Args:
+        path: The journal.
+        before_s: Unix seconds.
+        half_life_s: As of `Book`: the one that the broker has.
+
+    Raises:
+        JournalError: the journal is damaged, or its facts do not follow.
+    """
+    with reading(path) as journal:
+        cut = _last_before(journal, before_s)
+        policy = _policy_at(journal, cut)
+        if cut - journal.first < _WORTH:
+            return None
+    scheduler = _scheduler(policy)
+    noting = Noting()
+    book = Book(noting, scheduler.order, half_life_s)
+    book.over = lambda _: forget_some(book)
+    permit(book.cluster, scheduler)
+    preemptible, crc, now_s = False, 0, 0.0
+    for row in _rows(path, cut):
+        book.follow([Row(row.n, row.now_s, row.entry)], scheduler)
+        crc, now_s = row.crc, row.now_s
+        if isinstance(row.entry, JobSubmitted) and not row.entry.rejected and row.entry.preemptible:
+            preemptible = True
+    before = _base_before(path)
+    if before is not None:
+        preemptible = preemptible or before.ledger.preemptible
+    base = base_of(
+        book,
+        noting,
+        before.learned if before is not None else None,
+        scheduler.policy_id,
+        preemptible=preemptible,
+    )
+    parts = write_base(base)
+    if cut - journal.first + 1 < _WORTH * len(parts):
+        return None
+    return Cut(cut, now_s, crc, parts)
+
+
+def put(journal: Journal, cut: Cut) -> bool:
+    """Let a base begin the journal, if that is still the one that it was made of.
+
+    Raises:
+        JournalError: it cannot be written; the journal is as it was.
+    """
+    if journal.checksum_of(cut.n) != cut.crc or journal.ended_at < cut.n:
+        return False
+    journal.put_base(cut.parts, cut.n, cut.now_s)
+    return True
+
+
+def _rows(path: Path, cut: int) -> Iterator[CheckedRow]:
+    """Entries up to the cut; no transaction stays open meanwhile."""
+    after = 0
+    while after < cut:
+        with reading(path) as journal:
+            page = list(journal.rows_after(after, min(_PAGE, cut - max(after, journal.first - 1))))
+        if not page:
+            return
+        yield from page
+        after = page[-1].n
+
+
+def _base_before(path: Path) -> Base | None:
+    with reading(path) as journal:
+        return base_at_the_head(journal.rows())
+
+
+def _last_before(journal: Reading, before_s: float) -> int:
+    """Number of the last entry before a time; one below the first where there is none."""
+    found = journal.db.execute(
+        "SELECT max(n) FROM entries WHERE n >= ? AND now_s < ?", (journal.first, before_s)
+    ).fetchone()[0]
+    last = journal.first - 1 if found is None else int(found)
+    return min(last, journal.ended_at or 0)
+
+
+def _policy_at(journal: Reading, cut: int) -> str:
+    """The policy of the last broker that began up to the cut, or of the first one after it."""
+    for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
+        found = journal.db.execute(
+            f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
+            (cut, journal.first),
+        ).fetchone()
+        if found is not None:
+            [row] = journal.rows_after(int(found[0]) - 1, 1)
+            assert isinstance(row.entry, BrokerStarted)
+            return row.entry.policy
+    return ""
+
+
+def _scheduler(policy: str) -> Scheduler:
+    """Whoever decided; where that cannot be loaded any more, its dials and bursts begin anew."""
+    try:
+        return load_scheduler(policy or "fifo")
+    except (RlschedError, ImportError, OSError):
+        return load_scheduler("fifo")

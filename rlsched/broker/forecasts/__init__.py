@@ -1,0 +1,1 @@
+"""The forecaster's process, and what the broker sees of it."""

@@ -1,0 +1,264 @@
+"""The broker's side of the forecaster's process: started beside it, and never waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.events import ClientAsked, Reply
+from rlsched.broker.forecasts.forecasts import Forecasts
+from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, framed, get_tells, put
+from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.jobs.submissions import wrong_question
+from rlsched.broker.learning.fitting import child_environment
+from rlsched.decisions.schema import ForecastSeen
+from rlsched.wire.messages import DryRun, DryRunAnswer, ForecastReport, JobForecast, Refused
+
+AFTER_S: Final = 10.0
+"""A broker serves for so long before its forecaster is started, unless somebody asks."""
+LEAST_S: Final = 2.0
+RETRY_S: Final = 5.0
+MAX_RETRY_S: Final = 600.0
+"""One that ended is started again after so long, twice as long every time, until it has said something."""
+ANSWER_S: Final = 60.0
+MAX_QUESTIONS: Final = 16
+MAX_OF_ONE: Final = 4
+"""Of one person's: nobody takes up the forecaster alone."""
+_BUSY: Final = f"{MAX_QUESTIONS} dry runs wait for an answer already; ask again when one has come"
+_BUSY_WITH_YOURS: Final = (
+    f"{MAX_OF_ONE} of your dry runs wait for an answer already; ask again when one has come"
+)
+
+
+def forecast_command() -> list[str]:
+    """The process that forecasts. `-P`: the working directory is no place to import from."""
+    return [sys.executable, "-P", "-m", "rlsched.broker.forecasts.process"]
+
+
+class Forecasting(Forecasts):
+    """Keeps a forecaster running, and what it said last. `step` is called by the loop, and never waits.
+
+    Args:
+        setup: What the process is told first.
+        say: Gets a line for the log.
+        after_s: Before the first start.
+        command: The process; tests hand in one that fails.
+        elapsed: A clock that never jumps, seconds.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        say: Callable[[str], None],
+        *,
+        after_s: float = AFTER_S,
+        command: Callable[[], Sequence[str]] = forecast_command,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._setup, self._say, self._command, self._elapsed = setup, say, command, elapsed
+        self._child: _Child | None = None
+        self._not_before_s, self._retry_s = elapsed() + after_s, RETRY_S
+        self._jobs: dict[int, JobForecast] = {}
+        self._report: ForecastReport | None = None
+        self._note = "the forecaster is about to start"
+        self._waits: dict[int, tuple[ClientAsked, float]] = {}
+        self._next = self._first_of_child = 1
+
+    def of(self, job: Job) -> JobForecast | None:
+        """What was last said of a live job; not of one that was queued again since, or has started."""
+        said = self._jobs.get(job.number) if job.live else None
+        if said is None or job.attempt is None:
+            return said
+        runs = job.state != "queued"
+        if runs and said.start_s is not None:
+            return JobForecast(said_s=said.said_s, start_s=None, end_s=said.end_s)
+        return None if not runs and said.start_s is None else said
+
+    def report(self) -> ForecastReport | None:
+        """How it does."""
+        if self._report is None:
+            return ForecastReport(note=self._note)
+        return msgspec.structs.replace(self._report, note=self._note)
+
+    @property
+    def process(self) -> int | None:
+        """Its process, None while there is none."""
+        return None if self._child is None else self._child.process.pid
+
+    def use(self, setup: Setup) -> None:
+        """Another policy decides from now on."""
+        self._setup = setup
+        if self._child is not None:
+            self._stop()
+            self._not_before_s = self._elapsed()
+
+    def ask(self, asked: ClientAsked, question: DryRun) -> str:
+        """Let it be answered later, or say in a line why it cannot."""
+        if any((one.peer, one.request) == (asked.peer, asked.request) for one, _ in self._waits.values()):
+            return ""  # it asks again until it is answered
+        wrong = wrong_question(question)
+        if wrong:
+            return wrong
+        if len(self._waits) >= MAX_QUESTIONS:
+            return _BUSY
+        if sum(one.by.person == asked.by.person for one, _ in self._waits.values()) >= MAX_OF_ONE:
+            return _BUSY_WITH_YOURS
+        if self._child is None and self._retry_s == RETRY_S:
+            self._start()
+        if self._child is None:
+            return f"the forecaster is not there: {self._note}; ask again later"
+        number, self._next = self._next, self._next + 1
+        if not self._child.ask(Question(number=number, asked=question)):
+            return "the forecaster is busy; ask again later"
+        self._waits[number] = (asked, self._elapsed())
+        return ""
+
+    def step(self) -> tuple[list[ForecastSeen], list[Reply]]:
+        """What has become known of forecasts, and answers; a process that has ended is started again."""
+        seen: list[ForecastSeen] = []
+        replies: list[Reply] = []
+        if self._child is None:
+            if self._elapsed() >= self._not_before_s:
+                self._start()
+        else:
+            for message in self._child.heard():
+                if isinstance(message, Said):
+                    self._jobs, self._report, self._note = message.jobs, message.report, ""
+                    self._retry_s = RETRY_S
+                    seen += message.seen
+                else:
+                    replies += self._answered(message)
+            if self._child.ended:
+                self._failed(self._child.why())
+        now = self._elapsed()
+        for number in [number for number in self._waits if number < self._first_of_child]:
+            replies.append(self._refused(number, "the forecaster ended meanwhile; ask again"))
+        for number in [number for number, (_, since) in self._waits.items() if now - since > ANSWER_S]:
+            replies.append(self._refused(number, "the forecaster did not answer in time; ask again later"))
+        return seen, replies
+
+    def _refused(self, number: int, why: str) -> Reply:
+        asked, _ = self._waits.pop(number)
+        return Reply(asked.peer, asked.request, Refused(message=why))
+
+    def _answered(self, answer: Answer) -> list[Reply]:
+        asked, _ = self._waits.pop(answer.number, (None, 0.0))
+        if asked is None:
+            return []
+        if answer.refusal:
+            return [Reply(asked.peer, asked.request, Refused(message=answer.refusal))]
+        return [Reply(asked.peer, asked.request, DryRunAnswer(said_s=answer.said_s, rows=answer.rows))]
+
+    def _start(self) -> None:
+        try:
+            self._child = _Child(self._command(), self._setup)
+            self._note = "the forecaster reads the journal, and has said nothing new yet"
+        except (OSError, RuntimeError) as error:
+            self._failed(str(error))
+
+    def _failed(self, why: str) -> None:
+        self._stop()
+        self._note = f"the forecaster ended: {why}"
+        self._not_before_s = self._elapsed() + self._retry_s
+        with contextlib.suppress(OSError):  # nobody reads the log any more
+            self._say(f"forecasts: {self._note}; again in {self._retry_s:,.0f} s")
+        self._retry_s = min(2.0 * self._retry_s, MAX_RETRY_S)
+
+    def _stop(self) -> None:
+        self._first_of_child = self._next
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def close(self) -> None:
+        """End the process."""
+        self._stop()
+
+
+class _Child:
+    """The process, and the threads that listen to it."""
+
+    def __init__(self, command: Sequence[str], setup: Setup) -> None:
+        self.process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(),
+            start_new_session=True,  # Ctrl-C reaches the broker alone, which ends this
+        )
+        self._heard: queue.SimpleQueue[Said | Answer] = queue.SimpleQueue()
+        self._last = b""
+        self._reading = threading.Thread(target=self._listen, name="forecasts", daemon=True)
+        self._logging = threading.Thread(target=self._log, name="forecasts' log", daemon=True)
+        self._reading.start()
+        self._logging.start()
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended already
+            put(self.process.stdin, setup)
+            os.set_blocking(self.process.stdin.fileno(), False)
+
+    def ask(self, question: Question) -> bool:
+        """Whether there was room for a question."""
+        assert self.process.stdin is not None
+        frame = framed(question)
+        if len(frame) > select.PIPE_BUF:  # it could be written in part, and whatever follows be misread
+            return False
+        try:
+            return os.write(self.process.stdin.fileno(), frame) == len(frame)
+        except (OSError, ValueError):
+            return False
+
+    def heard(self) -> list[Said | Answer]:
+        """What it has told since the last call."""
+        found: list[Said | Answer] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._heard.get_nowait())
+        return found
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, and all that it told is heard."""
+        return not self._reading.is_alive() and self._heard.empty()
+
+    def why(self) -> str:
+        """What it said last, and its exit code."""
+        self.process.kill()
+        code = self.process.wait()
+        self._logging.join(1.0)
+        lines = self._last.decode(errors="replace").strip().splitlines()
+        return f"exit code {code}{': ' + lines[-1] if lines else ''}"
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+            while (message := get_tells(self.process.stdout)) is not None:
+                self._heard.put(message)
+
+    def _log(self) -> None:
+        assert self.process.stderr is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self.process.stderr:
+                self._last = line
+
+    def close(self) -> None:
+        """End it, and wait for its end."""
+        self.process.kill()
+        self.process.wait()
+        self._reading.join(1.0)
+        self._logging.join(1.0)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()

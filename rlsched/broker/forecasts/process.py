@@ -1,0 +1,377 @@
+"""A forecaster in a process of its own: `python -m rlsched.broker.forecasts.process`, told by its broker.
+
+It follows the journal as a standby does, and only reads. What it plays, says and learns is its own; to kill
+it harms nothing. It gives way to everything else on the machine, and ends with its broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from rlsched.broker.forecasts.forecasts import wired
+from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, Tells, get_told, put
+from rlsched.broker.jobs.asked import demand_asked, needs
+from rlsched.broker.journal.entries import JobSubmitted, TaskSubmitted
+from rlsched.broker.journal.rows import Row
+from rlsched.broker.ledger_models import workload_number
+from rlsched.broker.nodes.never import never_runs
+from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.cluster.arrays import NODE_UP
+from rlsched.cluster.demand import Demand
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rules.steps import CompiledRule
+from rlsched.decide.scheduler import Scheduler
+from rlsched.decisions.reading import last_forecasts
+from rlsched.decisions.schema import ForecastSeen as Seen
+from rlsched.errors import InputError, JournalError, RlschedError
+from rlsched.forecast.arrivals import KEPT_S, Past
+from rlsched.forecast.keeping import Keeping, LiveJob
+from rlsched.forecast.record import SIZES, What, score, size_class, size_words
+from rlsched.forecast.world import Asked, Forecaster, World, load_forecaster
+from rlsched.wire.messages import DryRow, DryRun, ForecastReport, ForecastScore, JobForecast
+from rlsched.workload.predict import RunningMean
+from rlsched.yielding import give_way
+
+NICENESS: Final = 5
+LOOK_S: Final = 0.25
+STALE_S: Final = 60.0
+"""Time passes: what was said is said anew after so long, though nothing has happened."""
+IDLE_SHARE: Final = 9.0
+"""After a refresh it rests for so many times the CPU time that it took."""
+NO_GPUS: Final = Demand(gpus=0)
+"""Of a neighbour that is named, and not played."""
+FRUGAL_CLOCK_FRAC: Final = 0.6
+RECORD_S: Final = 30 * 86_400.0
+TELLS: Final = 2_000
+"""Live jobs that are told of, those of the lowest numbers first."""
+
+
+class _FollowedBook(Warm):
+    """The book as it grows, and the jobs that came lately."""
+
+    keeps_ended = True
+
+    def forget(self) -> None:
+        super().forget()
+        self.past = Past()
+        self.mean = RunningMean()
+
+    def apply(self, rows: list[Row], checksum: int | None) -> None:
+        super().apply(rows, checksum)
+        self._let_all_be_awake()
+        cluster, since_s = self.book.cluster, time.time() - KEPT_S
+        for row in rows:
+            if not isinstance(row.entry, JobSubmitted | TaskSubmitted) or row.now_s < since_s:
+                continue
+            job = self.book.jobs.get(row.entry.job)  # an array is none
+            if job is None or job.seq < 0:
+                continue
+            spec = job.spec
+            limit_s = math.nan if spec.time_limit_s is None else spec.time_limit_s
+            demand, vc = cluster.demand_number(needs(job)), cluster.vc_number(spec.vc)
+            said = (spec.predicted_s, spec.spread, limit_s)
+            self.past.add((job.number, row.now_s, math.nan, *said, demand, vc, not spec.preemptible))
+
+    def _let_all_be_awake(self) -> None:
+        """A node that sleeps is woken for the jobs that need it: futures have it from the beginning."""
+        cluster = self.book.cluster
+        for node in self.book.nodes.values():
+            wakes = node.up and node.sleep and not (node.drained or node.unhealthy)
+            if wakes and cluster.arrays.node.status[node.number] != NODE_UP:
+                cluster.resume_node(node.number)
+
+
+class Process:
+    """What the process does.
+
+    Args:
+        setup: What it is told first.
+        tell: Tells the broker.
+    """
+
+    def __init__(self, setup: Setup, tell: Callable[[Tells], None]) -> None:
+        self._setup, self._tell = setup, tell
+        self._policy = Policy.parse(setup.policy, name=setup.policy_name)
+        self._scheduler = load_scheduler(self._policy, seed=setup.seed)
+        self._rule_name, self._rule = _rule_of(self._scheduler)
+        self._forecaster: Forecaster = load_forecaster(setup.forecaster)
+        self._book = _FollowedBook(self._scheduler, "", setup.prediction, setup.half_life_s)
+        self._follower = Follower(Path(setup.journal), self._book)
+        self._keeping = Keeping()
+        self._entry, self._said_s, self._not_before_s = 0, -math.inf, 0.0
+        self._refreshes = self._futures = 0
+        with contextlib.suppress(Exception):  # a store that cannot be read: it begins with no record
+            self._keeping.record.recall(last_forecasts(setup.store, time.time() - RECORD_S))
+
+    def step(self) -> None:
+        """Read what is new; say something, if it is time to."""
+        while self._follower.step():
+            pass
+        now = time.monotonic()
+        changed = self._book.last != self._entry
+        if now < self._not_before_s or not (changed or now - self._said_s >= STALE_S):
+            return
+        began = time.process_time()
+        self._entry = self._book.last
+        said = self._refreshed()
+        cpu_s = time.process_time() - began
+        self._said_s = time.monotonic()
+        rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first one loads what is compiled
+        self._refreshes += 1
+        self._not_before_s = self._said_s + max(self._setup.least_s, rest_s)
+        self._tell(Said(jobs=said, seen=self._fresh, report=self._report(len(said), cpu_s)))
+
+    def _world(self, now_s: float) -> tuple[World, dict[int, LiveJob]]:
+        book = self._book.book
+        live = {
+            seq: LiveJob(str(job.number), float(job.spec.num_gpus)) for seq, job in book.job_of_seq.items()
+        }
+        known = {seq: book.predictions.chances(job.number) for seq, job in book.job_of_seq.items()}
+        chances = {seq: one for seq, one in known.items() if one is not None}
+        numbers = {seq: job.number for seq, job in book.job_of_seq.items()}
+        return World(book.cluster, self._rule, now_s, chances, self._book.past, numbers), live
+
+    def _refreshed(self) -> dict[int, JobForecast]:
+        """Settle what has come, play, and say it."""
+        now_s = self._now_s()
+        self._fresh = self._settled()
+        if not self._book.book.job_of_seq or not self._book.book.nodes:
+            return {}
+        world, live = self._world(now_s)
+        ahead, listed = self._forecaster.play(world), self._forecaster.listed(world)
+        self._futures = ahead.start_s.shape[1]
+        said = self._keeping.said(ahead, listed, live, now_s)
+        first = sorted((int(job), when) for job, when in said.items())[:TELLS]
+        return {
+            job: JobForecast(
+                said_s=now_s,
+                start_s=None if when.start_s is None else wired(when.start_s),
+                end_s=wired(when.end_s),
+            )
+            for job, when in first
+        }
+
+    def _now_s(self) -> float:
+        return max(time.time(), self._book.book.now_s)
+
+    def _settled(self) -> list[Seen]:
+        """What has become known of earlier forecasts."""
+        jobs = self._book.book.jobs
+        for name in self._keeping.open_jobs():
+            job = jobs.get(int(name))
+            if job is not None and job.first_start_s is not None:
+                self._keeping.saw(name, job.first_start_s, math.nan)
+        over = self._book.ended()
+        for ended in over:
+            start_s = math.nan if ended.start_s is None else ended.start_s
+            own = ended.state in ("completed", "failed")
+            if own and ended.start_s is not None:
+                self._book.past.ran(ended.job, ended.end_s - start_s)
+                self._book.mean.observe(ended.vc, ended.num_gpus, ended.end_s - start_s)
+            self._keeping.saw(str(ended.job), start_s, ended.end_s if own else math.nan)
+        found = self._keeping.settled()
+        for ended in over:
+            self._keeping.gone(str(ended.job))
+        return found
+
+    def _report(self, jobs: int, cpu_s: float) -> ForecastReport:
+        return ForecastReport(
+            note="",
+            said_s=self._now_s(),
+            jobs=jobs,
+            futures=self._futures,
+            cpu_s=cpu_s,
+            by=self._rule_name,
+            scores=scores(self._keeping.record.seen),
+        )
+
+    # ---- dry runs ---------------------------------------------------------------------------------
+
+    def answer(self, question: Question) -> None:
+        """Say when a job would start and end, and some like it."""
+        try:
+            while self._follower.step():
+                pass
+            rows = [self._row(*neighbour) for neighbour in self._neighbours(question.asked)]
+        except (RlschedError, ValueError) as error:
+            self._tell(Answer(number=question.number, said_s=self._now_s(), refusal=str(error)))
+            return
+        self._tell(Answer(number=question.number, said_s=self._now_s(), rows=rows))
+
+    def _neighbours(self, asked: DryRun) -> Iterable[tuple[str, Asked, str]]:
+        book = self._book.book
+        if not book.nodes:
+            raise InputError("no node has registered yet")
+        demand = demand_asked(asked)
+        never = never_runs(book, asked.vc, demand)
+        if never:
+            raise InputError(never)
+        limit_s = math.nan if asked.time_limit_s is None else asked.time_limit_s
+        predicted_s, spread = self._book.mean.predict(asked.vc, asked.num_gpus)
+        if not math.isnan(limit_s):
+            predicted_s = min(predicted_s, limit_s)
+        now_s = self._now_s()
+        base = Asked(demand, asked.vc, now_s, predicted_s, spread, limit_s, asked.preemptible)
+        yield "as asked", base, ""
+        if asked.num_gpus > 1:
+            fewer = asked.num_gpus // 2
+            factor = asked.num_gpus / fewer
+            part = msgspec.structs.replace(
+                demand,
+                gpus=fewer,
+                cpu_milli=round(demand.cpu_milli / factor),
+                memory_mib=round(demand.memory_mib / factor),
+            )
+            yield (
+                "half the GPUs" if factor == 2.0 else "fewer GPUs",
+                base._replace(demand=part, predicted_s=predicted_s * factor, limit_s=limit_s * factor),
+                "if its run time grows as its GPUs go",
+            )
+        if demand.gpu_types:
+            of_any = msgspec.structs.replace(demand, gpu_types=())
+            yield "any GPU type", base._replace(demand=of_any), "if its run time is the same there"
+        if not asked.preemptible:
+            yield "preemptible", base._replace(preemptible=True), "work done before a preemption counts"
+        shared = "this broker gives each job whole GPUs of its own"
+        if book.models.shares:
+            shared = "forecasts take it that new jobs share no GPUs: with --share it may start sooner"
+        yield "shared", base._replace(demand=NO_GPUS), shared
+        slower = frugal_factor(asked.workload, book.cluster.kind_names)
+        if slower is None:
+            note = "nothing is known of its workload: name one with --workload"
+            yield "frugal clock", base._replace(demand=NO_GPUS), note
+        else:
+            frugal = base._replace(predicted_s=predicted_s * slower)
+            yield (
+                "frugal clock",
+                frugal,
+                f"runs {slower:.2f} times as long at {FRUGAL_CLOCK_FRAC:.0%} of the clock",
+            )
+        if asked.tonight_s is not None and asked.tonight_s > now_s:
+            yield "tonight", base._replace(submit_s=asked.tonight_s), "submitted then"
+
+    def _row(self, what: str, asked: Asked, note: str) -> DryRow:
+        predicted_s = min(asked.predicted_s, asked.limit_s) if asked.limit_s > 0 else asked.predicted_s
+        if asked.num_gpus == 0:
+            return DryRow(what=what, num_gpus=0, predicted_s=predicted_s, note=note)
+        now_s = self._now_s()
+        world, _ = self._world(now_s)
+        ahead, listed = self._forecaster.play(world, asked), self._forecaster.listed(world, asked)
+        from_s = max(asked.submit_s, now_s)
+        kinds: tuple[tuple[What, np.ndarray, np.ndarray], ...] = (
+            ("start", ahead.start_s, listed.start_s),
+            ("end", ahead.end_s, listed.end_s),
+        )
+        start_s, end_s = (
+            self._keeping.corrected(kind, asked.num_gpus, times[-1:], float(by_list[-1, 0]), from_s)
+            for kind, times, by_list in kinds
+        )
+        end_s = tuple(max(one, other) for one, other in zip(end_s, start_s, strict=True))
+        return DryRow(
+            what=what,
+            num_gpus=asked.num_gpus,
+            predicted_s=predicted_s,
+            start_s=wired(start_s),
+            end_s=wired(end_s),
+            note=note,
+        )
+
+
+def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
+    """How much longer a workload runs at 60 % of the SM clock, on the first of these GPU types that is known.
+
+    None: nobody knows. Near there the energy of most jobs is least (`rlsched.models.clocks`).
+    """
+    from rlsched.models.catalogue import load_catalogue
+    from rlsched.models.clocks import relative_time
+
+    number = workload_number(workload)
+    if number == 0 or not kinds:
+        return None
+    bound = float(load_catalogue().arrays(tuple(kinds)).trait.clock_bound[number, 0])
+    return float(relative_time(bound, FRUGAL_CLOCK_FRAC))
+
+
+def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
+    """The rule that decides in the futures: the policy itself, or the rule that it follows."""
+    if scheduler.rule is not None:
+        return scheduler.name, scheduler.rule
+    if scheduler.reference is None:
+        raise InputError(
+            f"policy {scheduler.name!r} is no rule, and follows none: its futures cannot be played"
+        )
+    return f"{scheduler.reference.name}, which {scheduler.name} follows", scheduler.reference.rule
+
+
+def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
+    """By what and by size class, and of all sizes."""
+    groups: dict[tuple[str, str], list[Seen]] = {}
+    for one in seen:
+        for size in ("all", size_words(size_class(one.num_gpus))):
+            groups.setdefault((one.what, size), []).append(one)
+    found = []
+    for what in ("start", "end", "end-running"):
+        for size in ("all", *map(size_words, range(len(SIZES)))):
+            made = score(groups.get((what, size), []))
+            if made is not None:
+                found.append(
+                    ForecastScore(
+                        what=what,
+                        size=size,
+                        jobs=made.jobs,
+                        covered_frac=made.covered_frac,
+                        loss_s=made.loss_s,
+                        rules=made.rules,
+                    )
+                )
+    return found
+
+
+def main() -> int:
+    """Follow, play and tell, until the broker is gone."""
+    give_way(NICENESS)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints is no frame
+    setup = get_told(sys.stdin.buffer)
+    if not isinstance(setup, Setup):
+        return 1
+    questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(questions,), daemon=True).start()
+    try:
+        process = Process(setup, lambda message: put(out, message))
+        while True:
+            with contextlib.suppress(queue.Empty):
+                question = questions.get(timeout=LOOK_S)
+                if question is None:
+                    return 0
+                process.answer(question)
+            with contextlib.suppress(JournalError):  # restored, or compacted just now: read it anew
+                process.step()
+    except BrokenPipeError:
+        return 0
+    except RlschedError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def _listen(questions: queue.SimpleQueue[Question | None]) -> None:
+    while isinstance(message := get_told(sys.stdin.buffer), Question):
+        questions.put(message)
+    questions.put(None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

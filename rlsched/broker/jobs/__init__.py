@@ -1,0 +1,1 @@
+"""Jobs from their submission to their end: arrays, gates, attempts, orders about them."""

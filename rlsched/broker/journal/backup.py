@@ -1,0 +1,252 @@
+"""A journal's copies: made while a broker runs, and taken up again so that no number is given twice.
+
+See `rlsched.broker.journal.strangers` for what becomes of jobs that run while an older journal is taken up.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from rlsched.broker.access.private import make_private, touch_private
+from rlsched.broker.book import Book
+from rlsched.broker.journal.entries import (
+    BasePart,
+    BrokerStarted,
+    Entry,
+    JobCancelled,
+    JobSubmitted,
+    NodeDrained,
+    NumbersTaken,
+    Restored,
+    TaskSubmitted,
+)
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.reading import reading
+from rlsched.broker.journal.rows import Row, rows_and_damage
+from rlsched.broker.journal.sqlite_errors import clear_error
+from rlsched.broker.journal.strangers import TAKEN_OVER
+from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.errors import InputError, JournalError
+
+EPOCHS = 1_000
+ATTEMPTS = 1_000
+NUMBERS = 1_000_000
+_DRAFT = ".draft"
+
+
+class Restoration(msgspec.Struct, frozen=True, kw_only=True):
+    """What `restore` did.
+
+    Attributes:
+        entries: Of the backup.
+        last_s: Time of its last one, Unix seconds.
+        epoch: The next broker's is the one above.
+        last_number: The next job's number is the one above.
+        cancelled: Jobs that were waiting, and are not to run twice.
+        kept: Where what was there before lies now; "" if nothing was there.
+    """
+
+    entries: int
+    last_s: float
+    epoch: int
+    last_number: int
+    cancelled: list[int]
+    kept: str
+
+
+def back_up(journal: str | Path, target: str | Path) -> int:
+    """Copy a journal, also one that a broker has open, into one file; how many entries it has.
+
+    Raises:
+        InputError: the target exists, or cannot be written.
+        JournalError: the journal is missing or damaged: what was copied is removed.
+    """
+    journal, target = Path(journal), Path(target)
+    if target.exists():
+        raise InputError(f"{target}: is there already; give a new file, such as {target}.1")
+    draft = target.with_name(target.name + _DRAFT)
+    try:
+        make_private(target.parent)
+        _copy(journal, draft)
+        with reading(draft) as copied:
+            entries = sum(1 for _ in copied.rows())
+        draft.rename(target)
+        _sync(target.parent)
+    except OSError as error:
+        raise InputError(f"{target}: cannot write here: {error.strerror}") from error
+    finally:
+        _remove(draft)
+    return entries
+
+
+def restore(backup: str | Path, directory: str | Path) -> Restoration:
+    """Take up a backup as the journal of a broker's directory; what was there is kept beside it.
+
+    Raises:
+        JournalHeldError: a broker runs there.
+        JournalError: the backup is missing or damaged, or the disk refuses; nothing is changed.
+    """
+    backup, path = Path(backup), Path(directory) / JOURNAL_FILE
+    if backup.resolve() == path.resolve():
+        raise InputError(f"{backup}: is the journal itself, expected a backup of it")
+    lock = locked(path)
+    draft = path.with_name("restoring.sqlite")
+    try:
+        _remove(draft)
+        _copy(backup, draft)
+        with closing(Journal(draft)) as journal:
+            found = _marked(journal, path)
+        kept = set_aside(path)
+        draft.rename(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
+    finally:
+        _remove(draft)
+        lock.close()
+    return msgspec.structs.replace(found, kept=kept)
+
+
+def _marked(journal: Journal, replaced: Path) -> Restoration:
+    """Let the copy say that it is one: the entries that keep numbers from being given twice."""
+    from rlsched.broker.journal.recovery import MOST_ENDED
+    from rlsched.broker.learning.predictions import Predictions
+    from rlsched.decide.registry import load_scheduler
+    from rlsched.workload.predict.kinds import RUNNING_MEAN
+
+    entries = journal.last
+    book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+    book.over = lambda _: book.forget(book.now_s, math.inf, MOST_ENDED)
+    book.replay(journal.rows())
+    epoch, number, last_s = _known(replaced, book)
+    mark = _mark(book, epoch, number)
+    waiting = [
+        job.number for job in book.jobs.values() if job.state == "queued" and job.spec.on_lost == "wait"
+    ]
+    why = "the journal was restored from a backup, and this job, which must not run twice, may have run since"
+    cancelled: list[Entry] = [JobCancelled(job=job, reason=why) for job in waiting]
+    now_s = round(max(time.time(), last_s + 0.001), 3)
+    journal.commit([mark, *cancelled], now_s)
+    return Restoration(
+        entries=entries,
+        last_s=book.now_s,
+        epoch=mark.epoch,
+        last_number=mark.last_number,
+        cancelled=waiting,
+        kept="",
+    )
+
+
+def _mark(book: Book, epoch: int, number: int, *, taken_over: bool = False) -> Restored:
+    return Restored(
+        epoch=epoch + EPOCHS,
+        last_number=_above(number + NUMBERS // 2, NUMBERS),
+        last_attempt=_above(book.highest_attempt, ATTEMPTS),
+        taken_over=taken_over,
+    )
+
+
+def take_over(journal: Journal, book: Book, lost_after_s: float) -> Restored:
+    """Let a standby's copy be the journal from now on: numbers as after `restore`, all nodes drained.
+
+    Raises:
+        JournalError: it cannot be written.
+    """
+    mark = _mark(book, book.epoch, book.last_number, taken_over=True)
+    now_s = round(max(time.time(), book.now_s + 0.001), 3)
+    longest_s = max([lost_after_s, *(node.spec.lost_after_s for node in book.nodes.values())])
+    reason = f"{TAKEN_OVER} no new jobs before all is known that still runs, or `rlsched node resume`"
+    drained: list[Entry] = [
+        NodeDrained(name=name, until_s=now_s + longest_s, reason=reason)
+        for name, node in book.nodes.items()
+        if node.up and not node.drained
+    ]
+    journal.commit([mark, *drained], now_s)
+    return mark
+
+
+def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
+    """(epoch, job number, time) that were reached at least, by the backup and what is left of its journal."""
+    epoch, number, last_s = book.epoch, book.last_number, book.now_s
+    for row in _readable(replaced):
+        match row.entry:
+            case BrokerStarted(cluster=cluster) | BasePart(cluster=cluster) if cluster != book.identity:
+                return book.epoch, book.last_number, book.now_s  # another cluster's
+            case BasePart():
+                epoch, number = max(epoch, row.entry.epoch), max(number, row.entry.last_number)
+            case BrokerStarted() | Restored():
+                epoch = max(epoch, row.entry.epoch)
+            case JobSubmitted(job=last) | TaskSubmitted(job=last) | NumbersTaken(last=last):
+                number = max(number, last)
+        last_s = max(last_s, row.now_s)
+    return epoch, number, last_s
+
+
+def _readable(path: Path) -> Iterator[Row]:
+    """The entries of a journal that may be damaged, or missing: those that can be read."""
+    if not path.exists() or not path.stat().st_size:
+        return
+    with suppress(JournalError), reading(path) as journal:
+        for row in rows_and_damage(journal.db, journal.last, after=journal.first - 1):
+            if isinstance(row, Row):
+                yield row
+
+
+def _above(number: int, step: int) -> int:
+    return (number // step + 1) * step
+
+
+def _copy(source: Path, target: Path) -> None:
+    """SQLite's own copy: one state, into one file, forced to disk."""
+    _remove(target)
+    touch_private(target)
+    with reading(source) as journal:
+        try:
+            with closing(sqlite3.connect(target, isolation_level=None)) as db:
+                journal.db.execute("COMMIT")
+                journal.db.backup(db)
+                db.execute("PRAGMA journal_mode=DELETE")
+        except sqlite3.Error as error:
+            raise clear_error(target, error) from error
+    _sync(target)
+
+
+def set_aside(path: Path) -> str:
+    """Keep what stands where the journal is to be: the name that it has now, "" if nothing stood there."""
+    if not path.stat().st_size:
+        path.unlink()
+        return ""
+    number = 1
+    while (kept := path.with_name(f"{path.name}.replaced-{number}")).exists():
+        number += 1
+    path.rename(kept)
+    for suffix in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(kept.with_name(kept.name + suffix))
+    with suppress(FileNotFoundError):  # its numbers mean other decisions
+        records = path.with_name(STORE_FOLDER)
+        records.rename(records.with_name(f"{records.name}.replaced-{number}"))
+    return str(kept)
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal", ".lock"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

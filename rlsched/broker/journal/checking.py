@@ -1,0 +1,157 @@
+"""What is in a journal, and whether it is whole."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rlsched.broker.book import Book
+from rlsched.broker.journal.ended import EndedJob, ended_job
+from rlsched.broker.journal.ended_table import differences
+from rlsched.broker.journal.entries import BasePart
+from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.reading import Reading, reading
+from rlsched.broker.journal.recovery import MOST_ENDED
+from rlsched.broker.journal.rows import Row, rows_and_damage
+from rlsched.broker.journal.snapshot_table import SnapshotTable
+from rlsched.broker.journal.sqlite_errors import clearly
+from rlsched.broker.journal.wal import check_wal
+from rlsched.broker.learning.predictions import Predictions
+from rlsched.decide.registry import load_scheduler
+from rlsched.errors import JournalError, JournalHeldError
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+
+MAX_DAMAGE = 20
+
+
+class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A journal as `rlsched journal check` reports it.
+
+    Attributes:
+        damage: A line each, the first `MAX_DAMAGE`; empty: its entries are whole.
+        derived: Likewise of what is made of entries that are whole: the table of ended jobs, snapshots.
+        entries: Readable ones.
+        replaced: So many more that a base stands for (`rlsched journal compact --keep-days`).
+        last_s: Time of the last one, Unix seconds; 0 without any.
+        jobs: Submitted in it, by state; empty where it is damaged.
+        epoch: Of the last broker.
+        cluster: Its identity.
+        next_job: The number that the next job gets.
+        bytes: Its size on disk, with its write-ahead log.
+    """
+
+    path: str
+    version: int
+    damage: list[str]
+    derived: list[str]
+    entries: int
+    replaced: int
+    last_s: float
+    jobs: dict[str, int]
+    epoch: int
+    cluster: str
+    next_job: int
+    bytes: int
+
+
+def check(path: str | Path) -> JournalReport:
+    """Read a journal to its end, also one that a broker has open: pages, checksums, and that facts follow.
+
+    Raises:
+        JournalError: it is missing, or so damaged that nothing can be read.
+    """
+    path = Path(path)
+    _check_log(path)
+    with reading(path) as journal, clearly(path):
+        damage = _pages(journal)
+        book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+        entries, last_s, over_before = 0, 0.0, 0
+
+        def whole() -> Iterator[Row]:
+            nonlocal entries, last_s
+            for row in rows_and_damage(journal.db, journal.last, after=journal.first - 1):
+                if isinstance(row, Row):
+                    entries, last_s = entries + 1, row.now_s
+                    if not damage:
+                        yield row
+                else:
+                    damage.append(row)
+
+        rows = whole()
+        over: list[EndedJob] = []
+
+        def ended() -> Iterator[EndedJob]:
+            nonlocal over_before
+            for row in rows:
+                book.replay([row])
+                if isinstance(row.entry, BasePart):
+                    over_before = book.ended
+                if journal.ended_at is not None and row.n <= journal.ended_at:
+                    yield from over
+                over.clear()
+                book.forget(book.now_s, math.inf, MOST_ENDED)
+
+        book.over = lambda job: over.append(ended_job(job, book.nodes))
+        derived: list[str] = []
+        try:
+            found = differences(journal.db, ended(), lambda: over_before)
+            for line in found if journal.ended_at is not None else ended():
+                if isinstance(line, str) and len(derived) < MAX_DAMAGE:
+                    derived.append(line)
+        except JournalError as error:
+            damage.append(str(error))
+        for _ in rows:
+            pass
+        derived += _snapshots(journal)
+    live = Counter(job.state for job in book.job_of_seq.values())
+    return JournalReport(
+        path=str(path),
+        version=journal.version,
+        damage=damage[:MAX_DAMAGE],
+        entries=entries,
+        replaced=journal.first - 1,
+        last_s=last_s,
+        derived=[] if damage else derived[:MAX_DAMAGE],
+        jobs={} if damage else dict(sorted((live + Counter(book.outcomes)).items())),
+        epoch=book.epoch,
+        cluster=book.identity,
+        next_job=book.last_number + 1,
+        bytes=sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if _is_part(path, file)),
+    )
+
+
+def _snapshots(journal: Reading) -> list[str]:
+    """Snapshots that a start would pass over."""
+    if not journal.has_snapshots:
+        return []
+    found = SnapshotTable(journal.path, journal.db).newest_first()
+    return [f"{one}; a start passes over it" for one in found if isinstance(one, str)]
+
+
+def _is_part(path: Path, file: Path) -> bool:
+    return file.name in (path.name, path.name + "-wal")
+
+
+def _check_log(path: Path) -> None:
+    """The write-ahead log that a dead broker left; a running one is writing to it."""
+    if not (path.is_file() and path.with_name(path.name + "-wal").exists()):
+        return
+    try:
+        lock = locked(path)
+    except JournalHeldError:
+        return
+    try:
+        check_wal(path)
+    finally:
+        lock.close()
+
+
+def _pages(journal: Reading) -> list[str]:
+    """What SQLite finds wrong with its pages."""
+    found = itertools.islice(journal.db.execute(f"PRAGMA integrity_check({MAX_DAMAGE})"), MAX_DAMAGE)
+    return [f"page structure: {' '.join(str(line).split())}" for (line,) in found if line != "ok"]

@@ -1,0 +1,324 @@
+"""The journal: SQLite (WAL, synchronous=FULL), a row a fact, one commit a batch, before anything leaves."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+from rlsched.broker.compaction.base import BASE_KIND, base_at_the_head
+from rlsched.broker.journal import ended_table, marks
+from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.journal.ended_table import EndedTable
+from rlsched.broker.journal.entries import Entry, decode_entry
+from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.rows import Row, Stored, checksum, read_rows, stored
+from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
+from rlsched.broker.journal.snapshot_table import SnapshotTable
+from rlsched.broker.journal.sqlite_errors import clear_error, clearly
+from rlsched.broker.journal.wal import check_wal
+from rlsched.errors import JournalError
+
+JOURNAL_FILE = "journal.sqlite"
+"""Its name in the directory of a broker."""
+_FULL = 2
+_CREATE = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('entries', '0');
+INSERT INTO meta VALUES ('first', '1');
+"""
+_CREATE_ENTRIES = """
+CREATE TABLE entries (
+    n INTEGER PRIMARY KEY, now_s REAL NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL,
+    crc INTEGER NOT NULL);
+"""
+_SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY n LIMIT ?"
+MOST_OF_PAGE = 2_000
+_INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
+
+
+class Journal:
+    """An open journal, held by one broker at a time. One of an earlier version becomes one of this version.
+
+    Args:
+        path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
+        lock: Its lock, where it is held already; the journal lets go of it.
+
+    Attributes:
+        first: Number of the first entry; those before have been replaced by a base, and are being removed.
+        last: Number of the last entry, 0 before the first.
+        ended_at: Number of the entry up to which the table of ended jobs holds.
+        ended: That table, to be read.
+        snapshots: What quick starts begin with.
+
+    Raises:
+        JournalHeldError: another broker holds it.
+        JournalError: it is of an unknown version, damaged, or cannot be written.
+    """
+
+    def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
+        self.path = Path(path)
+        self._lock = locked(self.path) if lock is None else lock
+        try:
+            check_wal(self.path)
+            with clearly(self.path):
+                # One thread at a time uses it, but not always the one that opened it.
+                self._db = sqlite3.connect(
+                    self.path, isolation_level=None, timeout=5.0, check_same_thread=False
+                )
+                self._prepare()
+                self._db.execute(CREATE_SNAPSHOTS)
+                self.snapshots = SnapshotTable(self.path, self._db)
+            self.ended = EndedTable(self.path, self._db)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA synchronous=FULL")
+        mode = marks.one(self._db, "PRAGMA journal_mode=WAL")
+        level = marks.one(self._db, "PRAGMA synchronous")
+        if mode != "wal" or level != _FULL:
+            raise JournalError(
+                f"{self.path}: expected journal_mode wal, synchronous {_FULL}, got {mode}, "
+                f"{level}: this file system cannot keep a durable journal, use a local disk"
+            )
+        if (
+            not marks.one(self._db, "SELECT count(*) FROM sqlite_master")
+            and marks.one(self._db, "PRAGMA page_count") <= 1
+        ):
+            version = f"INSERT INTO meta VALUES ('version', '{marks.SCHEMA_VERSION}');"
+            self._db.executescript(
+                f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {ended_table.CREATE} {version} COMMIT;"
+            )
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # from now on an empty schema is damage
+        found = marks.version(self.path, self._db)
+        if found < marks.SCHEMA_VERSION:
+            self._migrate(found)
+        self.first = marks.first(self.path, self._db)
+        self.last = marks.last(self.path, self._db)
+        self.ended_at = marks.ended_at(self.path, self._db)
+
+    def _migrate(self, version: int) -> None:
+        """In one transaction: version 1 has no checksums, 1 and 2 no table of ended jobs, 1 to 3 no `first`;
+        4 knows no jobs that are held or wait for others; 5 no changes of jobs, and of single tasks; 6 counts
+        no cores and no memory, and no usage."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            if version == 1:
+                self._add_checksums()
+            if version < marks.WITH_ENDED:
+                for statement in ended_table.CREATE.split(";"):
+                    self._db.execute(statement)
+            if version < marks.WITH_FIRST:
+                self._db.execute("INSERT INTO meta VALUES ('first', '1')")
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'version'", (str(marks.SCHEMA_VERSION),))
+            self._db.execute("COMMIT")
+        except (JournalError, sqlite3.Error) as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            reason = error if isinstance(error, JournalError) else clear_error(self.path, error)
+            raise JournalError(f"{reason}; it stays a journal of version {version}, as it was") from error
+
+    def _add_checksums(self) -> None:
+        self._db.execute("ALTER TABLE entries RENAME TO entries_1")
+        self._db.execute(_CREATE_ENTRIES)
+        last = 0
+        for row in read_rows(self.path, self._db, None, "entries_1"):
+            last = row.n
+            self._db.execute(_INSERT, stored(*row))
+        self._db.execute("DROP TABLE entries_1")
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
+        """Make a batch durable, whole or not at all.
+
+        Args:
+            entries: The facts.
+            now_s: When, Unix seconds.
+            over: Jobs that are over by them. None: whoever writes does not know; the next broker finds out.
+
+        Raises:
+            JournalFullError: nothing of this batch was written, for want of space; it can be tried again.
+            JournalError: nothing of this batch was written; the broker must stop.
+        """
+        if not entries:
+            return
+        rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
+        self._write(rows, over)
+
+    def append(self, rows: Sequence[Stored]) -> list[Row]:
+        """Make rows of another journal durable that follow those of this one; what they hold.
+
+        Raises:
+            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
+        """
+        found: list[Row] = []
+        begins_at = None
+        if rows and not self.last and rows[0][2] == BASE_KIND:
+            begins_at = rows[0][0]
+        for n, now_s, kind, payload, crc in rows:
+            expected = (begins_at or self.last + 1) + len(found)
+            if n != expected or crc != checksum(n, now_s, kind.encode(), payload):
+                raise JournalError(f"{self.path}: entry {n}, as it was sent, is damaged or does not follow")
+            found.append(Row(n, now_s, decode_entry(payload)))
+        if rows:
+            self._write(rows, begins_at=begins_at)
+        return found
+
+    def _write(
+        self,
+        rows: Sequence[Stored],
+        over: Sequence[EndedJob] | None = None,
+        begins_at: int | None = None,
+    ) -> None:
+        last = rows[-1][0]
+        holds = over is not None and self.ended_at == self.last
+        with clearly(self.path), self._transaction():
+            self._db.executemany(_INSERT, rows)
+            self._db.execute("UPDATE meta SET value = ? WHERE key = 'entries'", (str(last),))
+            if begins_at is not None:
+                marks.set_first(self._db, begins_at)
+            if over:
+                ended_table.put(self._db, over)
+            if holds:
+                ended_table.holds_at(self._db, last)
+        self.last = last
+        if begins_at is not None:
+            self.first = begins_at
+        if holds:
+            self.ended_at = last
+
+    def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
+        """Let a base stand for the entries up to `cut`. They are removed piece by piece, by `drop`.
+
+        Args:
+            parts: The base.
+            cut: Number of the last entry that it stands for; its last part has this number from now on.
+            now_s: Time of that entry.
+
+        Raises:
+            JournalError: nothing was written.
+        """
+        first = cut - len(parts) + 1
+        if not self.first < first <= cut <= min(self.last, self.ended_at):
+            raise JournalError(f"{self.path}: expected a base that is shorter than the {cut} entries")
+        rows = [stored(first + place, now_s, part) for place, part in enumerate(parts)]
+        with clearly(self.path), self._transaction():
+            self._db.executemany(f"INSERT OR REPLACE{_INSERT.removeprefix('INSERT')}", rows)
+            self._db.execute("DELETE FROM snapshots WHERE n <= ?", (cut,))
+            marks.set_first(self._db, first)
+        self.first = first
+
+    def drop(self, most: int = MOST_OF_PAGE) -> int:
+        """Remove so many of the entries that a base stands for; how many there were.
+
+        Raises:
+            JournalError: none was removed.
+        """
+        chosen = "SELECT n FROM entries WHERE n < ? ORDER BY n LIMIT ?"
+        with clearly(self.path), self._transaction():
+            found = self._db.execute(f"DELETE FROM entries WHERE n IN ({chosen})", (self.first, most))
+        return int(found.rowcount)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def add_ended(self, rows: Sequence[EndedJob], holds_at: int | None = None) -> None:
+        """Add rows to the table of ended jobs that it lacks.
+
+        Args:
+            rows: The rows.
+            holds_at: The entry up to which the table holds now; None: there are more to come.
+
+        Raises:
+            JournalError: they cannot be written; none of them was.
+        """
+        with clearly(self.path):
+            self._db.execute("SAVEPOINT ended")  # whoever replays has a SELECT open
+            try:
+                ended_table.put(self._db, rows)
+                if holds_at is not None:
+                    ended_table.holds_at(self._db, holds_at)
+            except BaseException:
+                self._db.execute("ROLLBACK TO ended")
+                raise
+            finally:
+                self._db.execute("RELEASE ended")
+        self.ended_at = self.ended_at if holds_at is None else holds_at
+
+    def forget_ended(self) -> None:
+        """Empty the table of ended jobs of what the entries say; the next to replay them fills it.
+
+        Rows of jobs that were over before a base stay: nothing else knows of them.
+        """
+        base = base_at_the_head(self.rows())
+        with clearly(self.path), self._transaction():
+            if base is None:
+                self._db.execute("DELETE FROM ended_jobs")
+            else:
+                live = [(job.submitted.job,) for job in base.jobs]
+                self._db.execute("DELETE FROM ended_jobs WHERE job > ?", (base.last_number,))
+                self._db.executemany("DELETE FROM ended_jobs WHERE job = ?", live)
+            ended_table.holds_at(self._db, 0)
+        self.ended_at = 0
+
+    def rows(self, after: int = 0) -> Iterator[Row]:
+        """All entries in order, or those after one of them.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        with clearly(self.path):
+            yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
+
+    def checksum_of(self, n: int) -> int | None:
+        """The checksum of an entry, by which two journals are told apart; None where there is none."""
+        if n < self.first:
+            return None
+        with clearly(self.path):
+            found = self._db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def page(self, after: int, most_bytes: int) -> list[Stored]:
+        """Rows as they lie here, with a higher number than `after`; one at least, if there is one.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        page: list[Stored] = []
+        left = most_bytes
+        with clearly(self.path):
+            found = self._db.execute(_SELECT, (max(after, self.first - 1), MOST_OF_PAGE))
+            for row in found:
+                left -= len(row[3])
+                if page and left < 0:
+                    break
+                page.append(row)
+            found.close()
+        return page
+
+    def compact(self) -> None:
+        """Give unused space back to the disk.
+
+        Raises:
+            JournalError: it cannot be; the journal is as it was.
+        """
+        with clearly(self.path):
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def close(self) -> None:
+        """Close, and let another broker take it up."""
+        self._db.close()
+        self._lock.close()

@@ -1,0 +1,76 @@
+"""What a journal says of itself, in its table `meta`: its version, where it begins and ends."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from rlsched.broker.journal.rows import MEND
+from rlsched.errors import JournalError
+
+SCHEMA_VERSION = 7
+WITH_ENDED = 3
+"""The first version with a table of ended jobs."""
+WITH_FIRST = 4
+"""The first version that may begin with another entry than the first."""
+
+
+def one(db: sqlite3.Connection, query: str) -> Any:
+    """The one value that a query gives; None where it gives none."""
+    row = db.execute(query).fetchone()
+    return None if row is None else row[0]
+
+
+def _meta(db: sqlite3.Connection, key: str) -> str:
+    """A value of the table `meta`, "" where it is missing."""
+    found = db.execute("SELECT CAST(value AS BLOB) FROM meta WHERE key = ?", (key,)).fetchone()
+    return "" if found is None else bytes(found[0]).decode(errors="replace")
+
+
+def version(path: Path, db: sqlite3.Connection) -> int:
+    """1 to `SCHEMA_VERSION`."""
+    try:
+        found = _meta(db, "version")
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        found = ""
+    if not found:
+        raise JournalError(
+            f"{path}: an SQLite file, but not a journal of rlsched; choose another path, or, where it was "
+            "one, restore a backup (`rlsched journal restore`)"
+        )
+    if found not in map(str, range(1, SCHEMA_VERSION + 1)):
+        raise JournalError(
+            f"{path}: journal version {found!r}, this rlsched writes {SCHEMA_VERSION}; "
+            "run the rlsched that wrote it, or choose another path"
+        )
+    return int(found)
+
+
+def last(path: Path, db: sqlite3.Connection) -> int:
+    """Number of the last entry, 0 before the first."""
+    return _number(path, db, "entries", "number of entries")
+
+
+def first(path: Path, db: sqlite3.Connection) -> int:
+    """Number of the first entry."""
+    return _number(path, db, "first", "number of the first entry")
+
+
+def set_first(db: sqlite3.Connection, first: int) -> None:
+    """Let the journal begin with this entry."""
+    db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (str(first),))
+
+
+def ended_at(path: Path, db: sqlite3.Connection) -> int:
+    """Number of the entry up to which the table of ended jobs holds."""
+    return _number(path, db, "ended_at", "mark of ended jobs")
+
+
+def _number(path: Path, db: sqlite3.Connection, key: str, what: str) -> int:
+    found = _meta(db, key)
+    if not (found.isascii() and found.isdigit()):
+        raise JournalError(f"{path}: damaged: its {what} reads {found!r}; {MEND}")
+    return int(found)

@@ -1,0 +1,83 @@
+"""Numbers that mostly go up by one, kept as runs: a million of them take no room."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+
+class Numbers:
+    """Ascending numbers, such as those of all jobs; after a restored backup there are gaps."""
+
+    def __init__(self) -> None:
+        self._first: list[int] = []  # of each run
+        self._before: list[int] = []  # how many numbers there are before it
+        self._last = 0
+
+    def append(self, number: int) -> None:
+        """One more, higher than the last."""
+        if not self._first or number != self._last + 1:
+            count = len(self)
+            self._first.append(number)
+            self._before.append(count)
+        self._last = number
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(first, how many) of each run."""
+        ends = [*self._before[1:], len(self)]
+        return [
+            (first, end - before) for first, before, end in zip(self._first, self._before, ends, strict=True)
+        ]
+
+    def append_run(self, first: int, count: int) -> None:
+        """So many more that follow each other, all higher than the last."""
+        self.append(first)
+        self._last = first + count - 1
+
+    def __len__(self) -> int:
+        return self._before[-1] + self._last - self._first[-1] + 1 if self._first else 0
+
+    def __contains__(self, number: int) -> bool:
+        return self.below(number + 1) > self.below(number)
+
+    def below(self, number: int) -> int:
+        """How many are lower than this."""
+        run = bisect_left(self._first, number) - 1
+        if run < 0:
+            return 0
+        end = self._before[run + 1] if run + 1 < len(self._before) else len(self)
+        return min(self._before[run] + number - self._first[run], end)
+
+    def between(self, first: int, end: int) -> list[int]:
+        """Those from place `first` on, counted from 0, and before place `end`."""
+        found = []
+        for place in range(max(first, 0), min(end, len(self))):
+            run = bisect_right(self._before, place) - 1
+            found.append(self._first[run] + place - self._before[run])
+        return found
+
+
+class NumberOfSeq:
+    """Job number by number in the cluster state: both go up, and mostly together."""
+
+    def __init__(self) -> None:
+        self._seqs: list[int] = []  # first of each run
+        self._ahead: list[int] = []  # job number less that
+        self._last = -1
+
+    def add(self, seq: int, number: int) -> None:
+        """A job has entered the cluster state."""
+        if not self._seqs or number - seq != self._ahead[-1]:
+            self._seqs.append(seq)
+            self._ahead.append(number - seq)
+        self._last = seq
+
+    def __getitem__(self, seq: int) -> int:
+        if not self._seqs or not self._seqs[0] <= seq <= self._last:
+            raise KeyError(seq)
+        return seq + self._ahead[bisect_right(self._seqs, seq) - 1]
+
+    def get(self, seq: int) -> int | None:
+        """The job of this number in the cluster state; None: there has been none."""
+        known = bool(self._seqs) and self._seqs[0] <= seq <= self._last
+        return self[seq] if known else None

@@ -1,0 +1,85 @@
+"""Reading a journal, also one that a broker has open: one state of it, whatever is committed meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from rlsched.broker.journal import marks
+from rlsched.broker.journal.rows import CheckedRow, Row, read_rows, rows_after
+from rlsched.broker.journal.sqlite_errors import clearly
+from rlsched.errors import JournalError
+
+
+class Reading:
+    """One state of a journal, read whatever a broker commits meanwhile. Made by `reading`.
+
+    Attributes:
+        version: Of its form.
+        first: Number of its first entry.
+        last: Number of its last entry; None in version 1.
+        ended_at: Number of the entry up to which its table of ended jobs holds; None before version 3.
+        has_snapshots: Whether it has a table of them.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.path, self.db = path, db
+        self.version = marks.version(path, db)
+        self.first = 1 if self.version < marks.WITH_FIRST else marks.first(path, db)
+        self.last = None if self.version == 1 else marks.last(path, db)
+        self.ended_at = None if self.version < marks.WITH_ENDED else marks.ended_at(path, db)
+        self.has_snapshots = bool(
+            marks.one(db, "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'")
+        )
+
+    def rows(self) -> Iterator[Row]:
+        """All entries in order.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        with clearly(self.path):
+            yield from read_rows(self.path, self.db, self.last, after=self.first - 1)
+
+    def rows_after(self, n: int, most: int) -> Iterator[CheckedRow]:
+        """So many of the entries behind entry `n`, in order; all of them behind entry 0.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        with clearly(self.path):
+            yield from rows_after(self.path, self.db, n or self.first - 1, most)
+
+    def crc_of(self, n: int) -> int | None:
+        """Checksum of an entry; None: there is no such entry."""
+        if n < self.first:
+            return None
+        found = self.db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
+        return None if found is None else int(found[0])
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[Reading]:
+    """Open a journal to read it, also one that a broker has open.
+
+    Raises:
+        JournalError: there is none, it is of an unknown version, or damaged.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise JournalError(f"{path}: there is no journal here")
+    with clearly(path), closing(sqlite3.connect(path, isolation_level=None, timeout=5.0)) as db:
+        db.execute("BEGIN")
+        yield Reading(path, db)
+
+
+def read_journal(path: str | Path) -> list[Row]:
+    """All entries of a journal, also of one that a broker has open.
+
+    Raises:
+        JournalError: as `reading`.
+    """
+    with reading(path) as journal:
+        return list(journal.rows())

@@ -1,0 +1,102 @@
+"""The table `snapshots` of the journal: what it holds, and how it is read with suspicion."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rlsched.broker.journal.sqlite_errors import clearly
+
+KEPT = 2
+"""The newest, and one before it, should that be damaged."""
+CREATE = """
+CREATE TABLE IF NOT EXISTS snapshots (
+    n INTEGER PRIMARY KEY, now_s REAL NOT NULL, format INTEGER NOT NULL, made_for TEXT NOT NULL,
+    entry_crc INTEGER NOT NULL, picture BLOB NOT NULL, crc INTEGER NOT NULL)
+"""
+
+
+class Snapshot(NamedTuple):
+    """A row of the table `snapshots`, in the order of its columns.
+
+    Attributes:
+        n: Number of the last entry that is in it.
+        now_s: Time of that, Unix seconds.
+        format: `FORMAT` of the code that made it.
+        made_for: As `made_for` says.
+        entry_crc: Checksum of that entry.
+        picture: The book.
+    """
+
+    n: int
+    now_s: float
+    format: int
+    made_for: str
+    entry_crc: int
+    picture: bytes
+
+    def checksum(self) -> int:
+        """CRC-32 of all columns."""
+        head = struct.pack("<qdqI", self.n, self.now_s, self.format, self.entry_crc)
+        return zlib.crc32(self.picture, zlib.crc32(head + self.made_for.encode()))
+
+
+class SnapshotTable:
+    """The table `snapshots` of an open journal.
+
+    Args:
+        path: What to call the journal.
+        db: The journal; it has the table.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self._path, self._db = path, db
+
+    def put(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot, and no more than `KEPT`.
+
+        Raises:
+            JournalError: it cannot be written; those before are as they were.
+        """
+        with clearly(self._path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                row = (*snapshot, snapshot.checksum())
+                self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                newest = "SELECT n FROM snapshots ORDER BY n DESC LIMIT ?"
+                self._db.execute(f"DELETE FROM snapshots WHERE n NOT IN ({newest})", (KEPT,))
+                self._db.execute("COMMIT")
+                # a long write-ahead log would be checked, word by word, by a start after a crash
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def newest_first(self) -> Iterator[Snapshot | str]:
+        """All of them; one that is damaged, or not of these entries, is a line that says so."""
+        with clearly(self._path):
+            numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
+            for n in numbers:
+                yield self._read(n)
+
+    def _read(self, n: int) -> Snapshot | str:
+        columns = "s.n, s.now_s, s.format, CAST(s.made_for AS BLOB), s.entry_crc, CAST(s.picture AS BLOB)"
+        query = f"SELECT {columns}, s.crc, e.crc FROM snapshots s LEFT JOIN entries e ON e.n = s.n "
+        query += "WHERE s.n = ?"
+        *raw, crc, of_entry = self._db.execute(query, (n,)).fetchone()
+        try:
+            raw[3] = raw[3].decode()
+            snapshot = Snapshot(*raw)
+            sound = snapshot.checksum() == crc
+        except (AttributeError, UnicodeDecodeError, struct.error, TypeError):
+            sound = False
+        if not sound:
+            return f"the snapshot after entry {n} is damaged: its checksum does not fit"
+        if snapshot.entry_crc != of_entry:
+            return f"the snapshot after entry {n} is of another journal"
+        return snapshot

@@ -1,0 +1,1 @@
+"""What the broker predicts of jobs, and how it learns that."""

@@ -1,0 +1,100 @@
+"""Jobs of before a broker's first entry, as sacct printed them: predictions begin with what they show."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from rlsched.errors import InputError
+from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.frame import Request
+from rlsched.workload.formats.registry import convert_original, recognise
+from rlsched.workload.predict import RunningMean
+from rlsched.workload.predict.at_submission import facts_of
+
+if TYPE_CHECKING:
+    from rlsched.workload.predict.predictor import Predictor
+    from rlsched.workload.trace import Trace
+
+MOST_JOBS: Final = 10_000
+"""The last ones; each costs the start of a broker some tenths of a millisecond."""
+_ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
+
+
+@dataclass(frozen=True, eq=False)
+class Past:
+    """Jobs that started and ended.
+
+    Attributes:
+        trace: The jobs.
+        origin_s: Its second 0, Unix seconds.
+        digest: Of them: equal pasts, equal digests.
+    """
+
+    trace: Trace
+    origin_s: float
+    digest: str
+
+    @classmethod
+    def read(cls, path: Path) -> Past:
+        """Read what sacct printed; the last `MOST_JOBS` jobs with GPUs count.
+
+        Raises:
+            InputError: it is not of sacct.
+            TraceError: it cannot be read.
+        """
+        name = recognise(path)
+        if name != "sacct":
+            raise InputError(
+                f"--history {path}: expected the output of sacct (docs/reference/traces.md), which says when "
+                f"jobs ran; got {name}"
+            )
+        conversion = convert_original(name, Request(path))
+        origin_s = Clock().read(conversion.origin, "origin")
+        trace = conversion.trace
+        wait_s = np.asarray(trace.extra.get("queue_s", np.full(len(trace), np.nan)), np.float64)
+        rows = np.flatnonzero((trace.num_gpus > 0) & np.isfinite(wait_s))[-MOST_JOBS:]
+        if not len(rows) or origin_s is None:
+            raise InputError(f"--history {path}: expected jobs with GPUs that started and ended, got none")
+        kept = trace.select(rows)
+        columns = (kept.submit_s, kept.duration_s, kept.num_gpus, wait_s[rows], np.float64(origin_s))
+        words = "\n".join((*kept.job_id.tolist(), *kept.user.tolist(), *kept.job_name.tolist()))
+        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns) + words.encode())
+        return cls(kept, origin_s, digest.hexdigest()[:12])
+
+    def tell(self, predictor: Predictor) -> None:
+        """What happened, in order: submissions, starts, ends; under names that no job of a broker has."""
+        facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
+        for at_s, what, job in self._events():
+            if what == _COMES:
+                predictor.foresee([facts[job]], at_s)
+            elif what == _STARTS:
+                predictor.observe_start(facts[job].job_id, at_s)
+            else:
+                predictor.observe_end(facts[job].job_id, float(self.trace.duration_s[job]), at_s)
+
+    def tell_mean(self, mean: RunningMean) -> None:
+        """The run times alone, in the order of the ends."""
+        trace = self.trace
+        for _, what, job in self._events():
+            if what in (_ENDS, _ENDS_AT_ONCE):
+                gpus = math.ceil(trace.num_gpus[job])
+                mean.observe(str(trace.vc[job]), gpus, float(trace.duration_s[job]))
+
+    def _events(self) -> list[tuple[float, int, int]]:
+        """(Unix seconds, what, job), in order; of one second ends of earlier jobs come first."""
+        trace = self.trace
+        submit_s = trace.submit_s + self.origin_s
+        start_s = submit_s + np.asarray(trace.extra["queue_s"], np.float64)
+        end_s = start_s + trace.duration_s
+        events: list[tuple[float, int, int]] = []
+        rows = zip(submit_s.tolist(), start_s.tolist(), end_s.tolist(), strict=True)
+        for job, (comes_s, starts_s, ends_s) in enumerate(rows):
+            events += [(comes_s, _COMES, job), (starts_s, _STARTS, job)]
+            events.append((ends_s, _ENDS if ends_s > starts_s else _ENDS_AT_ONCE, job))
+        return sorted(events)

@@ -1,0 +1,1 @@
+"""Nodes: registration, leases, sleep, what they measure, and what an engine is."""

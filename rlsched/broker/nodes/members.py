@@ -1,0 +1,549 @@
+"""The nodes: registering, coming back with what they still run, and leases."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Container, Iterable
+
+from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.journal.entries import (
+    Entry,
+    GpusHeld,
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeHealth,
+    NodeRemoved,
+    NodeResumed,
+    NodeUp,
+)
+from rlsched.broker.journal.strangers import Strangers
+from rlsched.broker.limits import Limits
+from rlsched.broker.nodes.metered import MeteredUsage
+from rlsched.broker.nodes.nodes import Node
+from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
+from rlsched.terminal import visible
+from rlsched.wire.messages import (
+    MAX_CLOCK_SKEW_S,
+    AttemptReport,
+    BrokerToNode,
+    DrainNode,
+    HeartbeatAck,
+    Hello,
+    Holding,
+    NodeOrder,
+    Refused,
+    RemoveNode,
+    ResumeNode,
+    Welcome,
+)
+
+MOST_OF_NODE = {
+    "gpus": MAX_GPUS_PER_NODE,
+    "cpus": 1 << 16,
+    "memory_mib": 1 << 30,
+    "lost_after_s": 1e9,
+}
+"""What a node may say that it has: more is a mistake, and does not fit the ledger."""
+MAX_NAME = 128
+MAX_MHZ = 100_000
+MAX_NOTES = 8
+MAX_HOST_CHARS = 255
+MAX_CLOCKS = 1_000
+"""SM clocks that a node may say it can set; an H200 has about a hundred."""
+_log = logging.getLogger("rlsched.broker")
+
+
+class Members:
+    """Who is part of the cluster, and who is alive.
+
+    Attributes:
+        metered: What nodes have measured lately.
+        wakes: Powers up a node that sleeps or is down, or says why it cannot be.
+
+    Args:
+        book: What is known.
+        attempts: The launch protocol.
+        time_limits: Those of jobs that run.
+        limits: The broker's times.
+        note: Makes a fact true and journals it.
+        send: Tells a node, with the number of the request that is answered.
+        now_s: When the broker started: nodes that the journal has as up have their whole times to come back.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        attempts: Attempts,
+        time_limits: TimeLimits,
+        limits: Limits,
+        note: Callable[[Entry], None],
+        send: Callable[[str, BrokerToNode, int], None],
+        now_s: float,
+    ) -> None:
+        self._book, self._attempts, self._limits = book, attempts, limits
+        self._note, self._send, self._time_limits = note, send, time_limits
+        self.wakes: Callable[[str], str] = self._nobody_wakes
+        self._started_s = self._listened_s = now_s
+        self._seen_s: dict[str, float] = {}
+        self._left: set[str] = set()
+        self._greeted: set[str] = set()
+        self._lost_after_s: dict[str, float] = {}
+        self._other_gpus: set[str] = set()
+        self.strangers = Strangers(book, attempts, limits, note, send)
+        self._clock_skew_s: dict[str, float] = {}
+        self._power_w: dict[str, float] = {}
+        self.metered = MeteredUsage(book)
+        self._later: dict[str, int] = {}
+        self._engine_away_s: dict[str, float] = {}  # when such a node was heard of last
+        self._held: dict[str, list[Holding]] = {}
+
+    def later(self, node: str, cluster: str, epoch: int) -> None:
+        """A node says that it has obeyed a broker of this epoch."""
+        known = self._book.nodes.get(node)
+        if known is not None and cluster == self._book.identity and epoch > self._book.epoch:
+            self._later[node] = epoch
+
+    def later_epoch(self) -> int:
+        """The epoch of a later broker of this cluster, 0 while not more than half of the nodes know one.
+
+        One node's word is not enough: what a job may do to its node must not stop the broker.
+        """
+        if not self._later:
+            return 0
+        nodes = [name for name, node in self._book.nodes.items() if not node.removed]
+        later = [self._later[name] for name in nodes if name in self._later]
+        return max(later) if 2 * len(later) > len(nodes) else 0
+
+    def seen(self, node: str, now_s: float) -> None:
+        """A message came from this node."""
+        self._seen_s[node] = now_s
+
+    def seen_s(self, node: str) -> float:
+        """When a node was heard of last, Unix seconds."""
+        return self._seen_s.get(node, self._started_s)
+
+    def heard_s(self, node: str) -> float:
+        """When this broker heard of a node last, Unix seconds; 0: never, or its last word was a farewell."""
+        return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
+
+    def heartbeat(
+        self,
+        node: str,
+        request: int,
+        now_s: float,
+        unhealthy: str = "",
+        *,
+        engine_away: bool = False,
+        power_w: float | None = None,
+    ) -> None:
+        """A registered node lives. It has had its `Welcome`, so that it goes by this broker's times."""
+        if power_w is not None and 0.0 <= power_w < math.inf:
+            self._power_w[node] = power_w
+        else:
+            self._power_w.pop(node, None)
+        self._lost_after_s[node] = self._limits.lost_after_s
+        self._left.discard(node)
+        self._engine(node, now_s, engine_away)
+        self._health(node, unhealthy)
+        if request:
+            self._send(node, HeartbeatAck(), request)
+
+    def power_w(self, node: str) -> float | None:
+        """What its GPUs draw, W, by its last heartbeat; None where it did not say, or is not up."""
+        if self._book.nodes[node].state not in ("up", "drained"):
+            return None
+        return self._power_w.get(node, self.metered.power_w(node))
+
+    def _health(self, node: str, unhealthy: str) -> None:
+        """What its own checks say; journalled where that is news."""
+        if not unhealthy and not self._book.nodes[node].unhealthy:
+            return
+        unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
+        if unhealthy != self._book.nodes[node].unhealthy:
+            self._note(NodeHealth(name=node, unhealthy=unhealthy))
+
+    def _engine(self, node: str, now_s: float, is_away: bool) -> None:
+        if is_away:
+            self._engine_away_s[node] = now_s
+
+    def engine_back_s(self, node: str, now_s: float) -> float:
+        """Since when a node's engine could obey, Unix seconds: now at the earliest, while it is away."""
+        away_s = self._engine_away_s.get(node, 0.0)
+        return now_s if now_s - away_s <= 2 * self._limits.heartbeat_s else away_s
+
+    def are_own(self, names: Iterable[str]) -> bool:
+        """Whether these nodes are all rlsched's own: another engine may be slow without the job's doing."""
+        return all(self._book.nodes[name].spec.capabilities.is_own for name in names)
+
+    def held(self, node: str, held: list[Holding]) -> None:
+        """These are all GPUs of a node that others have; `hold` makes it true."""
+        self._held[node] = [
+            Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
+            for one in held[:MAX_GPUS_PER_NODE]
+            if one.until_s is None or math.isfinite(one.until_s)
+        ]
+
+    def hold(self) -> None:
+        """Let no GPU be offered that others have: what can be held now is, and the rest once it is free."""
+        for name in sorted(self._held):
+            known = self._book.nodes[name]
+            found = self._book.held.possible(name, known, self._held[name])
+            if found != self._book.held.of(name):
+                self._note(GpusHeld(name=name, held=found))
+
+    def leaving(self, node: str) -> None:
+        """A node's daemon is being stopped."""
+        known = self._book.nodes[node]
+        self._left.add(node)
+        if known.up and not known.away and not known.sleep:
+            self._note(NodeAway(name=node, reason="its daemon was stopped"))
+
+    def order(self, order: NodeOrder) -> str:
+        """Do what an operator says. Returns why it cannot be done, "" where it is."""
+        name = order.node
+        node = self._book.nodes.get(name)
+        if node is None or node.removed:
+            return f"there is no node {name!r}; `rlsched nodes` lists them"
+        jobs = [self._book.jobs[number] for number in sorted(node.live_jobs)]
+        match order:
+            case DrainNode(reason=reason, requeue=requeue):
+                reason = reason or "drained by an operator"
+                self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
+                for job in jobs if requeue else []:
+                    self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
+            case ResumeNode():
+                if not node.drained and (node.sleep or not node.up):
+                    return self.wakes(name)
+                if not node.drained and node.unhealthy:
+                    return (
+                        f"node {name} gets jobs again by itself, when its own checks pass: {node.unhealthy}"
+                    )
+                if not node.drained:
+                    return f"node {name} is not drained: it is {node.state}"
+                self._note(NodeResumed(name=name))
+            case RemoveNode(reason=reason):
+                if node.up and not node.away and not node.sleep:
+                    drain = f"`rlsched node drain {name}`"
+                    return f"node {name} is {node.state}: drain it ({drain}), and stop its daemon"
+                reason = reason or "removed by an operator"
+                self._note(NodeRemoved(name=name, reason=reason))
+                for job in jobs:
+                    self._attempts.lost(name, job, f"node {name} was removed: {reason}")
+        return ""
+
+    def _nobody_wakes(self, name: str) -> str:
+        return f"node {name} is not drained: it is {self._book.nodes[name].state}"
+
+    def pardon(self, now_s: float) -> None:
+        """This broker has not listened for a while: silence counts from now."""
+        self._listened_s = now_s
+
+    def silence_s(self, node: str, now_s: float) -> float:
+        """How long a node could have been heard of, and was not."""
+        return now_s - max(self.seen_s(node), self._listened_s)
+
+    def lost_after_s(self, node: str) -> float:
+        """After what silence nothing of a node's jobs runs any more that is fenced.
+
+        Never less than what the node itself goes by, which may have been told it by an earlier broker.
+        """
+        spec = self._book.nodes[node].spec
+        return self._lost_after_s.get(node, max(spec.lost_after_s, self._limits.lost_after_s))
+
+    def rested(self, now_s: float) -> list[str]:
+        """Nodes that were drained for long enough."""
+        nodes = self._book.nodes.items()
+        return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
+
+    def silent(self, now_s: float) -> list[str]:
+        """Nodes that are to be taken for away."""
+        nodes = self._book.nodes
+        quiet = self._quiet(now_s, self._limits.lease_s)
+        return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
+
+    def lost(self, now_s: float) -> list[str]:
+        """Nodes that are to be given up, or have been and still have jobs to be queued again."""
+        nodes = self._book.nodes
+        return [
+            name
+            for name in self._quiet(now_s, self._limits.lost_after_s)  # no node goes by less
+            if ((nodes[name].up and not nodes[name].sleep) or self._book.fenced_jobs(nodes[name]))
+            and self.silence_s(name, now_s) >= self.lost_after_s(name)
+        ]
+
+    def _quiet(self, now_s: float, least_s: float) -> list[str]:
+        """Nodes with a `silence_s` of at least so long: most often none, of thousands that are looked at."""
+        if now_s - self._listened_s < least_s:
+            return []
+        heard_s, started_s = self._seen_s, self._started_s
+        return [name for name in self._book.nodes if now_s - heard_s.get(name, started_s) >= least_s]
+
+    def hello(self, name: str, hello: Hello, request: int, now_s: float, wall_s: float | None = None) -> None:
+        """Register a node, and bring what it reports and what the book has into line.
+
+        `wall_s`: what this machine's clock said as it came, Unix seconds; the node's is compared with it.
+        """
+        refusal = self._refusal(name, hello) or self._elsewhere(name, hello, now_s)
+        if refusal:
+            self._send(name, Refused(message=refusal), request)
+            return
+        self.seen(name, now_s)
+        self._left.discard(name)
+        self._compare_clocks(name, hello.wall_s, wall_s)
+        spec = NodeUp(
+            name=name,
+            gpus=hello.gpus,
+            gpu_type=hello.gpu_type,
+            gpu_uuids=hello.gpu_uuids,
+            cpus=hello.cpus,
+            memory_mib=hello.memory_mib,
+            vc=hello.vc,
+            boot_id=hello.boot_id,
+            sm_clocks_mhz=sorted(hello.sm_clocks_mhz, reverse=True),
+            clocks_note=hello.clocks_note,
+            directory_id=hello.directory_id,
+            lost_after_s=max(hello.lost_after_s, self._limits.lost_after_s),
+            notes=[shortened(visible(note), MAX_REASON_CHARS) for note in hello.notes[:MAX_NOTES]],
+            host=shortened(visible(hello.host), MAX_HOST_CHARS),
+            capabilities=hello.capabilities,
+        )
+        known = self._book.nodes.get(name)
+        if known is not None and known.is_other(hello) and self._book.held.of(name):
+            self._note(GpusHeld(name=name, held=[]))
+        if known is not None and known.is_other(hello) and self._busy(known):
+            self._changed(name, hello, request)
+            return
+        rebooted = known is not None and known.spec.boot_id != hello.boot_id
+        goes_off = known is not None and known.up and bool(known.sleep) and now_s < known.off_s
+        if not goes_off and (
+            known is None
+            or known.state in ("away", "down", "asleep", "waking")
+            or known.spec != spec
+            or name not in self._greeted
+        ):
+            self._note(spec)
+        self._health(name, hello.unhealthy)
+        self._engine(name, now_s, hello.engine_away)
+        if hello.held or name in self._held or self._book.held.of(name):
+            self.held(name, hello.held)
+        self._greeted.add(name)
+        self._lost_after_s[name] = spec.lost_after_s
+        theirs = hello.attempts if hello.cluster == self._book.identity else []
+        strangers = self.strangers.reported(name, theirs, now_s)
+        reports = self._welcome(name, hello, request, strangers)
+        current = {(report.job, report.attempt) for report in reports}
+        self._missing(name, current, rebooted=rebooted)
+        for report in reports:
+            self._report(name, report)
+        if self.strangers.has_settled_at(now_s):
+            self._launch_again()
+
+    def _launch_again(self) -> None:
+        """Now that all is known which runs: what was under way when a standby took over."""
+        for name in sorted(self._greeted):
+            for number in sorted(self._book.nodes[name].live_jobs):
+                job = self._book.jobs[number]
+                if job.active is not None and not job.active.ending:
+                    self._attempts.launch(job, node=name)
+
+    def clock_skew_s(self, node: str) -> float | None:
+        """How far a node's clock was ahead when it registered, seconds; None where it did not say."""
+        return self._clock_skew_s.get(node)
+
+    def _compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
+        if theirs_s is None or ours_s is None or not math.isfinite(theirs_s):
+            self._clock_skew_s.pop(name, None)
+            return
+        skew_s = self._clock_skew_s[name] = theirs_s - ours_s
+        if abs(skew_s) > MAX_CLOCK_SKEW_S:
+            direction = "ahead of" if skew_s > 0 else "behind"
+            _log.warning(
+                "node %s: its clock is %.1f s %s this machine's; run NTP on both (`timedatectl`). Times that "
+                "its jobs write are off by that, run times are right",
+                name,
+                abs(skew_s),
+                direction,
+                extra={"node": name},
+            )
+
+    def _welcome(
+        self, name: str, hello: Hello, request: int, strangers: Container[tuple[int, int]] = ()
+    ) -> list[AttemptReport]:
+        """Answer a node, and tell it what to forget; what it reports that is under way.
+
+        `strangers`: what it is not to forget, though this journal does not know it.
+        """
+        ours = hello.cluster in ("", self._book.identity)
+        reports = [report for report in hello.attempts if ours and self._is_current(name, report)]
+        current = {(report.job, report.attempt) for report in reports}
+        reported = {(report.job, report.attempt) for report in hello.attempts}
+        forget = {one for one in reported - current if one not in strangers}
+        self._send(
+            name,
+            Welcome(
+                epoch=self._book.epoch,
+                cluster=self._book.identity,
+                heartbeat_s=self._limits.heartbeat_s,
+                forget=sorted(forget),
+                lost_after_s=self._limits.lost_after_s,
+                hears_power=True,
+                hears_limits=True,
+                hears_usage=True,
+            ),
+            request,
+        )
+        return reports
+
+    def _refusal(self, name: str, hello: Hello) -> str:
+        """Why this node cannot register, "" if it can."""
+        if hello.name != name:
+            return f"this key belongs to node {name!r}, not to {hello.name!r}; use the key of {hello.name!r}"
+        for field, most in MOST_OF_NODE.items():
+            value = getattr(hello, field)
+            if not 0 <= value <= most:
+                return f"node {name}: {field} must be 0 to {most:g}, got {value:g}"
+        for field in ("gpu_type", "vc", "boot_id", "directory_id", "cluster"):
+            if len(getattr(hello, field)) > MAX_NAME:
+                return f"node {name}: {field} must have {MAX_NAME} characters at most"
+        clocks = hello.sm_clocks_mhz
+        if len(clocks) > MAX_CLOCKS or not 1 <= min(clocks, default=1) <= max(clocks, default=1) <= MAX_MHZ:
+            return (
+                f"node {name}: expected up to {MAX_CLOCKS} SM clocks of 1 to {MAX_MHZ} MHz, got "
+                f"{len(clocks)}, from {min(clocks)} to {max(clocks)}"
+            )
+        unlike = self._unlike(name, hello)
+        if unlike is not None:
+            return (
+                f"node {name} has {hello.gpus} GPUs, {unlike.spec.name} has {unlike.spec.gpus}: an engine "
+                "with the same GPU numbers on every node of a gang needs nodes that are alike; give them "
+                "VCs of their own"
+            )
+        if hello.vc == SHARED_PARTITION:
+            return (
+                f"node {name}: {hello.vc!r} cannot be the name of a virtual cluster; "
+                "leave --vc out for a node that serves every one"
+            )
+        if hello.cluster == self._book.identity and hello.epoch > self._book.epoch:
+            self.later(name, hello.cluster, hello.epoch)
+            return (
+                f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._book.epoch}: "
+                "its journal is older than that of another broker; if it was copied back from a backup, stop "
+                "the broker and use `rlsched journal restore`, which raises the epoch"
+            )
+        return ""
+
+    def _unlike(self, name: str, hello: Hello) -> Node | None:
+        """Another node of its partition with which no gang can have the same GPU numbers everywhere."""
+        for other in self._book.nodes.values():
+            spec = other.spec
+            if spec.name == name or other.removed or spec.vc != hello.vc or not hello.gpus or not spec.gpus:
+                continue
+            evenly = not (hello.capabilities.per_node_indices and spec.capabilities.per_node_indices)
+            if evenly and spec.gpus != hello.gpus:
+                return other
+        return None
+
+    def _changed(self, name: str, hello: Hello, request: int) -> None:
+        """A node came back with other GPUs, and the ledger has jobs on those that it had.
+
+        Numbers of GPUs may mean others now: its jobs begin again, and it registers once they are over.
+        """
+        node = self._book.nodes[name]
+        why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
+        if node.up:
+            self._note(NodeDown(name=name, reason=why))
+        reports = self._welcome(name, hello, request)
+        told = {(report.job, report.attempt) for report in reports}
+        for number in sorted(node.live_jobs):
+            job = self._book.jobs[number]
+            if job.active is not None and (number, job.active.number) not in told:
+                self._attempts.lost(name, job, why)
+        for report in reports:
+            self._report(name, report)
+            self._attempts.end(self._book.jobs[report.job], "queued", why, charged=False)
+        self._other_gpus.add(name)
+
+    def returning(self) -> list[str]:
+        """Nodes with other GPUs than they had, and no jobs on those any more: they are to say hello again."""
+        ready = [name for name in sorted(self._other_gpus) if not self._busy(self._book.nodes[name])]
+        self._other_gpus.difference_update(ready)
+        return ready
+
+    def _busy(self, node: Node) -> bool:
+        return bool(node.live_jobs or self._book.cluster.jobs_on(node.number))
+
+    def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
+        """Why this daemon is another one than the node's, "" if it is not, or may take its place.
+
+        One directory has one daemon at a time. From another one, nothing is known of ranks that still run.
+        """
+        node = self._book.nodes.get(name)
+        theirs = node.spec.directory_id if node else ""
+        if node is None or not theirs or not hello.directory_id or theirs == hello.directory_id:
+            return ""
+        silence_s = self.silence_s(name, now_s)
+        if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
+            return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
+        jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
+        unfenced = [job for job in jobs if self._book.jobs[job].spec.on_lost == "wait"]
+        wait_s = self.lost_after_s(name) - silence_s
+        if not unfenced and (not jobs or wait_s <= 0):
+            return ""
+        until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
+        return (
+            f"jobs {', '.join(map(self._book.called, unfenced or jobs))} of node {name} may still run, "
+            f"started from another directory ({until}); start it with that --dir, cancel them, or remove "
+            "the node"
+        )
+
+    def _is_current(self, node: str, report: AttemptReport) -> bool:
+        return self._attempts.current(report.job, report.attempt, report.rank, node) is not None
+
+    def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
+        """Ranks that should be here and were not reported: launch, end again, or give up.
+
+        After a reboot nobody knows whether those that were being started ran.
+        """
+        gone = "was rebooted" if rebooted else "came back without it"
+        settling = self._book.now_s < self.strangers.settled_s()
+        for number in sorted(self._book.nodes[name].live_jobs):
+            job = self._book.jobs[number]
+            attempt = job.active
+            if attempt is None or (number, attempt.number) in reported:
+                continue
+            if attempt.ending:
+                self._attempts.kill(job)
+            elif rebooted or any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
+                once = settling and job.spec.on_lost == "wait"
+                self._attempts.lost(name, job, f"node {name} {gone}", "failed" if once else "queued")
+            elif settling:
+                continue  # it may have been given up since the backup, and have begun elsewhere
+            else:
+                self._attempts.launch(job, node=name)
+
+    def _report(self, name: str, report: AttemptReport) -> None:
+        if report.state == "ended":
+            self._attempts.ended(
+                name,
+                report.job,
+                report.attempt,
+                report.rank,
+                report.exit_code or 0,
+                report.reason,
+                report.ended_s,
+                report.ran_s,
+                report.usage,
+            )
+            return
+        job = self._book.jobs[report.job]
+        if job.active is not None and job.active.ending:
+            self._attempts.kill(job, node=name)
+        else:
+            self._attempts.launched(name, report.job, report.attempt, report.rank, 0, report.sm_clock_mhz)
+            self._attempts.hold_clock(job, node=name)
+            self._time_limits.told(job, report.attempt, report.rank, report.limit_s)

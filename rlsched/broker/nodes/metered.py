@@ -1,0 +1,220 @@
+"""What nodes have measured lately: in memory alone, told anew within a minute, and no part of the journal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
+
+MAX_DAY_CHARS = 10
+STALE_S = 180.0
+"""Figures of a rank that was not told of for so long are no longer what it uses."""
+
+
+class _Rank(NamedTuple):
+    node: str
+    at_s: float
+    told: RankMetered
+
+
+class _OfNode(NamedTuple):
+    at_s: float
+    power_w: float | None
+    day: str
+    energy_day_j: float | None
+
+
+class NodeUse(NamedTuple):
+    """What jobs use of a node; None where nothing has been measured."""
+
+    energy_day_j: float | None = None
+    gpu_frac: float | None = None
+    cores: float | None = None
+    memory_mib: int | None = None
+
+
+class MeteredUsage:
+    """The latest figures of each rank and node.
+
+    Args:
+        book: What is known; a rank that is not under way there is forgotten.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._ranks: dict[tuple[int, int], _Rank] = {}
+        self._nodes: dict[str, _OfNode] = {}
+        self._latest_s = -math.inf
+        self._most = 64  # then those that are over are looked for
+
+    def told(self, node: str, message: Metered, now_s: float) -> None:
+        """A node says what it has measured. What cannot be so is passed over."""
+        self._latest_s = now_s
+        self._nodes[node] = _OfNode(
+            now_s, _positive(message.power_w), message.day[:MAX_DAY_CHARS], _positive(message.energy_day_j)
+        )
+        for one in message.ranks:
+            energy_mj = one.energy_mj if one.energy_mj is not None and one.energy_mj >= 0 else None
+            if one.usage.is_sound() and self._is_of(node, one) and energy_mj == one.energy_mj:
+                self._ranks[one.job, one.rank] = _Rank(node, now_s, one)
+        if len(self._ranks) > self._most:
+            self._forget()
+
+    def _is_of(self, node: str, one: RankMetered) -> bool:
+        job = self._book.jobs.get(one.job)
+        active = None if job is None else job.active
+        if active is None or active.number != one.attempt or not 0 <= one.rank < len(active.ranks):
+            return False
+        return active.ranks[one.rank].node == node
+
+    def _forget(self) -> None:
+        """Ranks that are over."""
+        self._ranks = {
+            key: found for key, found in self._ranks.items() if self._is_of(found.node, found.told)
+        }
+        self._most = 2 * len(self._ranks) + 64
+
+    def power_w(self, node: str) -> float | None:
+        """What its GPUs draw, W; None where it has not said."""
+        found = self._nodes.get(node)
+        return None if found is None else found.power_w
+
+    def energy_day_j(self) -> float | None:
+        """What all GPUs have drawn today, joules: of the nodes that have the latest date."""
+        said = [one for one in self._nodes.values() if one.energy_day_j is not None]
+        today = max((one.day for one in said), default="")
+        known = [one.energy_day_j for one in said if one.day == today and one.energy_day_j is not None]
+        return sum(known) if known else None
+
+    def node(self, name: str, now_s: float) -> NodeUse:
+        """What jobs use of a node."""
+        node = self._book.nodes[name]
+        of_day = self._nodes.get(name)
+        energy_day_j = None if of_day is None else of_day.energy_day_j
+        gpus_busy, cores, memory_mib, any_gpu, any_core = 0.0, 0.0, 0, False, False
+        for number in node.live_jobs:
+            attempt = self._book.jobs[number].active
+            for rank, of in enumerate(attempt.ranks if attempt is not None else ()):
+                told = self._of(number, attempt, rank, now_s) if of.node == name else None
+                if told is None:
+                    continue
+                if told.usage.gpu_milli is not None:
+                    gpus_busy, any_gpu = gpus_busy + len(of.gpus) * told.usage.gpu_milli / 1e3, True
+                if told.usage.cpu_milli is not None:
+                    cores, any_core = cores + told.usage.cpu_milli / 1e3, True
+                memory_mib += told.usage.memory_mib or 0
+        return NodeUse(
+            energy_day_j=energy_day_j,
+            gpu_frac=gpus_busy / node.spec.gpus if any_gpu and node.spec.gpus else None,
+            cores=cores if any_core else None,
+            memory_mib=memory_mib if any_core else None,
+        )
+
+    def job(self, job: Job, now_s: float) -> SeenUsage | None:
+        """What a job uses: of one that is over what its last attempt has used; None: nobody measured it."""
+        attempt = job.attempt
+        if attempt is None:
+            return None
+        if job.active is None:
+            return seen(
+                [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None],
+                None,
+                attempt.energy_j,
+            )
+        found, energy_mj, at_s = [], [], -math.inf
+        for number, rank in enumerate(attempt.ranks):
+            told = self._of(job.number, attempt, number, now_s)
+            if rank.usage is not None:
+                found.append((len(rank.gpus), rank.usage))
+                energy_mj.append(rank.usage.energy_mj)
+            elif told is not None:
+                found.append((len(rank.gpus), told.usage))
+                energy_mj.append(told.energy_mj)
+                at_s = max(at_s, self._ranks[job.number, number].at_s)
+        known = [one for one in energy_mj if one is not None]
+        return seen(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
+
+    def energy_j(self, job: Job, now_s: float) -> float | None:
+        """What a job has used in all attempts up to now, joules; None where no node has measured it."""
+        now = self.job(job, now_s) if job.active is not None else None
+        if now is None or now.energy_j is None:
+            return job.energy_j
+        return (job.energy_j or 0.0) + now.energy_j
+
+    def used(self, now_s: float) -> dict[str, float]:
+        """Of all running jobs that are measured."""
+        found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
+        for (number, rank), one in self._ranks.items():
+            job = self._book.jobs.get(number)
+            attempt = None if job is None else job.active
+            if attempt is None or self._of(number, attempt, rank, now_s) is None:
+                continue
+            usage, gpus = one.told.usage, len(attempt.ranks[rank].gpus)
+            found["gpus"] += gpus
+            found["gpus_busy"] += gpus * (usage.gpu_milli or 0) / 1e3
+            found["gpu_memory_mib"] += gpus * (usage.gpu_memory_mib or 0)
+            found["cores"] += (usage.cpu_milli or 0) / 1e3
+            found["memory_mib"] += usage.memory_mib or 0
+        return found if any(found.values()) else {}
+
+    def _of(self, job: int, attempt: Attempt | None, rank: int, now_s: float) -> RankMetered | None:
+        """What was told of a rank of this very attempt, and not long ago."""
+        found = self._ranks.get((job, rank))
+        if found is None or attempt is None or found.told.attempt != attempt.number:
+            return None
+        return found.told if max(now_s, self._latest_s) - found.at_s <= STALE_S else None
+
+
+def seen(
+    ranks: Iterable[tuple[int, RankUsage]], at_s: float | None, energy_j: float | None
+) -> SeenUsage | None:
+    """Ranks, each with its number of GPUs, as one job; None where there is none."""
+    found = list(ranks)
+    if not found:
+        return None
+
+    def mean(field: str) -> float | None:
+        """Over GPUs."""
+        known = [(gpus or 1, value) for gpus, one in found if (value := getattr(one, field)) is not None]
+        return sum(gpus * value for gpus, value in known) / sum(gpus for gpus, _ in known) if known else None
+
+    def frac(field: str) -> float | None:
+        value = mean(field)
+        return None if value is None else round(value / 1e3, 4)
+
+    def whole(field: str) -> int | None:
+        value = mean(field)
+        return None if value is None else round(value)
+
+    def of_all(field: str) -> list[int]:
+        return [value for _, one in found if (value := getattr(one, field)) is not None]
+
+    cpu_milli, read_mib = of_all("cpu_milli"), of_all("read_mib")
+    return SeenUsage(
+        at_s=at_s,
+        energy_j=energy_j,
+        gpu_frac=frac("gpu_milli"),
+        gpu_memory_mib=max(of_all("gpu_memory_mib"), default=None),
+        sm_active_frac=frac("sm_active_milli"),
+        sm_occupancy_frac=frac("sm_occupancy_milli"),
+        tensor_frac=frac("tensor_milli"),
+        dram_frac=frac("dram_milli"),
+        sm_clock_mhz=whole("sm_clock_mhz"),
+        power_limited_frac=frac("power_limited_milli"),
+        heat_limited_frac=frac("heat_limited_milli"),
+        temperature_c=max(of_all("temperature_c"), default=None),
+        pcie_mib_s=whole("pcie_mib_s"),
+        cores=sum(cpu_milli) / 1e3 if cpu_milli else None,
+        throttled_frac=frac("throttled_milli"),
+        io_wait_frac=frac("io_wait_milli"),
+        read_mib=sum(read_mib) if read_mib else None,
+        memory_mib=max(of_all("memory_mib"), default=None),
+    )
+
+
+def _positive(value: float | None) -> float | None:
+    return value if value is not None and 0.0 <= value < math.inf else None

@@ -1,0 +1,138 @@
+"""Runs the operator's commands that power nodes down and up, beside the broker, and never waits for one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Any, Final, NamedTuple
+
+import msgspec
+
+from rlsched.broker.events import PowerDone, PowerNode
+from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.errors import InputError
+from rlsched.terminal import visible
+
+AT_ONCE: Final = 16
+"""Commands that run at the same time, at most; others wait."""
+_TAIL_BYTES: Final = 4096
+
+
+class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The commands, each run with a node's name behind its own words, and how nodes sleep.
+
+    Attributes:
+        suspend_cmd: Powers a node down, as a shell splits it into words.
+        resume_cmd: Powers a node up.
+        sleep: When.
+    """
+
+    suspend_cmd: str
+    resume_cmd: str
+    sleep: SleepPlan
+
+    def words(self, order: PowerNode) -> list[str]:
+        """What is run.
+
+        Raises:
+            InputError: the command is none.
+        """
+        option, text = f"--{order.order}-cmd", getattr(self, f"{order.order}_cmd")
+        try:
+            found = shlex.split(text)
+        except ValueError as error:
+            raise InputError(f"{option} {text!r}: {error}") from error
+        if not found:
+            raise InputError(f"{option}: expected a command, such as '/opt/site/power-{order.order}'")
+        return [*found, order.node]
+
+
+class _Running(NamedTuple):
+    order: PowerNode
+    process: subprocess.Popen[bytes]
+    output: IO[Any]
+    until_s: float
+
+
+class PowerCommands:
+    """Runs them: of one node one at a time, in order. They outlive the broker.
+
+    Args:
+        settings: The commands; None: no node sleeps.
+        elapsed: A clock that never jumps, seconds.
+    """
+
+    def __init__(self, settings: PowerSettings | None, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._elapsed = settings, elapsed
+        self._waiting: deque[PowerNode] = deque()
+        self._running: dict[str, _Running] = {}
+        self._over: list[PowerDone] = []
+
+    def order(self, order: PowerNode) -> None:
+        """Have a command run; said again while it waits or runs, it is run once."""
+        running = self._running.get(order.node)
+        if order not in self._waiting and (running is None or running.order != order):
+            self._waiting.append(order)
+        self._begin()
+
+    def step(self) -> list[PowerDone]:
+        """What is over since the last call; a command that takes too long is ended, and has failed."""
+        for node, one in list(self._running.items()):
+            code = one.process.poll()
+            late = code is None and self._elapsed() >= one.until_s
+            if late:
+                with contextlib.suppress(OSError):
+                    os.killpg(one.process.pid, signal.SIGKILL)
+                code = one.process.wait()
+            if code is not None:
+                del self._running[node]
+                error = "took too long, and was ended" if late else f"exit code {code}" if code else ""
+                self._over.append(PowerDone(node, one.order.order, _with_tail(error, one.output)))
+                one.output.close()
+        self._begin()
+        over, self._over = self._over, []
+        return over
+
+    def _begin(self) -> None:
+        for order in list(self._waiting):
+            if len(self._running) >= AT_ONCE or self._settings is None:
+                return
+            if order.node not in self._running:
+                self._waiting.remove(order)
+                self._start(self._settings, order)
+
+    def _start(self, settings: PowerSettings, order: PowerNode) -> None:
+        sleep = settings.sleep
+        most_s = sleep.suspend_timeout_s if order.order == "suspend" else sleep.resume_timeout_s
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command is over
+        try:
+            process = subprocess.Popen(
+                settings.words(order),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            output.close()
+            why = f"cannot be run: {error.strerror or error}"
+            self._over.append(PowerDone(order.node, order.order, why))
+            return
+        self._running[order.node] = _Running(order, process, output, self._elapsed() + most_s)
+
+
+def _with_tail(error: str, output: IO[Any]) -> str:
+    """Why it failed, with the last line that it printed; "" where it did not fail."""
+    if not error:
+        return ""
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(size - _TAIL_BYTES, 0))
+    lines = output.read().decode(errors="replace").strip().splitlines()
+    return f"{error}: {visible(lines[-1])}" if lines else error

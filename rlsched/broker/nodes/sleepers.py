@@ -1,0 +1,218 @@
+"""Nodes that sleep: when idle ones are powered down and sleeping ones up, and what comes of it.
+
+The services are the simulator's (`rlsched.power_down`), one for the nodes of a partition that are alike. An
+order is a fact before its command is run. A broker that is killed in between runs a command to power up once
+more, which harms nobody, and none to power down: a node that goes on speaking is up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.book import Book
+from rlsched.broker.events import PowerDone, PowerNode
+from rlsched.broker.journal.entries import Entry, NodeDown, NodeSlept, NodeWoken
+from rlsched.broker.nodes.nodes import Node
+from rlsched.decide.plans.words import span
+from rlsched.models.node_power import PowerByState
+from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.power_down.service import PowerDownService
+from rlsched.power_down.states import NodeState, NodeStates, Sleep, Wake
+
+NEED_S: Final = 1.0
+"""While jobs wait and nodes sleep, it looks so often whether they need one."""
+_STATE: Final = {"": NodeState.ON, "asleep": NodeState.ASLEEP, "waking": NodeState.BOOTING}
+_log = logging.getLogger("rlsched.broker")
+
+
+class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How nodes sleep online.
+
+    Attributes:
+        plan: The services.
+        suspend_timeout_s: A node is off so long after the order, and may be powered up again then.
+        resume_timeout_s: A node that has not registered so long after its command was run is down.
+        keep_awake: So many nodes stay awake, at least.
+        exclude: Patterns of names of nodes that never sleep, as in a shell.
+    """
+
+    plan: PowerDownPlan
+    suspend_timeout_s: float = 60.0
+    resume_timeout_s: float = 900.0
+    keep_awake: int = 0
+    exclude: Sequence[str] = ()
+
+    def spares(self, name: str) -> bool:
+        """Whether a node of this name never sleeps."""
+        return any(fnmatchcase(name, pattern) for pattern in self.exclude)
+
+
+class Sleepers:
+    """Orders nodes to sleep and to wake.
+
+    Args:
+        book: What is known.
+        plan: How nodes sleep; None: they do not, and one that sleeps by an earlier broker's order is down.
+        heard_s: When a node was heard of last by this broker, Unix seconds; 0: never.
+        note: Makes a fact true and journals it.
+        order: Has an operator's command run.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        plan: SleepPlan | None,
+        heard_s: Callable[[str], float],
+        note: Callable[[Entry], None],
+        order: Callable[[PowerNode], None],
+    ) -> None:
+        self._book, self._plan, self._heard_s, self._note, self._order = book, plan, heard_s, note, order
+        self._looked_s = self._review_at_s = 0.0
+        self._idle_since_s: dict[str, float] = {}
+        self._spared_until_s: dict[str, float] = {}
+        self._resumed: set[str] = set()
+        self._services: dict[tuple[int, str, int, int, int], PowerDownService] = {}
+        self._power = PowerByState.of()
+
+    def step(self, now_s: float) -> None:
+        """Time has passed."""
+        sleeping = [(name, node) for name, node in self._book.nodes.items() if node.up and node.sleep]
+        for name, node in sleeping:
+            if self._plan is None:
+                self._note(NodeDown(name=name, reason="asleep, and this broker has no command to wake it"))
+            elif now_s >= node.off_s and self._heard_s(name) >= node.off_s:
+                self._note(node.spec)  # it speaks: it never slept, or somebody has powered it up
+            elif node.sleep == "waking":
+                self._wakes(name, node, now_s)
+        if self._plan is None:
+            return
+        asleep = any(node.sleep == "asleep" for _, node in sleeping)
+        needed = asleep and self._jobs_wait() and now_s - self._looked_s >= NEED_S
+        if now_s >= self._review_at_s or needed:
+            self._looked_s = now_s
+            if now_s >= self._review_at_s:
+                self._review_at_s = now_s + float(self._plan.plan.review)
+            self._review(self._plan, now_s)
+
+    def done(self, told: PowerDone, now_s: float) -> None:
+        """A command is over."""
+        node = self._book.nodes.get(told.node)
+        if node is None or not told.error or self._plan is None:
+            return
+        error = shortened(told.error, MAX_REASON_CHARS)
+        _log.warning("node %s: its %s command failed: %s", told.node, told.order, error)
+        if told.order == "suspend":
+            self._spared_until_s[told.node] = now_s + self._plan.resume_timeout_s
+            if node.up and node.sleep == "asleep":
+                self._note(node.spec)
+        elif node.up and node.sleep == "waking":
+            self._note(NodeDown(name=told.node, reason=f"its resume command failed: {error}"))
+
+    def wake(self, name: str, now_s: float) -> str:
+        """Let a node that sleeps, or that is down, be powered up by an operator's order; why it cannot be."""
+        node = self._book.nodes[name]
+        if self._plan is None:
+            return f"node {name} is not drained: it is {node.state}"
+        if node.sleep == "waking" and node.up:
+            return f"node {name} is waking already: {node.reason}"
+        self._wake(self._plan, name, now_s, "woken by an operator")
+        return ""
+
+    def _wakes(self, name: str, node: Node, now_s: float) -> None:
+        """See to a node that is to come up."""
+        if now_s >= node.wakes_by_s:
+            waited = span(node.wakes_by_s - node.resume_s)
+            self._note(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
+        elif now_s >= node.resume_s and name not in self._resumed:
+            self._resumed.add(name)
+            self._order(PowerNode(name, "resume"))
+
+    def _wake(self, plan: SleepPlan, name: str, now_s: float, reason: str) -> None:
+        node = self._book.nodes[name]
+        resume_s = max(now_s, node.off_s)
+        self._resumed.discard(name)
+        until_s = resume_s + plan.resume_timeout_s
+        self._note(NodeWoken(name=name, resume_s=resume_s, until_s=until_s, reason=reason))
+        self._wakes(name, node, now_s)
+
+    def _jobs_wait(self) -> bool:
+        state = self._book.cluster.arrays
+        return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
+
+    def _review(self, plan: SleepPlan, now_s: float) -> None:
+        """Ask the services, and note what they say."""
+        cluster, nodes = self._book.cluster, self._book.nodes
+        names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
+        sets = node_sets(cluster, sorted(names))
+        busy = [self._busy([names[number] for number in one.nodes.tolist()], now_s) for one in sets]
+        counts = np.array([int(one.sum()) for one in busy], np.int64)
+        wanted = NodeNeed(sets).waiting_nodes(cluster.arrays, cluster.demands, counts)
+        sleep: list[str] = []
+        wake: list[str] = []
+        for one, busy_nodes, waiting in zip(sets, busy, wanted.tolist(), strict=True):
+            of_set = [names[number] for number in one.nodes.tolist()]
+            states = self._states(plan, of_set, busy_nodes, now_s)
+            service = self._service(plan, one, len(names))
+            for command in service.review(now_s, busy_nodes, waiting, states):
+                if isinstance(command, Sleep):
+                    sleep.append(of_set[command.node])
+                elif isinstance(command, Wake):
+                    wake.append(of_set[command.node])
+        asleep = [name for name in names.values() if nodes[name].sleep == "asleep" and name not in wake]
+        awake = len(names) - len(asleep)
+        for name in sleep[: max(awake - plan.keep_awake, 0)]:
+            idle, off_s = span(now_s - self._idle_since_s[name]), now_s + plan.suspend_timeout_s
+            self._note(NodeSlept(name=name, off_s=off_s, reason=f"idle for {idle}"))
+            self._order(PowerNode(name, "suspend"))
+        for name in [*wake, *asleep[: max(plan.keep_awake - awake, 0)]]:
+            why = "jobs wait for it" if wanted.any() else "kept awake for jobs to come"
+            self._wake(plan, name, now_s, why)
+
+    def _service(self, plan: SleepPlan, one: NodeSet, total: int) -> PowerDownService:
+        spec, size = one.spec, len(one.nodes)
+        key = (one.partition, spec.gpu_type, spec.gpus, spec.cpus, spec.memory_mib)
+        if key not in self._services:
+            self._services[key] = plan.plan.service(size, total)
+        self._services[key].rule = plan.plan.rule_for(size, total)
+        return self._services[key]
+
+    def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
+        """(n,) whether each of these nodes runs something; those that do not are idle since when they did."""
+        held = self._book.cluster.arrays.node.view(np.ndarray)
+        nodes = [self._book.nodes[name] for name in names]
+        busy = np.array(
+            [bool(node.live_jobs) or held["free"][node.number] < held["gpus"][node.number] for node in nodes]
+        )
+        for name, node, is_busy in zip(names, nodes, busy.tolist(), strict=True):
+            if is_busy or node.sleep or name not in self._idle_since_s:
+                self._idle_since_s[name] = now_s
+        return busy
+
+    def _states(
+        self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
+    ) -> NodeStates:
+        """How the nodes of a set stand, for its service; one that is not to sleep has never been idle."""
+        states = NodeStates(len(names), self._power, now_s)
+        states.busy[:] = busy
+        for at, name in enumerate(names):
+            spared = plan.spares(name) or now_s < self._spared_until_s.get(name, 0.0)
+            states.state[at] = _STATE[self._book.nodes[name].sleep]
+            states.since_s[at] = -np.inf
+            states.idle_since_s[at] = np.inf if spared else self._idle_since_s[name]
+        return states
+
+
+def _stands_in(node: Node) -> bool:
+    """Whether a node's jobs could be another's: it is up or sleeps, takes jobs, and rlsched starts them."""
+    can = node.spec.capabilities
+    takes = not (node.drained or node.unhealthy or node.away or node.removed)
+    return node.up and takes and can.is_own and can.places

@@ -1,0 +1,1 @@
+"""Brokers that wait for another one's end, on the same journal or with a copy of it."""

@@ -1,0 +1,289 @@
+"""A standby on another machine: it copies the journal over the wire, and takes its copy over when it may.
+
+It does so by itself only where that broker is silent, and most nodes have lost it too, see
+`rlsched.broker.standby.knocks`. The copy lacks what the other broker committed last and had not sent yet. So
+it is taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch,
+with numbers that were never given.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rlsched.broker.access.access import Member
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.access.private import touch_private
+from rlsched.broker.book import Book
+from rlsched.broker.journal.backup import set_aside, take_over
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.rows import Row
+from rlsched.broker.standby.knocks import Knocks
+from rlsched.broker.standby.shipping import access_digest
+from rlsched.broker.standby.standby import Taken
+from rlsched.broker.standby.warm import PAGE, Warm
+from rlsched.client.connection import Connection
+from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError
+from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
+
+COPY_FILE = "copy"
+"""Stands beside a journal that is a copy, and has not been taken over."""
+ASK_S = 1.0
+ASK_AGAIN_S = 0.6
+"""Once a broker is silent. One that lives answers in half of that."""
+OWN_S = 5.0
+"""A broker that has taken over, and is started again, looks so long for a later one."""
+PAUSE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Whose journal is copied, and when it is taken over.
+
+    Attributes:
+        of: That broker's address.
+        take_over_after_s: After so long without an answer, if most nodes have none either; None: only when it
+            is told.
+    """
+
+    of: str
+    take_over_after_s: float | None = None
+
+
+@dataclass
+class Orders:
+    """What signals have said."""
+
+    stop: bool = False
+    promote: bool = False
+
+
+def copy_and_wait(
+    path: Path,
+    address: str,
+    home: KeyHome,
+    warm: Warm,
+    copies: Copies,
+    lost_after_s: float,
+    say: Callable[[str], None],
+    orders: Orders,
+) -> Taken | None:
+    """Copy a broker's journal until it is to be taken over. None: it was told to stop.
+
+    Args:
+        path: Where the copy is; another journal that lies there is kept beside it.
+        address: Where it will serve; it listens there already.
+        home: The key directory: the other broker's keys.
+        warm: Policy and book.
+        copies: Whose, and when.
+        lost_after_s: This broker's, for nodes that are not back.
+        say: Gets lines for the log.
+        orders: What signals say.
+
+    Raises:
+        InputError: the keys are not there, the address is taken, or the other broker is of another cluster.
+        JournalHeldError: a broker runs on the copy.
+        JournalError: the copy is damaged, or cannot be written.
+    """
+    if not (home.directory / "broker.key").exists():
+        raise InputError(
+            f"{home.directory}: no broker.key here; copy broker.key, broker.public, client-default.key and "
+            f"authorised/ from where the broker at {copies.of} runs, so that nodes and clients know this one"
+        )
+    with ExitStack() as opened:
+        copy = _Copy(path, home, warm, say)
+        opened.callback(copy.close)
+        connection = Connection(copies.of, home.client(), home.broker_public(), str(home.directory))
+        opened.callback(connection.close)
+        knocks = Knocks(address, home, copies.of)
+        opened.callback(knocks.close)
+        taken = _wait(copy, connection, knocks, copies, lost_after_s, orders)
+        if taken is not None:
+            copy.is_given_away = True
+        return taken
+
+
+def _wait(
+    copy: _Copy,
+    connection: Connection,
+    knocks: Knocks,
+    copies: Copies,
+    lost_after_s: float,
+    orders: Orders,
+) -> Taken | None:
+    heard_s, silent_s = time.monotonic(), 0.0
+    while not orders.stop:
+        knocks.listen(copy.book.identity)
+        if orders.promote:
+            orders.promote = False
+            if copy.journal.last:
+                return copy.taken(copies.of, lost_after_s)
+            copy.tell("nothing is copied yet, so nothing can be taken over")
+        try:
+            answer = connection.ask(copy.question(), ASK_AGAIN_S if silent_s else ASK_S)
+        except BrokerUnavailableError as error:
+            silent_s = time.monotonic() - heard_s
+            if connection.is_refused:  # so it lives
+                heard_s = time.monotonic()
+                copy.tell(str(error))
+            elif copy.is_own:
+                if silent_s >= OWN_S:
+                    return copy.own()
+            elif copies.take_over_after_s is None or silent_s < copies.take_over_after_s or not copy.is_whole:
+                copy.tell_silence(copies)
+            else:
+                without, up = knocks.counted(copy.book)
+                if 2 * without > up or not up:
+                    return copy.taken(copies.of, lost_after_s)
+                copy.tell("it is silent here, but not for most nodes, so nothing is taken over")
+            continue
+        except InputError as error:
+            answer = Refused(message=str(error))
+        heard_s, silent_s = time.monotonic(), 0.0
+        if isinstance(answer, JournalRows):
+            if copy.is_own and answer.epoch < copy.book.epoch:
+                return copy.own()
+            copy.take(answer)
+        elif isinstance(answer, Serving):  # it stands by itself
+            if copy.is_own:
+                return copy.own()
+            copy.tell("the other one only stands by too")
+            time.sleep(PAUSE_S)
+        else:
+            copy.tell(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
+            time.sleep(PAUSE_S)
+    return None
+
+
+class _Copy:
+    """The journal here, a copy or not.
+
+    Attributes:
+        journal: It.
+        is_own: It is no copy: a broker has served it here.
+        is_whole: It had all that the other one had, once at least.
+        is_given_away: Somebody else closes the journal.
+    """
+
+    def __init__(self, path: Path, home: KeyHome, warm: Warm, say: Callable[[str], None]) -> None:
+        self._path, self._home, self._warm, self._say = path, home, warm, say
+        warm.keeps_ended = True
+        self._mark = path.with_name(COPY_FILE)
+        self._said = ""
+        self._access = 0
+        self.is_whole = self.is_given_away = False
+        self.journal = Journal(path)
+        self.is_own = self.journal.last > 0 and not self._mark.exists()
+        while warm.last < self.journal.last:
+            rows = list(islice(self.journal.rows(warm.last), PAGE))
+            self._apply(rows, self.journal.checksum_of(rows[-1].n))
+
+    @property
+    def book(self) -> Book:
+        """What the copy says."""
+        return self._warm.book
+
+    def question(self) -> ReadJournal:
+        """What follows, please."""
+        last = self.journal.last
+        return ReadJournal(after=last, checksum=self._warm.checksum or 0, access=self._access)
+
+    def take(self, answer: JournalRows) -> None:
+        """Keep what came."""
+        identity = self._warm.book.identity
+        if self.is_own and identity and answer.cluster != identity:
+            raise InputError(
+                f"{self._path}: a journal of another cluster than that of the broker that is to be copied; "
+                "give another --dir"
+            )
+        if self.is_own or not self._mark.exists():
+            self.is_own = False
+            touch_private(self._mark)
+        if answer.is_other:
+            self._begin_anew()
+            return
+        try:
+            rows = self.journal.append(answer.rows)
+        except JournalFullError as error:
+            self.tell(f"it cannot be copied now: {error}")
+            time.sleep(PAUSE_S)
+            return
+        if rows:
+            self._apply(rows, answer.rows[-1][4])
+        if answer.access is not None:
+            self._take_access(answer.access)
+        if self.journal.last >= answer.last:
+            self.is_whole = True
+            self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
+
+    def _apply(self, rows: list[Row], checksum: int | None) -> None:
+        """Replay what is in the journal; its table of ended jobs gets those that are over by it."""
+        self._warm.apply(rows, checksum)
+        ended = self._warm.ended()
+        if self._warm.last > self.journal.ended_at:
+            self.journal.add_ended(ended, self._warm.last)
+
+    def _begin_anew(self) -> None:
+        """What lies here went another way than the journal that is to be copied."""
+        self.journal.close()
+        lock = locked(self._path)
+        kept = set_aside(self._path)
+        touch_private(self._path)
+        self.journal = Journal(self._path, lock)
+        self._warm.forget()
+        self.is_whole = False
+        self.tell(f"what was here is another journal, kept as {kept}; copying from the first entry")
+
+    def _take_access(self, files: dict[str, str]) -> None:
+        """Let the same keys be known here."""
+        members = [one for one in (Member.of(file, text) for file, text in files.items()) if one is not None]
+        with self._home.locked():
+            here = self._home.access.members()
+            there = {member.key.encode(): member for member in members}
+            for key, member in there.items():
+                if here.get(key) != member:
+                    self._home.put(member)
+            for key, member in here.items():
+                if key not in there:
+                    self._home.take(member)
+        self._access = access_digest(files)
+
+    def taken(self, of: str, lost_after_s: float) -> Taken:
+        """From now on this is the journal."""
+        since_s = time.monotonic()
+        take_over(self.journal, self._warm.book, lost_after_s)
+        self._mark.unlink(missing_ok=True)
+        return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
+
+    def own(self) -> Taken:
+        """It was the journal before."""
+        return Taken(self._warm, lambda _: self.journal, "")
+
+    def tell(self, what: str, more: str = "") -> None:
+        """Say it, once."""
+        if what != self._said:
+            self._said = what
+            self._say(
+                f"rlsched broker stands by, process {os.getpid()}, with a copy in {self._path}: {more}{what}"
+            )
+
+    def tell_silence(self, copies: Copies) -> None:
+        """The other broker does not answer, and that is not yet reason enough."""
+        if copies.take_over_after_s is None:
+            when = f"`kill -USR1 {os.getpid()}` lets this one take over"
+        elif self.is_whole:
+            when = f"this one takes over after {copies.take_over_after_s:g} s"
+        else:
+            when = f"there is no whole copy, so only `kill -USR1 {os.getpid()}` lets this one take over"
+        self.tell(f"no answer from {copies.of}; {when}")
+
+    def close(self) -> None:
+        """Let go of the journal, unless it was given away."""
+        if not self.is_given_away:
+            self.journal.close()

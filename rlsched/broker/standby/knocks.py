@@ -1,0 +1,68 @@
+"""What a standby hears at its own address: nodes that have no other broker, and whose word is needed.
+
+A node says hello to a standby only where the broker does not answer it. So a standby that is itself cut off
+hears nobody, and does not take over from a broker that has its nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.book import Book
+from rlsched.broker.transport import Heard, Transport
+from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
+
+RECENT_S = 15.0
+"""A node without a broker goes round its addresses in less."""
+MAX_HEARD = 1_000
+
+
+class Knocks:
+    """The sockets of a standby.
+
+    Args:
+        address: Where it listens, as the broker does that it becomes.
+        home: The keys.
+        of: The broker for which it stands by.
+        elapsed: A clock that never jumps, seconds.
+
+    Raises:
+        InputError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self, address: str, home: KeyHome, of: str, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._transport, self._of, self._elapsed = Transport(address, home), of, elapsed
+        self._at_s: dict[str, float] = {}
+
+    def listen(self, cluster: str) -> None:
+        """Hear what has come; clients are told that this one only stands by."""
+        heard, emptied = self._transport.receive(0, MAX_HEARD)
+        while heard or not emptied:
+            for one in heard:
+                self._hear(one, cluster)
+            heard, emptied = self._transport.receive(0, MAX_HEARD)
+
+    def _hear(self, heard: Heard, cluster: str) -> None:
+        message = heard.envelope.message
+        if isinstance(message, Hello):
+            if message.cluster == cluster:
+                self._at_s[heard.peer.name] = self._elapsed()
+        elif heard.peer.role != "node":
+            answer: Serving | Refused = Serving(cluster=cluster, epoch=0)
+            if not isinstance(message, WhoServes | ReadJournal):
+                answer = Refused(message=f"this broker stands by for the one at {self._of}; ask that one")
+            self._transport.reply(heard.route, heard.envelope.request, answer)
+
+    def counted(self, book: Book) -> tuple[int, int]:
+        """(nodes that have no broker, nodes that are up), as the copy knows them."""
+        up = [name for name, node in book.nodes.items() if node.up and not node.away and not node.sleep]
+        since_s = self._elapsed() - RECENT_S
+        return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)
+
+    def close(self) -> None:
+        """Let the broker have the address."""
+        self._transport.close()

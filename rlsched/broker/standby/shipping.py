@@ -1,0 +1,125 @@
+"""The journal for standbys on other machines: page by page, as its rows lie there, while the broker serves.
+
+A standby asks for what follows its copy, and is answered when there is something, or soon with nothing: so it
+knows that the broker lives. Only what is committed is sent. A page has a bound, and each standby gets at most
+one in a turn of the loop, so that nobody else waits for a long journal.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from rlsched.broker.access.access import AccessList
+from rlsched.broker.journal.journal import Journal
+from rlsched.errors import JournalError
+from rlsched.wire.messages import ClientReply, JournalRows, ReadJournal, Refused
+
+PAGE_BYTES = 1 << 18
+HOLD_S = 0.2
+"""A question waits for new entries so long."""
+SILENT_S = 10.0
+"""A standby that has not asked for so long is said to be away."""
+MOST_STANDBYS = 4
+MOST_ACCESS_BYTES = 1 << 19
+"""An access list that is longer is not sent."""
+LOOK_S = 1.0
+
+
+class _Asked(NamedTuple):
+    request: int
+    message: ReadJournal
+    at_s: float
+
+
+class Shipping:
+    """Answers standbys.
+
+    Args:
+        journal: What they copy.
+        access: The access list, which they copy too.
+        reply: Answers.
+        say: Gets a line for the log when the first standby asks, and when none has for a while.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        access: AccessList,
+        reply: Callable[[bytes, int, ClientReply], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._journal, self._access, self._reply, self._say = journal, access, reply, say
+        self._waiting: dict[bytes, _Asked] = {}
+        self._cluster, self._epoch = "", 0
+        self._heard_s: float | None = None
+        self._looked_s = -LOOK_S
+        self._files: dict[str, str] = {}
+        self._digest = 0
+
+    def began(self, cluster: str, epoch: int) -> None:
+        """A broker has begun an epoch on this journal."""
+        self._cluster, self._epoch = cluster, epoch
+
+    def ask(self, route: bytes, request: int, message: ReadJournal) -> None:
+        """A standby asks."""
+        if len(self._waiting) >= MOST_STANDBYS and route not in self._waiting:
+            self._reply(route, request, Refused(message=f"{MOST_STANDBYS} standbys ask already"))
+            return
+        if self._heard_s is None:
+            self._say(
+                f"a standby copies the journal; it has {message.after:,} of {self._journal.last:,} entries"
+            )
+        self._heard_s = time.monotonic()
+        self._waiting[route] = _Asked(request, message, self._heard_s)
+
+    def step(self) -> None:
+        """Answer those for whom there is something, or who have waited long enough."""
+        if not self._waiting:
+            if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:
+                self._heard_s = None
+                self._say(f"no standby has asked for {SILENT_S:.0f} s: nobody copies the journal now")
+            return
+        self._look()
+        for route, asked in list(self._waiting.items()):
+            if (
+                self._journal.last > asked.message.after
+                or asked.message.access != self._digest
+                or time.monotonic() - asked.at_s >= HOLD_S
+            ):
+                del self._waiting[route]
+                try:
+                    answer: JournalRows | Refused = self._rows(asked.message)
+                except JournalError as error:  # what is wrong with the disk is for commits to say
+                    answer = Refused(message=str(error))
+                self._reply(route, asked.request, answer)
+
+    def _rows(self, asked: ReadJournal) -> JournalRows:
+        known = self._journal.checksum_of(asked.after) if asked.after else 0
+        is_other = known != asked.checksum
+        return JournalRows(
+            cluster=self._cluster,
+            epoch=self._epoch,
+            last=self._journal.last,
+            rows=[] if is_other else self._journal.page(asked.after, PAGE_BYTES),
+            is_other=is_other,
+            access=None if asked.access == self._digest else self._files,
+        )
+
+    def _look(self) -> None:
+        """Read the access list, now and then."""
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        files = {member.file: member.text() for member in self._access.members().values()}
+        if sum(map(len, files.values())) <= MOST_ACCESS_BYTES:
+            self._files, self._digest = files, access_digest(files)
+
+
+def access_digest(files: dict[str, str]) -> int:
+    """By which two access lists are told apart."""
+    return zlib.crc32(msgspec.json.encode(sorted(files.items())))

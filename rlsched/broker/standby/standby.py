@@ -1,0 +1,121 @@
+"""A second broker on the same journal: it waits for the lock, and has replayed the journal when it gets it.
+
+The kernel lets go of a lock when its holder ends, whatever ended it, and not before. So there are never two
+brokers on one journal; and one that is frozen is not taken over from.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.lock import Holder, boot_id, lock_file, take_lock
+from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.errors import InputError, JournalError
+
+LOOK_S = 0.05
+"""How often a standby tries the lock, and reads what was committed."""
+PAUSE_S = 5.0
+"""After a journal that cannot be read, the next look at it is so much later."""
+
+
+@dataclass
+class Taken:
+    """A journal whose lock fell to this process.
+
+    Attributes:
+        warm: Policy, and the book as far as the journal was followed.
+        open: Opens it for writing.
+        whom: What it was taken over from, "" where this broker had it before.
+        since_s: When that was, seconds of `time.monotonic`.
+    """
+
+    warm: Warm
+    open: Callable[[Path], Journal]
+    whom: str
+    since_s: float = field(default_factory=time.monotonic)
+
+    def line(self) -> str:
+        """What to say of it, once it serves."""
+        took_ms = 1000 * (time.monotonic() - self.since_s)
+        return f"took over from {self.whom}: {took_ms:.0f} ms until it serves"
+
+
+def stand_by(
+    path: Path, warm: Warm, say: Callable[[str], None], is_stopped: Callable[[], bool]
+) -> Taken | None:
+    """Wait until nobody holds a journal, following it meanwhile. None: it was told to stop.
+
+    Args:
+        path: The journal.
+        warm: Policy and book.
+        say: Gets lines for the log.
+        is_stopped: Asked every `LOOK_S`.
+
+    Raises:
+        InputError: there is no journal to stand by for.
+        JournalError: its directory cannot be written.
+    """
+    if not path.exists():
+        raise InputError(
+            f"{path}: there is no journal to stand by for; start a broker there first, without --standby"
+        )
+    lock, waiting = lock_file(path), _Waiting(path, warm, say)
+    try:
+        while not is_stopped():
+            holder = Holder.of(path)
+            if take_lock(lock):
+                whom = f"process {holder.process}" if holder.process else "another broker"
+                return Taken(warm, lambda path: Journal(path, lock), whom)
+            waiting.look(holder)
+            time.sleep(0.0 if waiting.has_more else LOOK_S)
+    except BaseException:
+        lock.close()
+        raise
+    finally:
+        waiting.close()
+    lock.close()
+    return None
+
+
+class _Waiting:
+    """Follows a journal where that can be, and says what it does, once."""
+
+    def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
+        self._path, self._warm, self._say = path, warm, say
+        self._follower = Follower(path, warm)
+        self._boot_id = boot_id()
+        self._not_before_s = 0.0
+        self._said = ""
+        self.has_more = False
+
+    def look(self, holder: Holder) -> None:
+        """Read what is new."""
+        self.has_more = False
+        if not holder.boot_id or holder.boot_id != self._boot_id:
+            self._tell("its broker runs on another machine, so it is read when that has ended")
+            return
+        if time.monotonic() < self._not_before_s:
+            return
+        try:
+            self.has_more = self._follower.step()
+        except JournalError as error:
+            self._not_before_s = time.monotonic() + PAUSE_S
+            self._tell(f"it cannot be read now: {error}")
+            return
+        if not self.has_more:
+            self._tell(f"{self._warm.last:,} entries followed")
+
+    def _tell(self, what: str) -> None:
+        kind = what.partition(" ")[2]  # without the number of entries
+        if kind != self._said:
+            self._said = kind
+            self._say(f"rlsched broker stands by, process {os.getpid()}, for {self._path}: {what}")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._follower.close()

@@ -1,0 +1,67 @@
+"""A standby that has taken over tells the broker before it, whenever that is there, to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.client.connection import Connection
+from rlsched.errors import RlschedError
+from rlsched.wire.messages import LaterBroker, Serving
+
+ASK_S = 1.0
+TELL_S = 2.0
+"""How often it is tried."""
+
+
+class Telling:
+    """Tells the broker that was copied, whenever it is there, that a later one serves.
+
+    Args:
+        of: Its address.
+        home: The keys.
+        started: What began this broker's epoch.
+        supersede: Called with a higher epoch, where the other one is the later.
+        say: Gets a line for the log when it was there.
+    """
+
+    def __init__(
+        self,
+        of: str,
+        home: KeyHome,
+        started: BrokerStarted,
+        supersede: Callable[[int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._of, self._home, self._supersede, self._say = of, home, supersede, say
+        self._message = LaterBroker(cluster=started.cluster, epoch=started.epoch)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telling", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with closing(
+            Connection(self._of, self._home.client(), self._home.broker_public(), str(self._home.directory))
+        ) as connection:
+            while not self._stopping.is_set():
+                try:
+                    answer = connection.ask(self._message, ASK_S)
+                    self._heard(answer)
+                except RlschedError:  # it is away, as it should be
+                    pass
+                self._stopping.wait(TELL_S)
+
+    def _heard(self, answer: object) -> None:
+        if isinstance(answer, Serving) and answer.cluster == self._message.cluster:
+            if answer.epoch > self._message.epoch:
+                self._supersede(answer.epoch)
+            elif answer.epoch < self._message.epoch:
+                self._say(f"the broker at {self._of}, at epoch {answer.epoch}, was told to stop")

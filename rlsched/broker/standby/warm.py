@@ -1,0 +1,187 @@
+"""A journal that another broker writes, replayed as it grows: taking it over is a matter of its tail."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.journal.ended import EndedJob, ended_job
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import Reading
+from rlsched.broker.journal.recovery import caught_up, forget_some, quiet, recovered
+from rlsched.broker.journal.rows import Row, read_rows
+from rlsched.broker.journal.sqlite_errors import clearly
+from rlsched.broker.learning.predictions import Predictions
+from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.errors import JournalError
+
+if TYPE_CHECKING:
+    from rlsched.broker.learning.past import Past
+
+PAGE = 10_000
+"""Entries of one look: while they are read, the broker's write-ahead log cannot begin anew."""
+
+
+class Warm:
+    """A policy that is compiled, and a book that is replayed as far as the journal was seen.
+
+    Args:
+        scheduler: Who will decide.
+        fallback: The name of the rule behind it, "" for none.
+        prediction: As `Settings.prediction`.
+        half_life_s: As `Ranks.half_life_s`.
+        past: As of `Predictions`.
+
+    Attributes:
+        last: Number of the last entry in the book.
+        checksum: Its checksum; None before the first.
+        keeps_ended: Whether `ended` is asked.
+    """
+
+    keeps_ended = False
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        fallback: str,
+        prediction: str | None,
+        half_life_s: float = math.inf,
+        past: Past | None = None,
+    ) -> None:
+        self.scheduler, self.fallback = scheduler, fallback
+        self._prediction, self._half_life_s, self._past = prediction, half_life_s, past
+        Predictions.warm_up(prediction)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin again before the first entry."""
+        self._ended: list[EndedJob] = []
+        self.book = Book(Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s)
+        permit(self.book.cluster, self.scheduler)
+        self.book.over = self._over
+        self.last = 0
+        self.checksum: int | None = None
+
+    def apply(self, rows: list[Row], checksum: int | None) -> None:
+        """Replay the entries that follow; `checksum`: of the last of them.
+
+        Raises:
+            JournalError: an entry does not follow; the book is empty again.
+        """
+        try:
+            self.book.follow(rows, self.scheduler)
+        except JournalError:
+            self.forget()
+            raise
+        if rows:
+            self.last, self.checksum = rows[-1].n, checksum
+
+    def ended(self) -> list[EndedJob]:
+        """Jobs that are over by the entries applied since this was asked last, if `keeps_ended`."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _over(self, job: Job) -> None:
+        if self.keeps_ended:
+            self._ended.append(ended_job(job, self.book.nodes))
+        forget_some(self.book)
+
+    def caught_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> Book:
+        """The book of all of this journal; of one that was not followed, from its newest snapshot.
+
+        Args:
+            journal: The journal.
+            say: Gets a line for each snapshot that cannot be used.
+
+        Raises:
+            JournalError: the journal is damaged.
+        """
+        is_other = journal.checksum_of(self.last) != self.checksum  # it was restored meanwhile, say
+        if not self.last or is_other or journal.ended_at < self.last:
+            fresh = self.book.predictions if not self.last else Predictions(self._prediction, self._past)
+            self.book = recovered(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
+            return self.book
+        return caught_up(journal, self.book, self.last, self.scheduler)
+
+
+class _Seen(NamedTuple):
+    """Which file is open."""
+
+    device: int
+    inode: int
+
+
+class Follower:
+    """Reads what a broker on this machine commits, and never writes: SQLite's log needs one machine's memory.
+
+    Args:
+        path: The journal.
+        warm: Gets its entries.
+    """
+
+    def __init__(self, path: Path, warm: Warm) -> None:
+        self._path, self._warm = path, warm
+        self._db: sqlite3.Connection | None = None
+        self._seen: _Seen | None = None
+
+    def step(self) -> bool:
+        """Replay up to `PAGE` entries that are new. Whether there were so many: there may be more.
+
+        Raises:
+            JournalError: it cannot be read now, or is damaged.
+        """
+        try:
+            with clearly(self._path):
+                rows, checksum, has_more = self._new_rows()
+        except BaseException:
+            self.close()
+            raise
+        self._warm.apply(rows, checksum)
+        return has_more
+
+    def _new_rows(self) -> tuple[list[Row], int | None, bool]:
+        db = self._opened()
+        db.execute("BEGIN")
+        try:
+            reading = Reading(self._path, db)
+            if reading.last is None:
+                raise JournalError(f"{self._path}: a journal of version 1 cannot be followed")
+            if self._warm.last and reading.crc_of(self._warm.last) != self._warm.checksum:
+                self._warm.forget()  # it was compacted further than this one had read
+            if reading.last == self._warm.last:
+                return [], None, False
+            after = self._warm.last or reading.first - 1
+            rows = list(islice(read_rows(self._path, db, reading.last, after=after), PAGE))
+            return rows, reading.crc_of(rows[-1].n), len(rows) == PAGE
+        finally:
+            db.execute("COMMIT")
+
+    def _opened(self) -> sqlite3.Connection:
+        """The journal as it is named now: a restored one is another file."""
+        try:
+            stat = self._path.stat()
+        except OSError as error:
+            raise JournalError(f"{self._path}: cannot read the journal: {error.strerror}") from error
+        seen = _Seen(stat.st_dev, stat.st_ino)
+        if seen != self._seen:
+            self.close()
+            if self._seen is not None:
+                self._warm.forget()
+            self._seen = seen
+        if self._db is None:
+            uri = f"file:{quote(str(self._path.absolute()))}?mode=ro"
+            self._db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=1.0)
+        return self._db
+
+    def close(self) -> None:
+        """Let go of the file; before this process opens it for writing."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None

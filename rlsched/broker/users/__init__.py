@@ -1,0 +1,1 @@
+"""Users, accounts and VCs: quotas, priorities, fair share."""

@@ -1,0 +1,93 @@
+"""GPUs that a job is asked for with: how many, and of which types, also as `sbatch` says it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import click
+
+from rlsched.errors import InputError
+
+_GRES: Final = re.compile(r"(?:gres[/:])?gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?")
+_OF_A_TYPE: Final = re.compile(r"([A-Za-z][\w.-]*):(\d+)")
+_ABOVE_0: Final[click.ParamType[Any]] = click.IntRange(min=1)
+
+
+class _Gpus(NamedTuple):
+    """GPUs as somebody typed them, with Slurm's `a100:2` of a type."""
+
+    number: int
+    gpu_type: str = ""
+
+
+class GpusParam(click.ParamType[_Gpus]):
+    """A number of GPUs, of a type as in Slurm (`a100:2`) or of any."""
+
+    name = "gpus"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Gpus:
+        """Read what somebody typed."""
+        if isinstance(value, _Gpus):
+            return value
+        found = _OF_A_TYPE.fullmatch(str(value))
+        number = found[2] if found else value
+        return _Gpus(_ABOVE_0.convert(number, param, ctx), found[1] if found else "")
+
+
+def total_gpus(asked: Mapping[str, Any]) -> int:
+    """GPUs of the gang, as `sbatch` would count them.
+
+    Raises:
+        InputError: `--gres` asks for something else.
+    """
+    return _counted(asked).number
+
+
+def gpu_types(asked: Mapping[str, Any]) -> list[str]:
+    """GPU types that will do: by `--gpu-type`, else `--constraint`, else as they are counted; none: any.
+
+    Raises:
+        InputError: there is no telling which.
+    """
+    for option in ("gpu_type", "constraint"):
+        if asked.get(option) is not None:
+            return types_named(asked[option], f"--{option.replace('_', '-')}")
+    own = _counted(asked).gpu_type
+    return [own] if own else []
+
+
+def types_named(text: str, option: str) -> list[str]:
+    """GPU types of a list with `,` or `|` between them; `any`: none.
+
+    Raises:
+        InputError: it is another expression, or one of them is empty.
+    """
+    if text.strip().lower() == "any":
+        return []
+    found = [one.strip() for one in re.split(r"[,|]", text)]
+    odd = next((one for one in found if one.lower() == "any" or not re.fullmatch(r"\w[\w ./-]*", one)), None)
+    if odd is not None:
+        raise InputError(f"{option} {text!r}: expected any, or GPU types such as H100 or A100,H100")
+    return found
+
+
+def _counted(asked: Mapping[str, Any]) -> _Gpus:
+    nodes, tasks = asked["nodes"] or 1, asked["ntasks"] or 1
+    if asked["gpus"] is not None:
+        return _times(asked["gpus"], 1)
+    if asked["gpus_per_node"] is not None:
+        return _times(asked["gpus_per_node"], nodes)
+    if asked["gres"] is not None:
+        found = _GRES.fullmatch(asked["gres"])
+        if found is None:
+            raise InputError(f"--gres {asked['gres']!r}: expected gpu:N or gpu:TYPE:N, the GPUs on each node")
+        return _Gpus(int(found[2] or 1) * nodes, found[1] or "")
+    if asked["gpus_per_task"] is not None:
+        return _times(asked["gpus_per_task"], tasks)
+    return _Gpus(1)
+
+
+def _times(gpus: _Gpus, factor: int) -> _Gpus:
+    return gpus._replace(number=gpus.number * factor)

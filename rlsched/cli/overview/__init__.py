@@ -1,0 +1,1 @@
+"""What `rlsched top` shows: nodes and who has their GPUs, running jobs, the queue, users, energy."""

@@ -1,0 +1,66 @@
+"""Where the verbs are: the entry points `rlsched.commands`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "rlsched.commands"
+
+
+def points() -> dict[str, EntryPoint]:
+    """The verbs of all packages. It reads what every installed package says of itself."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def own_point(verb: str) -> str:
+    """`MODULE:NAME` of a verb of this package, from its own entry points; "" where they do not say.
+
+    To load `importlib.metadata` and ask it takes a third of the time of `rlsched submit`.
+    """
+    for folder in sys.path:
+        for name in _names(folder):
+            if name.startswith("rlsched-") and name.endswith(".dist-info"):
+                return _of_group(os.path.join(folder, name, "entry_points.txt")).get(verb, "")
+    return ""
+
+
+def loaded(point: str) -> Any:
+    """What an entry point names.
+
+    Raises:
+        ModuleNotFoundError, AttributeError: it is not there.
+    """
+    module, _, name = point.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except OSError:
+        return []
+
+
+def _of_group(path: str) -> dict[str, str]:
+    """The lines `NAME = MODULE:NAME` of the group."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    found, is_ours = dict[str, str](), False
+    for line in lines:
+        if line.startswith("["):
+            is_ours = line.strip() == f"[{GROUP}]"
+        elif is_ours and "=" in line:
+            name, _, value = line.partition("=")
+            found[name.strip()] = value.strip()
+    return found

@@ -1,0 +1,77 @@
+"""How far something is, on standard error: bars on a terminal, and a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+LINES_EVERY_S: Final = 10.0
+
+
+class Progress:
+    """Bars on a terminal that go when it ends. Elsewhere the first word at once, then a line every ten
+    seconds at most, so that a log says that something goes on.
+
+    Args:
+        shown: Whether anything is said at all.
+        lines: Whether anything is said where there is no terminal.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self, *, shown: bool = True, lines: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        notes = Console(stderr=True, highlight=False)
+        self._has_bars = shown and notes.is_terminal
+        self._has_lines = shown and lines and not notes.is_terminal
+        self._clock, self._said_s = clock, -LINES_EVERY_S
+        self._what: dict[Any, str] = {}
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeElapsedColumn(),
+            console=notes,
+            transient=True,
+            disable=not self._has_bars,
+        )
+
+    def __enter__(self) -> Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, what: str, total: float = 1.0) -> Any:
+        """One more thing that is done: what to give to `update`."""
+        bar = self._bars.add_task(what, total=total, text="", visible=False)
+        self._what[bar] = what
+        return bar
+
+    def update(self, bar: Any, done: float, text: str = "", what: str | None = None) -> None:
+        """So much of it is done; `text` says it in other words than per cent, `what` by another name."""
+        total = self._bars.tasks[bar].total or 1.0
+        said = text or f"{done / total:.0%}"
+        if what is not None:
+            self._what[bar] = what
+        self._bars.update(bar, completed=done, text=said, description=self._what[bar], visible=True)
+        if self._has_lines and self._clock() - self._said_s >= LINES_EVERY_S:
+            self._line(f"{self._what[bar]}: {said}")
+
+    def say(self, line: str) -> None:
+        """A line of its own, wherever it is read; a log has it whatever was said before."""
+        if self._has_bars:
+            self._bars.console.print(line, markup=False)
+        elif self._has_lines:
+            self._line(line)
+
+    def _line(self, text: str) -> None:
+        self._said_s = self._clock()
+        print(text, file=sys.stderr, flush=True)

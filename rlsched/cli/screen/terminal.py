@@ -1,0 +1,166 @@
+"""A terminal as a screen: only lines that changed are written, keys are read, and it is left as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Sequence
+from types import FrameType, TracebackType
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+_ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"
+_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_KEYS: Final = {
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+}
+_TYPED: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|\x1b|[^\x1b]")
+_BEGUN: Final = re.compile(r"\x1b(\[[0-9;]*|O)?\Z")
+_REST_S: Final = 0.05
+"""A key's code that has begun goes on within this time; else the key was Escape."""
+_STOPPED = 128
+
+
+def is_screen() -> bool:
+    """Whether standard output is a terminal whose cursor can be moved."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
+
+
+class Terminal:
+    """The alternate screen of the terminal on standard output, and the keys of standard input.
+
+    Use as a context manager: however it is left, by an exception or a signal, the terminal is as it was.
+    """
+
+    def __init__(self) -> None:
+        self._out, self._in = sys.stdout.fileno(), sys.stdin.fileno()
+        self._console = Console(highlight=False)
+        self._shown: list[tuple[str, int]] = []
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._modes: list[object] | None = None
+        self._handlers: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Terminal:
+        """Take the screen over."""
+        for number, handler in (
+            (signal.SIGWINCH, self._on_resize),
+            (signal.SIGTERM, _on_end),
+            (signal.SIGHUP, _on_end),
+            (signal.SIGTSTP, self._on_suspend),
+        ):
+            self._handlers[number] = signal.signal(number, handler)
+        self._take()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back."""
+        with contextlib.suppress(OSError, termios.error):  # it may be gone
+            self._give_back()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        columns, lines = os.get_terminal_size(self._out)
+        return max(columns, 1), max(lines, 1)
+
+    def wake(self) -> None:
+        """Let `keys` return; any thread may call it."""
+        with contextlib.suppress(BlockingIOError):  # it has been woken often enough
+            os.write(self._wake, b".")
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Show these lines from the top; what does not fit is cut."""
+        columns, height = self.size
+        wanted = [self._codes(line, columns) for line in lines[:height]]
+        wanted += [("", 0)] * (height - len(wanted))
+        if len(self._shown) != height:
+            self._shown = [("", -1)] * height
+        changed = []
+        for row, (line, before) in enumerate(zip(wanted, self._shown, strict=True), start=1):
+            if line != before:
+                rest = (
+                    "\x1b[K" if line[1] < columns else ""
+                )  # after a full line it would erase the last column
+                changed.append(f"\x1b[{row};1H{line[0]}{rest}")
+        self._shown = wanted
+        if changed:
+            self._write("".join(changed))
+
+    def keys(self, patience_s: float) -> list[str]:
+        """What has been typed; empty after `patience_s`, or when woken."""
+        asked = [self._woken, *([self._in] if self._modes is not None else [])]
+        ready, _, _ = select.select(asked, [], [], patience_s)
+        if self._woken in ready:
+            os.read(self._woken, 4096)
+        if self._in not in ready:
+            return []
+        typed = ""
+        while not typed or (_BEGUN.search(typed) and select.select([self._in], [], [], _REST_S)[0]):
+            more = os.read(self._in, 64)
+            if not more:
+                return ["q"]  # the keyboard is gone
+            typed += more.decode(errors="replace")
+        return [_KEYS.get(one, one) for one in _TYPED.findall(typed)]
+
+    # ---- the terminal's state ---------------------------------------------------------------------
+
+    def _take(self) -> None:
+        if os.isatty(self._in):
+            self._modes = termios.tcgetattr(self._in)
+            tty.setcbreak(self._in)
+        self._shown = []
+        self._write(_ENTER)
+
+    def _give_back(self) -> None:
+        self._write(_LEAVE)
+        if self._modes is not None:
+            termios.tcsetattr(self._in, termios.TCSADRAIN, self._modes)  # type: ignore[arg-type]
+            self._modes = None
+
+    def _codes(self, line: Text, columns: int) -> tuple[str, int]:
+        """A line with its colours as codes, and its width."""
+        line = line.copy()
+        line.truncate(columns, overflow="ellipsis")
+        with self._console.capture() as codes:
+            self._console.print(line, end="", soft_wrap=True)
+        return codes.get(), line.cell_len
+
+    def _write(self, codes: str) -> None:
+        left = memoryview(codes.encode())
+        while left:
+            left = left[os.write(self._out, left) :]
+
+    def _on_resize(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._shown = []
+        self.wake()
+
+    def _on_suspend(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._give_back()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._take()
+        self.wake()
+
+
+def _on_end(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    sys.exit(_STOPPED + signum)

@@ -1,0 +1,47 @@
+"""Sizes of memory as `sbatch` takes them: `64G`, `500M`, `1.5T`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rlsched.errors import InputError
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_MIB_OF: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+def size_mib(text: str, option: str) -> int:
+    """MiB of a size as Slurm takes it: a number, with K, M (the default), G or T; 0 says nothing.
+
+    Raises:
+        InputError: it is no such size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{option} {text!r}: expected a size such as 64G, 500M or 1.5T; MiB where bare")
+    return math.ceil(float(found[1]) * _MIB_OF[(found[2] or "M").upper()])
+
+
+def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
+    """Host memory of the whole job of so many GPUs, by its options; 0: it says nothing.
+
+    Raises:
+        InputError: it says it twice, or for cores that it does not ask for.
+    """
+    given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
+    if len(given) > 1:
+        raise InputError("expected one of --mem, --mem-per-gpu and --mem-per-cpu")
+    if not given:
+        return 0
+    times = {
+        "mem": asked["nodes"] or 1,
+        "mem_per_gpu": num_gpus,
+        "mem_per_cpu": (asked["cpus_per_task"] or 0) * (asked["ntasks"] or 1),
+    }[given[0]]
+    option = "--" + given[0].replace("_", "-")
+    if not times:
+        raise InputError(f"{option} needs -c: it is for each core that the job asks for")
+    return size_mib(asked[given[0]], option) * times

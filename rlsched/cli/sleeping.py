@@ -1,0 +1,70 @@
+"""Options of `rlsched broker` about nodes that sleep, read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlsched.errors import InputError
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import Seconds, read_table, settle
+
+if TYPE_CHECKING:
+    from rlsched.broker.nodes.power_commands import PowerSettings
+    from rlsched.broker.nodes.sleepers import SleepPlan
+
+
+def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
+    """The commands and when they are run; None where no node sleeps.
+
+    Raises:
+        InputError: one command stands without the other, or is none, or a time has no end.
+    """
+    from rlsched.broker.events import PowerNode
+    from rlsched.broker.nodes.power_commands import PowerSettings
+
+    if suspend_cmd is None and resume_cmd is None:
+        return None
+    if suspend_cmd is None or resume_cmd is None:
+        given, other = ("--resume", "--suspend") if suspend_cmd is None else ("--suspend", "--resume")
+        raise InputError(
+            f"{given}-cmd: expected with {other}-cmd: what sleeps has to wake, and only that does"
+        )
+    for option, value_s in (
+        ("--suspend-timeout", sleep.suspend_timeout_s),
+        ("--resume-timeout", sleep.resume_timeout_s),
+    ):
+        if value_s == float("inf"):
+            raise InputError(f"{option}: expected a time, got off")
+    found = PowerSettings(suspend_cmd=suspend_cmd, resume_cmd=resume_cmd, sleep=sleep)
+    for order in ("suspend", "resume"):
+        found.words(PowerNode("n0", order))
+    return found
+
+
+def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
+    """How many nodes sleep: by a models file, or, without one, all that have been idle for so long.
+
+    Raises:
+        InputError: the file or the time cannot be read.
+    """
+    if path is None:
+        try:
+            idle_s = Seconds.of(idle)
+        except ValueError as error:
+            raise InputError(f"--suspend-idle: {error}") from error
+        return PowerDownPlan(
+            forecast="persistence",
+            slot=Seconds(60.0),
+            over=Seconds(60.0),
+            falling=Seconds(0.0),
+            idle=idle_s,
+            buffer_nodes=0,
+            wake_buffer_nodes=0,
+            ramp_nodes=0,
+            review=Seconds(15.0),
+        )
+    table = read_table(path, "models file").get("power_down", {})
+    plan = settle(table, PowerDownPlan, f"{path}: power_down")
+    plan.check(f"{path}: power_down")
+    return plan

@@ -1,0 +1,191 @@
+"""Submissions as messages: one job, many at once, and changes of what was submitted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypedDict, Unpack
+
+import msgspec
+
+from rlsched.client.array_text import tasks_of
+from rlsched.client.connection import what_cannot_be_sent
+from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    DependsOn,
+    Launcher,
+    OnLost,
+    Priority,
+    Share,
+    Submit,
+    SubmitMany,
+    SubmittedMany,
+)
+
+MOST_AT_ONCE: Final = 500
+"""As a broker takes them."""
+_MOST_BYTES: Final = MAX_MESSAGE_BYTES * 9 // 10
+_PLACE: Final = re.compile(r"job (\d+): ")
+
+
+class JobAsked(TypedDict, total=False):
+    """Keywords of `Client.submit`, which says what they are."""
+
+    num_gpus: int
+    name: str
+    vc: str
+    user: str
+    num_cpus: int
+    memory_mib: int
+    gpu_memory_mib: int
+    gpu_types: Sequence[str]
+    time_limit_s: float | None
+    env: dict[str, str] | None
+    cwd: str | None
+    preemptible: bool
+    speed_energy: float | None
+    workload: str
+    share: Share
+    on_lost: OnLost
+    priority: Priority
+    account: str
+    notify: Sequence[str]
+    hold: bool
+    begin_s: float | None
+    depends_on: Sequence[DependsOn]
+    singleton: bool
+    array: str
+    launcher: Launcher
+    token: str | None
+
+
+class Changes(TypedDict, total=False):
+    """Keywords of `Client.update`, which says what they are."""
+
+    name: str
+    priority: Priority
+    time_limit_s: float
+    begin_s: float
+    depends_on: list[DependsOn]
+    singleton: bool
+    on_lost: OnLost
+    share: Share
+    array_limit: int
+    gpu_types: list[str]
+
+
+class JobRefusedError(InputError):
+    """The broker refuses one of many jobs, and has queued none but those of messages before.
+
+    Attributes:
+        place: Which one, from 0.
+        why: Its word.
+        queued: Numbers of those that are queued, the first ones.
+    """
+
+    def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:
+        super().__init__(f"job {place + 1}: {why}{_but_queued(queued)}")
+        self.place, self.why, self.queued = place, why, list(queued)
+
+
+def _but_queued(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
+    return f"; jobs 1 to {len(numbers)} of these are queued: {numbers[0]} to {numbers[-1]}"
+
+
+def as_submit(command: Sequence[str], **asked: Unpack[JobAsked]) -> Submit:
+    """The message of a submission, see `Client.submit`.
+
+    Raises:
+        InputError: the tasks of its array cannot be read.
+    """
+    said: dict[str, Any] = dict(asked)
+    tasks, limit = tasks_of(array) if (array := said.pop("array", "")) else ([], 0)
+    cwd = said.pop("cwd", None)
+    return Submit(
+        token=said.pop("token", None) or os.urandom(16).hex(),
+        command=list(command),
+        num_gpus=said.pop("num_gpus", 1),
+        env=said.pop("env", None) or {},
+        cwd=os.getcwd() if cwd is None else cwd,
+        gpu_types=list(said.pop("gpu_types", ())),
+        notify=",".join(dict.fromkeys(said.pop("notify", ()))),
+        depends_on=list(said.pop("depends_on", ())),
+        tasks=tasks,
+        array_limit=limit,
+        **said,
+    )
+
+
+def submit_many(
+    ask: Callable[[SubmitMany, type[SubmittedMany]], SubmittedMany],
+    jobs: Sequence[Submit],
+    seen: Callable[[int], object] | None = None,
+) -> list[int]:
+    """Queue all of them or none; if they take several messages, all are checked before any is queued.
+
+    What is true when it is checked need not be so later, for quotas above all: an error between two messages
+    says which jobs are queued.
+
+    Raises:
+        JobRefusedError: one of them is refused.
+        BrokerUnavailableError: nobody answers.
+    """
+    env, own = in_common(jobs)
+    parts = split(env, own)
+    found: list[int] = []
+    for check in (True, False) if len(parts) > 1 else (False,):
+        first = 0
+        for part in parts:
+            try:
+                reply = ask(SubmitMany(jobs=part, env=env, check=check), SubmittedMany)
+            except InputError as error:
+                place = _PLACE.match(str(error))
+                if place is None:
+                    raise InputError(f"{error}{_but_queued(found)}") from error
+                why = str(error)[place.end() :]
+                raise JobRefusedError(first + int(place[1]) - 1, why, found) from error
+            except BrokerUnavailableError as error:
+                raise BrokerUnavailableError(f"{error}{_but_queued(found)}") from error
+            first += len(part)
+            found += reply.jobs
+            if seen is not None and not check:
+                seen(first)
+    return found
+
+
+def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
+    """The variables that all of them have alike, and the jobs without them."""
+    env = dict(jobs[0].env) if jobs else {}
+    for job in jobs:
+        env = {name: value for name, value in env.items() if job.env.get(name) == value}
+    return env, [
+        msgspec.structs.replace(job, env={name: value for name, value in job.env.items() if name not in env})
+        for job in jobs
+    ]
+
+
+def split(env: dict[str, str], jobs: Sequence[Submit]) -> list[list[Submit]]:
+    """Parts that fit a message each.
+
+    Raises:
+        JobRefusedError: one of them cannot be sent.
+    """
+    common = len(msgspec.msgpack.encode(env))
+    parts: list[list[Submit]] = []
+    size = 0
+    for place, job in enumerate(jobs):
+        try:
+            with what_cannot_be_sent():
+                own = len(msgspec.msgpack.encode(job))
+        except InputError as error:
+            raise JobRefusedError(place, str(error)) from error
+        if not parts or len(parts[-1]) == MOST_AT_ONCE or size + own > _MOST_BYTES:
+            parts.append([])
+            size = common
+        parts[-1].append(job)
+        size += own
+    return parts

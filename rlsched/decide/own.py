@@ -1,0 +1,97 @@
+"""Policies of somebody's own: `FILE.py`, or `FILE.py:NAME` for one of several in a file.
+
+A file, or a class in it, with kernels `next_move` and so on is a rule (`rlsched.decide.rules`). So is such a
+kernel by itself. A class derived from `rlsched.decide.scheduler.Scheduler` is a scheduler in plain Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from rlsched.errors import InputError, nearest
+
+_OWN: Final = re.compile(r"(?P<file>.+\.py)(:(?P<name>[^:/\\]*))?", re.DOTALL)
+
+
+def is_own(rule: str) -> bool:
+    """Whether a rule is somebody's own, and not the name of one that is installed."""
+    return _OWN.fullmatch(rule) is not None
+
+
+def file_of(rule: str) -> Path:
+    """The file of somebody's own rule."""
+    return Path(_parts(rule)[0])
+
+
+def name_of(rule: str) -> str:
+    """What to call it: its name in the file, else the file's."""
+    return _parts(rule)[1] or file_of(rule).stem
+
+
+def moved(rule: str, file: Path) -> str:
+    """The same in a copy of its file."""
+    name = _parts(rule)[1]
+    return f"{file}:{name}" if name else str(file)
+
+
+def decides_itself(rule: str) -> bool:
+    """Whether it is a scheduler, and not a rule. A file without a name behind it is a rule.
+
+    Raises:
+        InputError: there is no such file, it cannot be run, or it has nothing of the name.
+    """
+    found = loaded(rule) if _parts(rule)[1] else None
+    return isinstance(found, type) and hasattr(found, "decide")
+
+
+def loaded(rule: str) -> Any:
+    """What a rule names: the file as a module, or something in it.
+
+    Raises:
+        InputError: there is no such file, it cannot be run, or it has nothing of the name.
+    """
+    file, name = _parts(rule)
+    if not Path(file).is_file():
+        raise InputError(f"{file}: there is no such file; expected a Python file that defines next_move")
+    module = _module(Path(file))
+    if not name:
+        if rule.endswith(":"):
+            raise InputError(f"{rule}: expected a name behind the colon, such as {file}:MyRule")
+        return module
+    found = getattr(module, name, None)
+    if found is None:
+        raise InputError(
+            f"{rule}: there is no {name} in this file; {nearest(name, vars(module))}expected a class derived "
+            "from Scheduler, or a rule"
+        )
+    return found
+
+
+def _parts(rule: str) -> tuple[str, str]:
+    found = _OWN.fullmatch(rule)
+    assert found is not None, rule
+    return found["file"], found["name"] or ""
+
+
+def _module(file: Path) -> ModuleType:
+    """A file as a module, run once for what it holds."""
+    name = f"rlsched_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever is in somebody's file
+        del sys.modules[name]
+        raise InputError(f"{file}: this rule cannot be loaded: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,124 @@
+"""What else a decision could have done, numbered: its open plans, and the legal rows of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.plans.words import in_words
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.words import row_in_words
+from rlsched.errors import InputError
+
+RULE: Final = "rule"
+"""As a candidate: what the static rule would have done."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One thing that a decision could have done.
+
+    Attributes:
+        number: 1, 2, ... within its decision; 0: the static rule's choice.
+        of: What it is: the `rule`'s choice, a `plan`, or a row of the network's first half (`job`) or second
+            (`how`).
+        at: Position in the record's plans, or in the half's rows; -1 of the rule's.
+        taken: Whether it is what was done.
+        words: What it is for people.
+    """
+
+    number: int
+    of: Literal["rule", "plan", "job", "how"]
+    at: int
+    taken: bool
+    words: str
+
+
+def candidates(record: DecisionRecord) -> list[Candidate]:
+    """All that can be taken instead, and what was taken; the rule's choice first where a policy decided."""
+    found: list[Candidate] = []
+    if record.source != "rule":
+        found.append(Candidate(0, "rule", -1, False, "the rule's choice"))
+    number = 1
+    waited = isinstance(record.action, Wait)
+    for at, plan in enumerate(record.plans):
+        taken = plan.chosen or (waited and plan.how == "later")
+        if not plan.verdict:
+            found.append(Candidate(number, "plan", at, taken, in_words(plan, record.names.job)))
+            number += 1
+    for half in record.halves:
+        for at, legal in enumerate(half.legal):
+            if legal:
+                words = row_in_words(record, half, at)
+                found.append(Candidate(number, half.kind, at, at == half.choice, words))
+                number += 1
+    return found
+
+
+def candidate(record: DecisionRecord, asked: str) -> Candidate:
+    """The candidate that a person asks for: `rule`, or its number.
+
+    Raises:
+        InputError: there is none.
+    """
+    known = candidates(record)
+    wanted = 0 if asked == RULE else int(asked) if asked.isdecimal() and len(asked) < 9 else -1
+    for one in known:
+        if one.number == wanted:
+            return one
+    numbers = [one.number for one in known if one.number]
+    have = f"1 to {numbers[-1]}" if len(numbers) > 1 else "1 alone" if numbers else "none with a number"
+    if wanted == 0:
+        raise InputError(
+            f"--instead {asked}: decision {record.number} is the rule's own; it has candidates: {have}"
+        )
+    raise InputError(
+        f"--instead {asked[:40]!r}: expected {RULE!r} or the number of a candidate; decision "
+        f"{record.number} has {have}"
+    )
+
+
+def numbers_of(record: DecisionRecord, of: str) -> dict[int, int]:
+    """Numbers of the candidates of a kind, by their positions."""
+    return {one.at: one.number for one in candidates(record) if one.of == of}
+
+
+def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
+    """The candidate that does what another decision did, to jobs of the same names; None: there is none.
+
+    Args:
+        record: The decision.
+        other: The other one; None: it waited.
+    """
+    action = None if other is None else other.action
+    found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]
+    if isinstance(action, Start) and other is not None and action.gpus:
+        plan = next((plan for plan in other.plans if plan.chosen), None)
+        for one in found:
+            if plan is not None and one.of == "plan" and record.plans[one.at].node == plan.node:
+                return one
+    return found[0] if found else None
+
+
+def _as(record: DecisionRecord, one: Candidate, other: DecisionRecord | None) -> bool:
+    action = None if other is None else other.action
+    names = record.names.jobs
+    if isinstance(action, Start) and other is not None:
+        job, shares = other.names.jobs.get(action.seq, ""), action.share_with >= 0
+        if one.of == "plan":
+            plan = record.plans[one.at]
+            if names.get(record.turn) != job or plan.how != ("share" if shares else "free"):
+                return False
+            return not shares or names.get(plan.share_with) == other.names.jobs.get(action.share_with)
+        return one.of == "job" and names.get(_seq(record, one)) == job
+    if isinstance(action, Preempt):
+        return False
+    if one.of == "plan":
+        return record.plans[one.at].how == "later"
+    return one.of == "job" and _seq(record, one) < 0
+
+
+def _seq(record: DecisionRecord, one: Candidate) -> int:
+    """The job of a row of the network's first half, -1 for *wait*."""
+    return next(half for half in record.halves if half.kind == "job").seqs[one.at]

@@ -1,0 +1,280 @@
+"""Reads a store of decisions, also one that is being written to; each row once."""
+
+from __future__ import annotations
+
+import bisect
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.foreseen import Foreseen
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo, read_info, schemas
+from rlsched.decisions.segments import SegmentReader, segment_files, times_of
+from rlsched.decisions.timeline import Timeline
+from rlsched.errors import InputError
+
+RECORD: Final = "record"
+PART_BYTES: Final = 32 << 20
+"""Of the decisions that are read at once: about 250,000 of those that a broker takes."""
+_BESIDE: Final = ("jobs", "forecasts")
+"""Tables of which a part has what happened in its time."""
+_DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What decoding a damaged record raises."""
+_decoder = msgspec.msgpack.Decoder(DecisionRecord)
+
+
+class StoreReader:
+    """A store as it stands; `refresh` reads what has been added.
+
+    Args:
+        folder: The store.
+        part: The segments of a part of it (`parts`); None: the last part, and what is added to it.
+
+    Attributes:
+        info: What it is of.
+        numbers: (D,) number of each decision, in the order in which they were written.
+        times_s: (D,) when each was taken.
+        rows_of: By job, the rows of decisions about it: it was started or preempted, or it was its turn.
+        timeline: What has happened to jobs and nodes.
+        foreseen: Forecasts against what came.
+
+    Raises:
+        InputError: there is no store, or one of another version.
+    """
+
+    def __init__(self, folder: str | Path, part: Part | None = None) -> None:
+        self.folder = Path(folder)
+        self._part = part
+        self.info: StoreInfo = read_info(self.folder)
+        self._segments: dict[Path, SegmentReader] = {}
+        self._batches: list[Any] = []  # of decisions
+        self._first_row: list[int] = [0]  # of each batch, and the number of all
+        self._numbers: list[NDArray[np.int64]] = []
+        self._times_s: list[NDArray[np.float64]] = []
+        self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.times_s: NDArray[np.float64] = np.zeros(0)
+        self.rows_of: dict[str, list[int]] = {}
+        self.timeline = Timeline()
+        self.foreseen = Foreseen()
+
+    def refresh(self) -> bool:
+        """Read what has been added since; whether there was anything."""
+        with no_garbage():
+            return self._refresh()
+
+    def _refresh(self) -> bool:
+        batches = [*self._added("decisions")]
+        for batch in batches:
+            self._batches.append(batch)
+            self._first_row.append(self._first_row[-1] + batch.num_rows)
+            self._numbers.append(batch.column("number").to_numpy())
+            self._times_s.append(batch.column("time_s").to_numpy())
+            self._index(batch)
+        if batches:
+            self.numbers = np.concatenate(self._numbers)
+            self.times_s = np.concatenate(self._times_s)
+            self._numbers, self._times_s = [self.numbers], [self.times_s]
+        nodes, jobs = [*self._added("nodes")], [*self._added("jobs")]
+        forecasts = [*self._added("forecasts")]
+        for batch in nodes:
+            self.timeline.add_nodes(_rows(batch, NodeEvent))
+        for batch in jobs:
+            self.timeline.add_jobs(_rows(batch, JobEvent))
+        for batch in forecasts:
+            self.foreseen.add(batch)
+        if batches:
+            self.timeline.saw(float(self.times_s.min()), float(self.times_s.max()))
+        if self._part is not None and self.timeline.first_s < self._part.first_s:
+            self.timeline.first_s = self._part.first_s  # what ran by then began in an earlier part
+        return bool(batches or jobs or nodes or forecasts)
+
+    def _index(self, batch: Any) -> None:
+        first = self._first_row[-2]
+        about = zip(batch.column("job").to_pylist(), batch.column("turn").to_pylist(), strict=True)
+        rows_of = self.rows_of
+        for row, (job, turn) in enumerate(about, first):
+            if job:
+                rows_of.setdefault(job, []).append(row)
+            if turn and turn != job:
+                rows_of.setdefault(turn, []).append(row)
+
+    def _added(self, table: str) -> Iterator[Any]:
+        if self._part is None:
+            found = parts(self.folder)
+            self._part = found[-1] if found else None
+        for path in segment_files(self.folder, table):
+            if self._part is not None and not self._part.has(path):
+                continue
+            if path not in self._segments:
+                self._segments[path] = SegmentReader(path, schemas()[table])
+            yield from self._segments[path].batches()
+
+    def __len__(self) -> int:
+        return self._first_row[-1]
+
+    def record(self, row: int) -> DecisionRecord:
+        """The record of a row.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        batch, at = self._at(row)
+        try:
+            return _decoder.decode(batch.column(RECORD)[at].as_py())
+        except _DAMAGED as error:
+            raise InputError(
+                f"{self.folder}: the record of decision {self.numbers[row]} is damaged"
+            ) from error
+
+    def cells(self, row: int) -> dict[str, Any]:
+        """The columns of a row, but for its record."""
+        batch, at = self._at(row)
+        return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
+
+    def row_of(self, number: int) -> int | None:
+        """The row of a decision; of several of one number, as after another policy was set, the last."""
+        found = np.flatnonzero(self.numbers == number)
+        return int(found[-1]) if len(found) else None
+
+    def column(self, name: str) -> list[Any]:
+        """A column of all decisions."""
+        return [cell for batch in self._batches for cell in batch.column(name).to_pylist()]
+
+    def _at(self, row: int) -> tuple[Any, int]:
+        batch = bisect.bisect_right(self._first_row, row) - 1
+        return self._batches[batch], row - self._first_row[batch]
+
+    def cut_short(self) -> list[str]:
+        """Files with bytes at their end that are no whole batch: cut by a crash, or still being written."""
+        return [path.name for path, segment in self._segments.items() if segment.left_bytes() > 0]
+
+
+class Part(NamedTuple):
+    """A part of a store that is read at once.
+
+    Attributes:
+        first_s: Time of its first decision.
+        last_s: Of its last one; infinite of the part that is still added to.
+        first: By table, name of its first segment; "": from the beginning.
+        last: Likewise of the last one; "": to the end.
+    """
+
+    first_s: float
+    last_s: float
+    first: dict[str, str]
+    last: dict[str, str]
+
+    def has(self, path: Path) -> bool:
+        """Whether a segment belongs to it. Events of nodes are few, and belong to every part."""
+        table = path.name.partition("-")[0]
+        if table == "nodes":
+            return True
+        last = self.last[table]
+        return self.first[table] <= path.name and (not last or path.name <= last)
+
+
+def parts(folder: Path) -> list[Part]:
+    """The parts of a store, oldest first, each of `PART_BYTES` of decisions or less, where one segment is no
+    more; empty of a store without any."""
+    groups: list[list[Path]] = []
+    size = PART_BYTES + 1
+    for path in reversed(segment_files(folder, "decisions")):
+        size += path.stat().st_size
+        if size > PART_BYTES:
+            groups.append([])
+            size = path.stat().st_size
+        groups[-1].append(path)
+    if len(groups) <= 1:
+        everything = dict.fromkeys(("decisions", *_BESIDE), "")
+        return [Part(-math.inf, math.inf, everything, everything)]
+    beside = {
+        table: [(path.name, times_of(path)) for path in segment_files(folder, table)] for table in _BESIDE
+    }
+    found: list[Part] = []
+    for number, group in enumerate(reversed(groups)):
+        begins, ends = times_of(group[-1]), times_of(group[0])
+        is_last = number == len(groups) - 1
+        first_s = begins[0] if begins else -math.inf
+        last_s = math.inf if is_last or ends is None else ends[1]
+        first = {"decisions": "" if number == 0 else group[-1].name}
+        last = {"decisions": "" if is_last else group[0].name}
+        for table, segments in beside.items():
+            mine = [name for name, times in segments if times and times[1] >= first_s]
+            before = [name for name, times in segments if times and times[1] >= last_s]
+            newest = segments[-1][0] if segments else ""  # to which more may be added
+            first[table] = mine[0] if mine else newest if is_last else "~"
+            last[table] = before[0] if before else ""
+        found.append(Part(first_s, last_s, first, last))
+    return found
+
+
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Nothing in here is garbage: to look for some among ever more objects takes most of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _rows(batch: Any, kind: type[JobEvent | NodeEvent | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
+    """Fields of each event of a batch, in the struct's order; every file has all columns."""
+    return zip(*(batch.column(name).to_pylist() for name in kind.__struct_fields__), strict=True)
+
+
+def find_stores(folder: str | Path) -> dict[str, Path]:
+    """Every store at or below a folder, by its path there; `.` is the folder itself."""
+    folder = Path(folder)
+    return {str(path.parent.relative_to(folder)): path.parent for path in sorted(folder.rglob("store.json"))}
+
+
+def read_records(folder: str | Path) -> list[DecisionRecord]:
+    """All records of a store, in the order in which they were written.
+
+    Raises:
+        InputError: there is no store, or a record is damaged.
+    """
+    read_info(folder)
+    found: list[DecisionRecord] = []
+    for part in parts(Path(folder)):
+        reader = StoreReader(folder, part)
+        reader.refresh()
+        found += [reader.record(row) for row in range(len(reader))]
+    return found
+
+
+def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
+    """The last records of a store, oldest first; those that are damaged are left out."""
+    found: list[DecisionRecord] = []
+    for path in reversed(segment_files(Path(folder), "decisions")):
+        records: list[DecisionRecord] = []
+        for batch in SegmentReader(path, schemas()["decisions"]).batches():
+            for packed in batch.column(RECORD).to_pylist():
+                with suppress(*_DAMAGED):
+                    records.append(_decoder.decode(packed))
+        found = records + found
+        if len(found) >= most:
+            break
+    return found[-most:]
+
+
+def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
+    """Forecasts against what came since then, in the order in which they were written."""
+    found = [
+        ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
+        for path in segment_files(Path(folder), "forecasts")
+        for batch in SegmentReader(path, schemas()["forecasts"]).batches()
+        for row in _rows(batch, ForecastSeen)
+    ]
+    return [one for one in found if one.time_s >= since_s]

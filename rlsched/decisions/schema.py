@@ -1,0 +1,241 @@
+"""What a store of decisions holds: its tables, their columns, and the file that says what it is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from rlsched.errors import InputError
+
+STORE_VERSION: Final = 1
+STORE_FILE: Final = "store.json"
+
+JobKind = Literal["submit", "start", "end"]
+TimeKind = Literal["unix", "trace"]
+
+
+class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store is of.
+
+    Attributes:
+        version: `STORE_VERSION` of who began it.
+        time: Whether its times are Unix seconds or seconds of a trace.
+        of: Of what, in words: a cluster's identity, or a policy on a trace.
+    """
+
+    version: int = STORE_VERSION
+    time: TimeKind
+    of: str
+
+
+class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to a job.
+
+    Attributes:
+        time_s: When.
+        kind: `submit`, `start` of an attempt, or `end` of one; a job that never started may end, too.
+        job: What people call it: a broker's job number, a trace's job id.
+        name: Its name, "" where it has none.
+        user: Whose it is.
+        vc: Its virtual cluster.
+        num_gpus: GPUs that it asks for.
+        predicted_s: Predicted run time at submission; nan later, and where there is none.
+        attempt: Number of the attempt, 0 before the first.
+        nodes: Node of each GPU of the attempt.
+        gpus: That GPU's number on its node.
+        share_milli: Share of each GPU, thousandths.
+        sm_clock_frac: SM clock, of the maximum.
+        state: What became of it at an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued`
+            where another attempt follows.
+        reason: Why, in words.
+        run_s: How long the attempt ran, nan where it did not.
+        energy_j: What it drew, nan where nobody measured it.
+    """
+
+    time_s: float
+    kind: JobKind
+    job: str
+    name: str = ""
+    user: str = ""
+    vc: str = ""
+    num_gpus: float = 0.0
+    predicted_s: float = float("nan")
+    attempt: int = 0
+    nodes: list[str] = []
+    gpus: list[int] = []
+    share_milli: int = 1000
+    sm_clock_frac: float = 1.0
+    state: str = ""
+    reason: str = ""
+    run_s: float = float("nan")
+    energy_j: float = float("nan")
+
+
+class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A node came, or its state changed.
+
+    Attributes:
+        time_s: When.
+        node: Its name.
+        num_gpus: GPUs that it has.
+        gpu_type: Their type, "" where nobody says it.
+        state: `up`, `away`, `down`, `drained`, `asleep` or `removed`.
+        reason: Why.
+    """
+
+    time_s: float
+    node: str
+    num_gpus: int
+    gpu_type: str = ""
+    state: str = "up"
+    reason: str = ""
+
+
+class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """A forecast against what came. Times but `time_s` and `said_s` are seconds from `said_s` on.
+
+    Attributes:
+        time_s: When it came.
+        job: Its job, as people call it.
+        num_gpus: Its size.
+        what: `start`; `end`, forecast while it waited; `end-running`, forecast while it ran.
+        said_s: When it was said.
+        low_s: 10 % ...
+        median_s: 50 % ...
+        high_s: 90 %; infinite: not within the horizon.
+        seen_s: What it was.
+        raw: The three before they were corrected.
+        last_s: What the last one of this size class was, nan: there was none.
+        week: 10, 50, 90 % of this size class in the week before, nan.
+        list_s: List scheduling.
+    """
+
+    time_s: float
+    job: str
+    num_gpus: float
+    what: str
+    said_s: float
+    low_s: float
+    median_s: float
+    high_s: float
+    seen_s: float
+    raw: list[float]
+    last_s: float = float("nan")
+    week: list[float] = []
+    list_s: float = float("nan")
+
+
+def schemas() -> dict[str, Any]:
+    """The Arrow schema of each table, by its name. Structs become columns of the same names."""
+    import pyarrow as pa
+
+    text, whole, number = pa.string(), pa.int64(), pa.float64()
+    decisions = {
+        "number": whole,
+        "time_s": number,
+        "partition": text,
+        "source": text,
+        "policy": text,
+        "kind": text,
+        "job": text,
+        "turn": text,
+        "guard": text,
+        "took_us": number,
+        "record": pa.binary(),
+    }
+    jobs = {
+        "time_s": number,
+        "kind": text,
+        "job": text,
+        "name": text,
+        "user": text,
+        "vc": text,
+        "num_gpus": number,
+        "predicted_s": number,
+        "attempt": whole,
+        "nodes": pa.list_(text),
+        "gpus": pa.list_(pa.int32()),
+        "share_milli": pa.int32(),
+        "sm_clock_frac": number,
+        "state": text,
+        "reason": text,
+        "run_s": number,
+        "energy_j": number,
+    }
+    nodes = {
+        "time_s": number,
+        "node": text,
+        "num_gpus": whole,
+        "gpu_type": text,
+        "state": text,
+        "reason": text,
+    }
+    forecasts = {
+        "time_s": number,
+        "job": text,
+        "num_gpus": number,
+        "what": text,
+        "said_s": number,
+        "low_s": number,
+        "median_s": number,
+        "high_s": number,
+        "seen_s": number,
+        "raw": pa.list_(number),
+        "last_s": number,
+        "week": pa.list_(number),
+        "list_s": number,
+    }
+    tables = {"decisions": decisions, "jobs": jobs, "nodes": nodes, "forecasts": forecasts}
+    return {name: pa.schema(list(columns.items())) for name, columns in tables.items()}
+
+
+def is_store(folder: str | Path) -> bool:
+    """Whether a folder holds a store of decisions."""
+    return (Path(folder) / STORE_FILE).is_file()
+
+
+def read_info(folder: str | Path) -> StoreInfo:
+    """What a store is of.
+
+    Raises:
+        InputError: it is none, or one of another version.
+    """
+    path = Path(folder) / STORE_FILE
+    try:
+        info = msgspec.json.decode(path.read_bytes(), type=StoreInfo)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{folder}: expected a store of decisions (a folder with {STORE_FILE}), as `rlsched evaluate "
+            "--records` and a broker write it"
+        ) from error
+    except (msgspec.MsgspecError, OSError) as error:
+        raise InputError(f"{path}: expected what a store of decisions is of, as JSON: {error}") from error
+    if info.version != STORE_VERSION:
+        raise InputError(
+            f"{path}: a store of version {info.version}, this rlsched reads version {STORE_VERSION}; "
+            "read it with the rlsched that wrote it"
+        )
+    return info
+
+
+def begin_store(folder: str | Path, info: StoreInfo) -> None:
+    """Make the folder, and say what it is of; what is there already stays.
+
+    Raises:
+        InputError: there is a store of another version, or of other times.
+        OSError: it cannot be written.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if is_store(folder):
+        known = read_info(folder)
+        if known.time != info.time:
+            raise InputError(
+                f"{folder}: this store has {known.time} times, and {info.time} times were to be added"
+            )
+        return
+    draft = folder / f"{STORE_FILE}.draft"
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(info)))
+    draft.replace(folder / STORE_FILE)

@@ -1,0 +1,186 @@
+"""One table of a store: Arrow streams that are only ever added to, one after another.
+
+A segment is an Arrow IPC stream, compressed, in a file of its own: `decisions-000001.arrow`. It can be read
+while it is written; what a crash or a full disk cut short follows its last whole batch. A writer begins a
+segment of its own, and another one whenever that is large enough. The oldest go when all of them together are
+too large.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+SEGMENT_BYTES: Final = 16 << 20
+SUFFIX: Final = ".arrow"
+
+
+def segment_files(folder: Path, table: str) -> list[Path]:
+    """The segments of a table, oldest first."""
+    return sorted(folder.glob(f"{table}-*{SUFFIX}"))
+
+
+def times_of(path: Path) -> tuple[float, float] | None:
+    """Times of the first and of the last row of a segment, without reading what lies between; None where it
+    has none."""
+    import pyarrow as pa
+
+    first = last = schema = None
+    try:
+        with pa.memory_map(str(path)) as file:
+            while True:
+                message = pa.ipc.read_message(file)
+                if schema is None:
+                    schema = pa.ipc.read_schema(message)
+                    continue
+                first, last = first or message, message
+    except (EOFError, pa.ArrowException, OSError):
+        pass
+    if first is None or last is None:
+        return None
+    try:
+        ends = [pa.ipc.read_record_batch(one, schema).column("time_s") for one in (first, last)]
+        return float(ends[0][0].as_py()), float(ends[1][-1].as_py())
+    except (pa.ArrowException, OSError, KeyError, IndexError):
+        return None
+
+
+class SegmentWriter:
+    """Adds batches of rows to a table.
+
+    Args:
+        folder: Where the segments are.
+        table: Name of the table.
+        schema: Its Arrow schema.
+        keep_bytes: The oldest segments go while all of them have more than this.
+        segment_bytes: Another segment begins when one has this many.
+    """
+
+    def __init__(
+        self, folder: Path, table: str, schema: Any, *, keep_bytes: int, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        self._folder, self._table, self._schema = folder, table, schema
+        self._keep_bytes, self._segment_bytes = keep_bytes, segment_bytes
+        self._path: Path | None = None
+        self._buffer = io.BytesIO()
+        self._stream: Any = None
+
+    @property
+    def begins(self) -> bool:
+        """Whether the next rows are the first of a segment."""
+        return self._path is None
+
+    def add(self, columns: dict[str, list[Any]]) -> None:
+        """Append rows, given as columns, to the file.
+
+        Raises:
+            OSError: the disk is full, say; the file then is as it was.
+            pyarrow.ArrowException: a value that is none of its column's.
+        """
+        import pyarrow as pa
+
+        batch = pa.record_batch(
+            [pa.array(columns[one.name], one.type) for one in self._schema], schema=self._schema
+        )
+        if self._path is None:
+            self._begin()
+        assert self._path is not None
+        self._stream.write_batch(batch)
+        if self._append(self._path) >= self._segment_bytes:
+            self._path = None
+
+    def _begin(self) -> None:
+        import pyarrow as pa
+
+        files = segment_files(self._folder, self._table)
+        self._remove_oldest(files)
+        last = int(files[-1].stem.rpartition("-")[2]) if files else 0
+        self._buffer = io.BytesIO()
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        self._stream = pa.ipc.new_stream(self._buffer, self._schema, options=options)
+        self._path = self._folder / f"{self._table}-{last + 1:06d}{SUFFIX}"
+
+    def _append(self, path: Path) -> int:
+        """Write what the stream has made of a batch; how long the file is then."""
+        data = self._buffer.getvalue()
+        file = -1
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            whole = os.fstat(file).st_size
+            left = memoryview(data)
+            try:
+                while left:
+                    left = left[os.write(file, left) :]
+            except OSError:
+                os.ftruncate(file, whole)
+                raise
+        except OSError:
+            self._path = None  # the next batch begins a segment: this one may lack its beginning
+            if file >= 0 and whole == 0:
+                path.unlink(missing_ok=True)
+            raise
+        finally:
+            if file >= 0:
+                os.close(file)
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return whole + len(data)
+
+    def _remove_oldest(self, files: list[Path]) -> None:
+        sizes = [file.stat().st_size for file in files]
+        while files and sum(sizes) > self._keep_bytes - self._segment_bytes:
+            files.pop(0).unlink(missing_ok=True)
+            sizes.pop(0)
+
+
+@dataclass
+class SegmentReader:
+    """Reads a segment that may still be written to: each batch once, by and by.
+
+    Attributes:
+        path: The file.
+        expected: The columns that it has to have, and may have others beside.
+        at: Where the next batch begins, bytes.
+        schema: What the file says its columns are; None before its beginning has been read.
+    """
+
+    path: Path
+    expected: Any = field(repr=False)
+    at: int = 0
+    schema: Any = field(default=None, repr=False)
+
+    def batches(self) -> Iterator[Any]:
+        """Batches that have been added since the last call. What is no batch, or not yet a whole one, and all
+        that follows it, is left for the next call."""
+        import pyarrow as pa
+
+        if self.left_bytes() <= 0:
+            return
+        with pa.memory_map(str(self.path)) as file:
+            file.seek(self.at)
+            while True:
+                try:
+                    message = pa.ipc.read_message(file)
+                    if self.schema is None:
+                        schema = pa.ipc.read_schema(message)
+                        if not all(column in schema for column in self.expected):
+                            return
+                        self.schema, self.at = schema, file.tell()
+                        continue
+                    batch = pa.ipc.read_record_batch(message, self.schema)
+                    batch.validate(full=True)
+                except (EOFError, pa.ArrowException, OSError):
+                    return
+                self.at = file.tell()
+                yield batch
+
+    def left_bytes(self) -> int:
+        """Bytes at its end that have not been read, or cannot be."""
+        try:
+            return self.path.stat().st_size - self.at
+        except FileNotFoundError:  # it was the oldest
+            return 0

@@ -1,0 +1,194 @@
+"""Writes a store of decisions; rows are held for a moment, so that batches are not of one row each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo, begin_store, schemas
+from rlsched.decisions.segments import SEGMENT_BYTES, SegmentWriter
+
+HELD_ROWS: Final = 1024
+HELD_S: Final = 0.1
+"""A batch of a table costs the broker half a millisecond, of one row or of a hundred."""
+KEEP_BYTES: Final = 2 << 30
+"""Of all tables together; a decision takes about half a kilobyte."""
+_OF_JOBS: Final = 4
+"""Events of jobs may have one part of so many."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class DecisionStore:
+    """Adds decisions and events to a store.
+
+    Args:
+        folder: Its folder; made if missing.
+        info: What it is of.
+        keep_bytes: The oldest rows go while the store has more than this.
+        held_s: Rows are `due` to be written when so much time has passed since the last were.
+        clock: Monotonic seconds.
+
+    Raises:
+        InputError: the folder has a store of another version, or of other times.
+        OSError: it cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        info: StoreInfo,
+        *,
+        keep_bytes: int = KEEP_BYTES,
+        held_s: float = HELD_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.folder = Path(folder)
+        begin_store(self.folder, info)
+        self._held_s, self._clock = held_s, clock
+        of_jobs = keep_bytes // _OF_JOBS
+        self._tables = {
+            name: (_Jobs if name == "jobs" else _Table)(
+                SegmentWriter(
+                    self.folder,
+                    name,
+                    schema,
+                    keep_bytes=keep_bytes - of_jobs if name == "decisions" else of_jobs,
+                    segment_bytes=min(SEGMENT_BYTES, keep_bytes // 16),
+                ),
+                [column.name for column in schema],
+            )
+            for name, schema in schemas().items()
+        }
+        self._written_s = -math.inf
+
+    def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
+        """Take decisions, in order; see `add_events`.
+
+        Raises:
+            OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
+        """
+        self.add_rows([decision_row(record) for record in records])
+
+    def add_rows(self, rows: list[list[Any]]) -> None:
+        """Take decisions as rows (`decision_row`), likewise."""
+        self._take("decisions", rows)
+
+    def add_events(self, events: Sequence[JobEvent | NodeEvent | ForecastSeen]) -> None:
+        """Take what happened to jobs and nodes, and forecasts of which it is known what came of them.
+
+        Raises:
+            OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
+        """
+        for name, kind in (("jobs", JobEvent), ("nodes", NodeEvent), ("forecasts", ForecastSeen)):
+            own = (event for event in events if isinstance(event, kind))
+            self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
+
+    def _take(self, name: str, rows: list[list[Any]]) -> None:
+        if not rows:
+            return
+        held = self._tables[name].held
+        held += rows
+        if len(held) >= HELD_ROWS:
+            self.flush()
+
+    def holds(self) -> bool:
+        """Whether there are rows that are not written yet."""
+        return any(table.held for table in self._tables.values())
+
+    def due(self) -> bool:
+        """Whether there are rows, and it is time to write some again."""
+        return self.holds() and self._clock() - self._written_s >= self._held_s
+
+    def flush(self) -> int:
+        """Write what is held; the number of rows.
+
+        Raises:
+            OSError, pyarrow.ArrowException: some could not be written, and are lost.
+        """
+        self._written_s = self._clock()
+        written, failed = 0, list[Exception]()
+        for table in self._tables.values():
+            try:
+                written += table.write()
+            except Exception as error:  # the other tables are written all the same
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return written
+
+
+class _Table:
+    """Rows of a table on their way to its file."""
+
+    def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
+        self._writer, self._columns = writer, columns
+        self.held: list[list[Any]] = []
+
+    def write(self) -> int:
+        rows, self.held = self.held, []
+        if rows:
+            self._put(rows)
+        return len(rows)
+
+    def _put(self, rows: list[list[Any]]) -> None:
+        self._writer.add(dict(zip(self._columns, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+class _Jobs(_Table):
+    """Events of jobs. A segment begins with what is known of live jobs, so that it can be read alone."""
+
+    def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
+        super().__init__(writer, columns)
+        self._live: dict[str, list[list[Any]]] = {}
+        self._kind, self._job = columns.index("kind"), columns.index("job")
+        self._state = columns.index("state")
+
+    def _put(self, rows: list[list[Any]]) -> None:
+        standing = [row for known in self._live.values() for row in known] if self._writer.begins else []
+        super()._put([*standing, *rows])
+        for row in rows:
+            known = self._live.get(row[self._job], [])
+            match row[self._kind]:
+                case "submit":
+                    self._live[row[self._job]] = [row]
+                case "start":
+                    self._live[row[self._job]] = [*known[:1], row]
+                case _ if row[self._state] == "queued":
+                    self._live[row[self._job]] = known[:1]
+                case _:
+                    self._live.pop(row[self._job], None)
+
+
+def acted_on(action: Action) -> int:
+    """Number of the job that an action starts or stops, -1 of none."""
+    return action.seq if isinstance(action, Start | Preempt) else -1
+
+
+def decision_row(record: DecisionRecord) -> list[Any]:
+    """A decision as a row: what is searched for, and the record itself.
+
+    Raises:
+        Exception: whatever msgpack says of a record that cannot be packed.
+    """
+    seq = acted_on(record.action)
+    return [
+        record.number,
+        record.now_s,
+        record.partition,
+        record.source,
+        record.policy_id,
+        str(type(record.action).__struct_config__.tag),
+        record.names.jobs.get(seq, ""),
+        record.names.jobs.get(record.turn, ""),
+        record.guard,
+        record.took_us,
+        _encoder.encode(record),
+    ]

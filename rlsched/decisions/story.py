@@ -1,0 +1,259 @@
+"""The story of a job, and of a decision, as data: what `rlsched explain` prints and the board shows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions import words
+from rlsched.decisions.candidates import candidates, numbers_of
+from rlsched.decisions.queued import queue_at, rows_around
+from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.timeline import AttemptSeen, JobSeen
+from rlsched.errors import InputError
+
+MOST_QUEUED: Final = 200
+J_PER_KWH: Final = 3.6e6
+
+
+def when(reader: StoreReader, at_s: float) -> str:
+    """A time of a store for people: local time of day, or days and hours since a trace's beginning."""
+    return at(reader.info.time, at_s)
+
+
+def at(kind: str, at_s: float) -> str:
+    """The same, by what times a store has: `unix` or `trace`."""
+    if not math.isfinite(at_s):
+        return ""
+    if kind == "unix":
+        return time.strftime("%F %T", time.localtime(at_s))
+    days, left = divmod(round(at_s), 86_400)
+    return f"day {days} {left // 3600:02d}:{left % 3600 // 60:02d}:{left % 60:02d}"
+
+
+def decision_at(reader: StoreReader, at_s: float) -> int | None:
+    """The row of the last decision at or before a time, None before the first."""
+    return next(iter(rows_around(reader, at_s)[0]), None)
+
+
+def decision(reader: StoreReader, row: int) -> dict[str, Any]:
+    """A decision: who, what, the plans or rows with their values, prices, and the state that it met."""
+    record = reader.record(row)
+    return {
+        "row": row,
+        "number": record.number,
+        "time_s": record.now_s,
+        "when": when(reader, record.now_s),
+        "partition": record.partition,
+        "source": record.source,
+        "by": words.decided_by(record),
+        "did": words.done(record),
+        "kind": reader.cells(row)["kind"],
+        "job": reader.cells(row)["job"],
+        "turn": reader.cells(row)["turn"],
+        "guard": record.guard,
+        "took_us": record.took_us,
+        "value": record.value,
+        "plans": _plans(record),
+        "rows": _rows(record),
+        "rule_would": words.rule_would(record),
+        "candidates": [
+            {"number": one.number, "words": one.words, "taken": one.taken} for one in candidates(record)
+        ],
+        "prices": dict(words.prices_in_words(record)),
+        "plans_failed": record.plans_failed,
+        "met": _met(reader, record.now_s),
+        "digest": record.state_digest,
+    }
+
+
+def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
+    """Rows of a network in words."""
+    numbers = {half: numbers_of(record, half) for half in ("job", "how")}
+    return [
+        {"words": said, "outcome": what, "candidate": numbers[half].get(at)}
+        for said, what, half, at in words.rows_in_words(record)
+    ]
+
+
+def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
+    """Plans as data and in words, what was taken first, then the best."""
+    described, numbers = words.ranked_plans(record), numbers_of(record, "plan")
+    position = {id(plan): at for at, plan in enumerate(record.plans)}
+    return [
+        {
+            "candidate": numbers.get(position[id(plan)]),
+            "words": said,
+            "outcome": what,
+            "how": plan.how,
+            "chosen": plan.chosen,
+            "open": not plan.verdict,
+            "node": plan.node,
+            "gpu_type": plan.gpu_type,
+            "share_with": record.names.jobs.get(plan.share_with, "") if plan.share_with >= 0 else "",
+            "tenants": plan.tenants,
+            "speed_frac": plan.speed_frac,
+            "gain_frac": plan.gain_frac,
+            "asked_frac": plan.asked_frac,
+            "sm_clock_frac": plan.sm_clock_frac,
+            "cpu_milli_each": plan.cpu_milli_each,
+            "wait_s": plan.wait_s,
+            "run_s": plan.run_s,
+            "power_w": plan.power_w,
+            "worth": plan.worth,
+        }
+        for plan, said, what in described
+    ]
+
+
+def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
+    """The queue and the GPUs just before a time."""
+    before = np.array([np.nextafter(at_s, -math.inf)])
+    return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
+
+
+def job_of(reader: StoreReader, job: str) -> JobSeen:
+    """A job by what people call it.
+
+    Raises:
+        InputError: the store has none of that name.
+    """
+    found = reader.timeline.jobs.get(job)
+    if found is None:
+        known = list(reader.timeline.jobs)
+        tasks = [one for one in known if one.startswith(f"{job}_")]
+        if tasks:
+            have = f"{job} is an array, and its tasks are in it: name one, such as {tasks[-1]}"
+        elif known:
+            have = f"it has {len(known):,} jobs, the first {known[0]}, the last {known[-1]}"
+        else:
+            have = "it has none yet"
+        raise InputError(f"{reader.folder}: no job {job!r} in this store; {have}")
+    return found
+
+
+def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> dict[str, Any]:
+    """A job from its submission on, with the decision that began each attempt, from both sides.
+
+    Args:
+        reader: The store.
+        job: The job.
+        at_s: Also what was decided of it last at that time.
+    """
+    rows = reader.rows_of.get(job.job, [])
+    story = {
+        "job": job.job,
+        "name": job.name,
+        "user": job.user,
+        "vc": job.vc,
+        "num_gpus": job.num_gpus,
+        "submit_s": _finite(job.submit_s),
+        "submitted": when(reader, job.submit_s),
+        "predicted_s": _finite(job.predicted_s),
+        "state": state_of(job),
+        "reason": job.reason,
+        "end_s": _finite(job.end_s),
+        "attempts": [_attempt(reader, one) for one in job.attempts],
+        "decisions": [int(reader.numbers[row]) for row in rows],
+    }
+    shown = [row for row in rows if at_s is None or reader.times_s[row] <= at_s]
+    waits = not job.attempts or job.attempts[-1].end_s < math.inf == job.end_s
+    if shown and (at_s is not None or waits):
+        story["decision"] = decision(reader, shown[-1])
+    return story
+
+
+def state_of(job: JobSeen) -> str:
+    """A job's state at the end of what the store knows."""
+    if job.state:
+        return job.state
+    return "running" if job.attempts and job.attempts[-1].end_s == math.inf else "queued"
+
+
+def _attempt(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any]:
+    row = _row_of_start(reader, seen)
+    others = reader.timeline.sharing_with(seen)
+    run_s = (
+        seen.run_s if math.isfinite(seen.run_s) else min(seen.end_s, reader.timeline.last_s) - seen.start_s
+    )
+    return {
+        "number": seen.number,
+        "start_s": seen.start_s,
+        "started": when(reader, seen.start_s),
+        "waited_s": _finite(seen.start_s - seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))),
+        "end_s": _finite(seen.end_s),
+        "ended": when(reader, seen.end_s),
+        "where": places(seen.nodes, seen.gpus),
+        "share_milli": seen.share_milli,
+        "sm_clock_frac": seen.sm_clock_frac,
+        "state": seen.state or "running",
+        "reason": seen.reason,
+        "run_s": run_s,
+        "energy_kwh": _finite(seen.energy_j / J_PER_KWH),
+        "shared_with": sorted({other.job.job for other in others}),
+        "why": None if row is None else decision(reader, row),
+        "stopped_by": _stopped_by(reader, seen),
+    }
+
+
+def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
+    for row in reader.rows_of.get(seen.job.job, []):
+        cells = reader.cells(row)
+        if cells["kind"] == "start" and cells["job"] == seen.job.job and cells["time_s"] == seen.start_s:
+            return row
+    return None
+
+
+def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
+    """The decision that preempted an attempt, None where none did."""
+    found = None
+    for row in reader.rows_of.get(seen.job.job, []):
+        cells = reader.cells(row)
+        inside = seen.start_s <= cells["time_s"] <= seen.end_s
+        if cells["kind"] == "preempt" and cells["job"] == seen.job.job and inside:
+            found = row
+    return None if found is None else decision(reader, found)
+
+
+def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
+    """GPUs for people: `n1[0,1] n0[0-3]`."""
+    by_node: dict[str, list[int]] = {}
+    for node, gpu in zip(nodes, gpus, strict=True):
+        by_node.setdefault(node, []).append(gpu)
+    return " ".join(f"{node}[{','.join(map(str, sorted(mine)))}]" for node, mine in by_node.items())
+
+
+def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
+    """Who waits and who runs at a time, in the queue's order (`queue_at`), and the last decision by then."""
+    waiting = queue_at(reader, at_s)
+    row = decision_at(reader, at_s)
+    return {
+        "time_s": at_s,
+        "when": when(reader, at_s),
+        "num_waiting": len(waiting),
+        "num_in_order": sum(bool(partition) for _, partition in waiting),
+        "waiting": [
+            {
+                "job": job.job,
+                "partition": partition,
+                "name": job.name,
+                "user": job.user,
+                "num_gpus": job.num_gpus,
+                "waited_s": at_s - job.waited_since_s(at_s),
+                "predicted_s": _finite(job.predicted_s),
+            }
+            for job, partition in waiting[:MOST_QUEUED]
+        ],
+        "num_running": len(reader.timeline.running_at(at_s)),
+        "met": _met(reader, at_s),
+        "decision": None if row is None else decision(reader, row),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

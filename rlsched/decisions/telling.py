@@ -1,0 +1,169 @@
+"""Stories of jobs and decisions, line by line, for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rlsched.decide.plans.words import span
+
+MOST_LISTED: Final = 12
+LEAST_S: Final = 0.5
+"""Differences below this are none to people."""
+
+
+def job_lines(story: dict[str, Any]) -> list[str]:
+    """A job's story for a terminal."""
+    whose = " ".join(
+        filter(None, (story["name"], f"of {story['user']}" if story["user"] else "", story["vc"]))
+    )
+    found = [f"job {story['job']}{f' ({whose})' if whose else ''}: {story['state']}"]
+    if story["reason"]:
+        found[0] += f", {story['reason']}"
+    predicted = story["predicted_s"]
+    foreseen = "" if predicted is None else f", predicted to run {span(predicted)}"
+    submitted = story["submitted"] or "before this store begins"
+    found.append(f"asks for {_gpus(story)}; submitted {submitted}{foreseen}")
+    for attempt in story["attempts"]:
+        found += _attempt_lines(attempt, predicted)
+    if "decision" in story:
+        found.append(f"last decided about it at {story['decision']['when']}:")
+        found += [f"  {line}" for line in decision_lines(story["decision"])]
+    return found
+
+
+def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[str]:
+    waited = "" if attempt["waited_s"] is None else f" after {span(attempt['waited_s'])} in the queue"
+    where = attempt["where"] or "no GPU"
+    found = [f"attempt {attempt['number']}: started {attempt['started']}{waited}, on {where}"]
+    if attempt["why"] is not None:
+        found += [f"  {line}" for line in decision_lines(attempt["why"])]
+    shared = attempt["shared_with"]
+    if shared:
+        found.append(f"  shared its GPUs with job{'s' if len(shared) > 1 else ''} {', '.join(shared)}")
+    seen = f"  {attempt['state']}" + (f" ({attempt['reason']})" if attempt["reason"] else "")
+    seen += (
+        f" after {span(attempt['run_s'])}"
+        if attempt["end_s"] is not None
+        else f" for {span(attempt['run_s'])}"
+    )
+    if predicted_s and attempt["state"] == "completed":
+        seen += f", {attempt['run_s'] / predicted_s:.2f} of what was predicted"
+    if attempt["energy_kwh"] is not None:
+        seen += f", {attempt['energy_kwh']:.3g} kWh"
+    found.append(seen)
+    if attempt["stopped_by"] is not None:
+        found.append(f"  stopped by: {attempt['stopped_by']['did']}, by {attempt['stopped_by']['by']}")
+    return found
+
+
+def decision_lines(one: dict[str, Any]) -> list[str]:
+    """A decision for a terminal."""
+    met = one["met"]
+    waiting = sum(int(value) for name, value in met.items() if name.startswith("waiting"))
+    count = f"{waiting} waiting job{'' if waiting == 1 else 's'}"
+    found = [
+        f"decision {one['number']}: {one['did']}, by {one['by']}",
+        f"it met {count}, {met['busy_gpus']:.4g} of {met['gpus']:g} GPUs in use",
+    ]
+    if one["guard"]:
+        found.append(f"the guard stepped in: {one['guard']}")
+    for title, rows in (("plans of job " + one["turn"], one["plans"]), ("the network's choice", one["rows"])):
+        if rows:
+            found.append(f"{title}:")
+            found += [f"  {_numbered(row)}" for row in rows]
+    if one["plans_failed"]:
+        found.append(f"its plans could not be listed: {one['plans_failed']}")
+    if one["rule_would"]:
+        found.append(f"the rule would have taken: {one['rule_would']}")
+    if one["prices"]:
+        found.append(
+            "prices then: " + ", ".join(f"{name} {value:g}" for name, value in one["prices"].items())
+        )
+    return found
+
+
+def _numbered(row: dict[str, Any]) -> str:
+    """A plan or row, with the number that `--instead` takes."""
+    number = f"[{row['candidate']}] " if row["candidate"] else ""
+    return f"{number}{row['words']}" + (f" ({row['outcome']})" if row["outcome"] else "")
+
+
+def moment_lines(moment: dict[str, Any]) -> list[str]:
+    """A moment for a terminal: the queue, and the last decision before."""
+    found = [f"at {moment['when']}: {moment['num_waiting']} jobs waited, {moment['num_running']} ran"]
+    if moment["waiting"]:
+        found.append(f"the queue, {_order(moment)}:")
+    for job in moment["waiting"][:MOST_LISTED]:
+        name = f" {job['name']}" if job["name"] else ""
+        foreseen = "" if job["predicted_s"] is None else f", predicted to run {span(job['predicted_s'])}"
+        found.append(f"  job {job['job']}{name}: {_gpus(job)}, waited {span(job['waited_s'])}{foreseen}")
+    left = moment["num_waiting"] - MOST_LISTED
+    if left > 0:
+        found.append(f"  and {left} more")
+    if moment["decision"] is not None:
+        found.append(f"the last decision, at {moment['decision']['when']}:")
+        found += [f"  {line}" for line in decision_lines(moment["decision"])]
+    return found
+
+
+def _order(moment: dict[str, Any]) -> str:
+    if not moment["num_in_order"]:
+        return "the longest waiting first"
+    if moment["num_in_order"] == moment["num_waiting"]:
+        return "in its order"
+    return f"in its order; after the first {moment['num_in_order']} the longest waiting first"
+
+
+def instead_lines(found: dict[str, Any]) -> list[str]:
+    """What had come of another choice, for a terminal."""
+    until = f"until {found['until']}, when nothing is left" if found["whole"] else f"until {found['until']}"
+    lines = [
+        f"decision {found['number']}, {found['when']}: {found['did']}",
+        f"instead: {found['instead']}; then the same policy, {until}",
+    ]
+    if found["by_predictions"]:
+        lines.append(f"by predictions: the run time of {found['by_predictions']} jobs is not known yet")
+    if found["same"]:
+        return [*lines, f"nothing is otherwise: {found['jobs']} jobs start and end as they did"]
+    lines.append(
+        f"of {found['jobs']} jobs {found['num_less']} wait less and {found['num_more']} more; all together "
+        f"they wait {change(found['other_waited_s'] - found['waited_s'])} "
+        f"({span(found['other_waited_s'])} against {span(found['waited_s'])})"
+    )
+    for title, rows in (("less", found["less"]), ("more", found["more"])):
+        if rows:
+            lines.append(f"those that wait most {title}:")
+            lines += [f"  {_waits(row)}" for row in rows]
+    lines.append(f"jobs that end by then: {found['other_ended']} against {found['ended']}")
+    if found["ended_in_both"]:
+        lines.append(
+            f"mean time from submission to end of the {found['ended_in_both']} that end in both: "
+            f"{span(found['other_jct_mean_s'])} against {span(found['jct_mean_s'])}"
+        )
+    if found["energy_kwh"] is not None:
+        more_kwh = found["other_energy_kwh"] - found["energy_kwh"]
+        lines.append(
+            f"energy: {abs(more_kwh):.3g} kWh {'less' if more_kwh < 0 else 'more'}, of "
+            f"{found['energy_kwh']:.4g} kWh since the beginning"
+        )
+    return lines
+
+
+def _gpus(job: dict[str, Any]) -> str:
+    return f"{job['num_gpus']:g} GPU{'' if job['num_gpus'] == 1 else 's'}"
+
+
+def _waits(row: dict[str, Any]) -> str:
+    name = f" {row['name']}" if row["name"] else ""
+    still = ", and waits still" if row["other_still_waits"] else ""
+    return (
+        f"job {row['job']}{name}: {_gpus(row)}, {change(row['change_s'])}: "
+        f"{span(row['other_waited_s'])} against {span(row['waited_s'])}{still}"
+    )
+
+
+def change(seconds: float) -> str:
+    """A difference of times in words."""
+    if abs(seconds) < LEAST_S:
+        return "as long"
+    return f"{span(abs(seconds))} {'less' if seconds < 0 else 'more'}"

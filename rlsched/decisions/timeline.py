@@ -1,0 +1,317 @@
+"""What a store's events come to: jobs with their attempts, nodes with their states, the queue at any time."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decisions.schema import JobEvent, NodeEvent
+
+SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
+"""Largest number of GPUs of each class of jobs in the curves of the queue."""
+CLASS_NAMES: Final = ("up to 1 GPU", "2 to 8 GPUs", "more than 8")
+
+
+@dataclass(slots=True)
+class AttemptSeen:
+    """One attempt of a job.
+
+    Attributes:
+        job: Whose.
+        number: 1 for the first.
+        start_s: When it started.
+        end_s: When it was over, infinite while it runs.
+        nodes: Node of each GPU.
+        gpus: That GPU's number on its node.
+        share_milli: Share of each GPU, thousandths.
+        sm_clock_frac: SM clock, of the maximum.
+        state: What became of the job then, "" while it runs.
+        reason: Why.
+        run_s: How long it ran, nan while it does.
+        energy_j: What it drew, nan where nobody measured it.
+    """
+
+    job: JobSeen
+    number: int
+    start_s: float
+    nodes: list[str]
+    gpus: list[int]
+    share_milli: int
+    sm_clock_frac: float
+    end_s: float = math.inf
+    state: str = ""
+    reason: str = ""
+    run_s: float = math.nan
+    energy_j: float = math.nan
+
+
+@dataclass(slots=True)
+class JobSeen:
+    """A job.
+
+    Attributes:
+        job: What people call it.
+        name: Its name.
+        user: Whose it is.
+        vc: Its virtual cluster.
+        num_gpus: GPUs that it asks for.
+        submit_s: When it was submitted, nan where the store begins later.
+        predicted_s: Its predicted run time then.
+        attempts: In order.
+        end_s: When it was over, infinite before.
+        state: What became of it; "" before.
+        reason: Why.
+    """
+
+    job: str
+    name: str
+    user: str
+    vc: str
+    num_gpus: float
+    submit_s: float = math.nan
+    predicted_s: float = math.nan
+    attempts: list[AttemptSeen] = field(default_factory=list)
+    end_s: float = math.inf
+    state: str = ""
+    reason: str = ""
+
+    def waits_at(self, at_s: float) -> bool:
+        """Whether it is in the queue at a time."""
+        if not self.submit_s <= at_s < self.end_s:
+            return False
+        return not any(one.start_s <= at_s < one.end_s for one in self.attempts)
+
+    def waited_since_s(self, at_s: float) -> float:
+        """Since when it has waited at a time at which it does."""
+        return max([self.submit_s, *(one.end_s for one in self.attempts if one.end_s <= at_s)])
+
+
+@dataclass(slots=True)
+class NodeSeen:
+    """A node; `changes` are (when, state, reason), in order."""
+
+    node: str
+    num_gpus: int
+    gpu_type: str
+    changes: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def spans(self, until_s: float) -> list[tuple[float, float, str, str]]:
+        """When it was in a state other than `up`: (from, until, state, reason)."""
+        ends = [*(when_s for when_s, _, _ in self.changes[1:]), until_s]
+        return [
+            (when_s, max(when_s, end_s), state, reason)
+            for (when_s, state, reason), end_s in zip(self.changes, ends, strict=True)
+            if state != "up"
+        ]
+
+
+class Timeline:
+    """Everything that happened, in the order in which it was told.
+
+    Attributes:
+        jobs: By what people call them.
+        attempts: In the order of their starts.
+        nodes: By name, in the order in which they came.
+        first_s: When the first event was, nan before there is one.
+        last_s: When the last one was.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobSeen] = {}
+        self.attempts: list[AttemptSeen] = []
+        self.nodes: dict[str, NodeSeen] = {}
+        self.first_s = self.last_s = math.nan
+        self._waiting = [array("d") for _ in SIZE_CLASSES]  # changes of each curve: when, by, when, by, ...
+        self._busy, self._there = array("d"), array("d")
+        self._power, self._measured = array("d"), array("d")
+
+    def add(self, jobs: Sequence[JobEvent], nodes: Sequence[NodeEvent]) -> None:
+        """Let these have happened as well."""
+        self.add_nodes(map(msgspec.structs.astuple, nodes))
+        self.add_jobs(map(msgspec.structs.astuple, jobs))
+
+    def add_nodes(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Events of nodes, each the fields of a `NodeEvent` in their order."""
+        for row in rows:
+            self.saw(row[0])
+            self._node(*row)
+
+    def add_jobs(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Events of jobs, each the fields of a `JobEvent` in their order: no object is made of one."""
+        first_s, last_s = math.inf, -math.inf
+        happens = {"submit": self._submit, "start": self._start, "end": self._end}
+        for row in rows:
+            time_s = row[0]
+            if time_s < first_s:
+                first_s = time_s
+            if time_s > last_s:
+                last_s = time_s
+            happens[row[1]](*row)
+        if first_s <= last_s:
+            self.saw(first_s, last_s)
+
+    def saw(self, *times_s: float) -> None:
+        """Somebody looked at these times, whether or not anything happened."""
+        self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
+        self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
+
+    def _node(self, time_s: float, node: str, num_gpus: int, gpu_type: str, state: str, reason: str) -> None:
+        seen = self.nodes.get(node)
+        before = 0
+        if seen is None:
+            seen = self.nodes[node] = NodeSeen(node, num_gpus, gpu_type)
+        elif seen.changes[-1][1] in _THERE:
+            before = seen.num_gpus
+        if num_gpus:
+            seen.num_gpus, seen.gpu_type = num_gpus, gpu_type or seen.gpu_type
+        seen.changes.append((time_s, state, reason))
+        now = seen.num_gpus if state in _THERE else 0
+        self._there.extend((time_s, now - before))
+
+    def _of(self, job: str, name: str, user: str, vc: str, num_gpus: float) -> JobSeen:
+        seen = self.jobs.get(job)
+        if seen is None:
+            seen = self.jobs[job] = JobSeen(job, name, user, vc, num_gpus)
+        return seen
+
+    def _queue(self, job: JobSeen, time_s: float, by: int) -> None:
+        self._waiting[bisect.bisect_left(SIZE_CLASSES, job.num_gpus)].extend((time_s, by))
+
+    def _submit(
+        self,
+        time_s: float,
+        kind: str,  # noqa: ARG002
+        job: str,
+        name: str,
+        user: str,
+        vc: str,
+        num_gpus: float,
+        predicted_s: float,
+        *_: Any,
+    ) -> None:
+        seen = self._of(job, name, user, vc, num_gpus)
+        if seen.submit_s == time_s:
+            return  # told again, as a segment of the store begins
+        seen.submit_s, seen.predicted_s = time_s, predicted_s
+        self._queue(seen, time_s, 1)
+
+    def _start(
+        self,
+        time_s: float,
+        kind: str,  # noqa: ARG002
+        job: str,
+        name: str,
+        user: str,
+        vc: str,
+        num_gpus: float,
+        predicted_s: float,  # noqa: ARG002
+        number: int,
+        nodes: list[str],
+        gpus: list[int],
+        share_milli: int,
+        sm_clock_frac: float,
+        *_: Any,
+    ) -> None:
+        seen = self._of(job, name, user, vc, num_gpus)
+        if seen.attempts and seen.attempts[-1].number == number and seen.attempts[-1].start_s == time_s:
+            return
+        attempt = AttemptSeen(seen, number, time_s, nodes, gpus, share_milli, sm_clock_frac)
+        seen.attempts.append(attempt)
+        self.attempts.append(attempt)
+        self._queue(seen, time_s, -1)
+        self._busy.extend((time_s, _held(attempt)))
+
+    def _end(
+        self, time_s: float, kind: str, job: str, name: str, user: str, vc: str, num_gpus: float, *more: Any
+    ) -> None:
+        del kind
+        state, reason, run_s, energy_j = more[-4:]
+        seen = self._of(job, name, user, vc, num_gpus)
+        running = bool(seen.attempts) and seen.attempts[-1].end_s == math.inf
+        if running:
+            attempt = seen.attempts[-1]
+            attempt.end_s, attempt.state, attempt.reason = time_s, state, reason
+            attempt.run_s, attempt.energy_j = run_s, energy_j
+            self._busy.extend((time_s, -_held(attempt)))
+            if run_s > 0.0 and energy_j >= 0.0:
+                self._drew(attempt)
+        if state == "queued":
+            self._queue(seen, time_s, 1)
+            return
+        if not running and not math.isnan(seen.submit_s):
+            self._queue(seen, time_s, -1)
+        seen.end_s, seen.state, seen.reason = time_s, state, reason
+
+    def _drew(self, attempt: AttemptSeen) -> None:
+        power_w, held = attempt.energy_j / attempt.run_s, _held(attempt)
+        self._power.extend((attempt.start_s, power_w, attempt.end_s, -power_w))
+        self._measured.extend((attempt.start_s, held, attempt.end_s, -held))
+
+    def queue_at(self, at_s: float) -> list[JobSeen]:
+        """Jobs that wait at a time, those that have waited longest first."""
+        waiting = [job for job in self.jobs.values() if job.waits_at(at_s)]
+        return sorted(waiting, key=lambda job: job.submit_s)
+
+    def running_at(self, at_s: float) -> list[AttemptSeen]:
+        """Attempts that run at a time."""
+        return [one for one in self.attempts if one.start_s <= at_s < one.end_s]
+
+    def sharing_with(self, attempt: AttemptSeen) -> list[AttemptSeen]:
+        """Attempts of other jobs that had one of its GPUs at the same time."""
+        mine = set(zip(attempt.nodes, attempt.gpus, strict=True))
+        return [
+            other
+            for other in self.attempts
+            if other is not attempt
+            and other.start_s < attempt.end_s
+            and attempt.start_s < other.end_s
+            and not mine.isdisjoint(zip(other.nodes, other.gpus, strict=True))
+        ]
+
+    def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Waiting jobs by size, and GPUs at work of those that are there, at these times (N,).
+
+        `busy_gpus` counts a shared GPU once for each full share that is taken of it.
+        """
+        found = {
+            f"waiting {name}": _level(changes, at_s)
+            for name, changes in zip(CLASS_NAMES, self._waiting, strict=True)
+        }
+        return found | {"busy_gpus": _level(self._busy, at_s), "gpus": _level(self._there, at_s)}
+
+    def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
+        """Power of attempts at these times (N,), each at its mean; None where no energy is known.
+
+        An attempt's energy is known when it has ended. `measured_gpus` are those of `busy_gpus` whose power
+        is in it: where that is less, `power_w` is too little.
+        """
+        if not self._power:
+            return None
+        return {"power_w": _level(self._power, at_s), "measured_gpus": _level(self._measured, at_s)}
+
+
+_THERE: Final = frozenset({"up", "drained", "away", "asleep", "waking"})
+"""States of a node whose GPUs are part of the cluster."""
+
+
+def _held(attempt: AttemptSeen) -> float:
+    return len(attempt.gpus) * attempt.share_milli / 1000.0
+
+
+def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What changes add up to at each of these times."""
+    if not changes:
+        return np.zeros(len(at_s))
+    when_s, by = np.array(changes).reshape(-1, 2).T
+    order = np.argsort(when_s, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(by[order])])
+    level: NDArray[np.float64] = np.maximum(sums[np.searchsorted(when_s[order], at_s, side="right")], 0.0)
+    return level

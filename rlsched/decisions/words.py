@@ -1,0 +1,129 @@
+"""Decisions in words: what was done, what else was possible and what it was worth, at which prices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.plans.words import in_words, outcome, span
+from rlsched.decide.record import DecisionRecord, Half, PlanSeen
+from rlsched.decide.rows.reasons import REASON_TEXT
+
+MOST_ROWS: Final = 6
+PRICE_NAMES: Final = {
+    "gpu_time": "a GPU-second",
+    "gpu_types": "faster GPU types",
+    "energy": "energy against time",
+}
+
+
+def done(record: DecisionRecord) -> str:
+    """What a decision did."""
+    job = record.names.job
+    match record.action:
+        case Start(seq=seq, gpus=gpus, sm_clock_frac=clock):
+            count = f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s")
+            for plan in record.plans:
+                if plan.chosen:
+                    return f"start {job(seq)} on {count}: {in_words(plan, job)}"
+            return f"start {job(seq)} on {count}" + (f", clock {clock:.2f}" if clock != 1.0 else "")
+        case Preempt(seq=seq, moved_for=other):
+            return f"preempt {job(seq)}" + (f" for {job(other)}" if other >= 0 else "")
+        case Wait(until_s=until_s):
+            return "wait" if until_s is None else f"wait for {span(until_s - record.now_s)} at most"
+
+
+def decided_by(record: DecisionRecord) -> str:
+    """Who took a decision."""
+    return {
+        "policy": f"the policy {record.policy_id}",
+        "rule": f"the rule {record.policy_id}",
+        "guard": f"the guard ({record.guard})",
+        "search": f"look-ahead over the policy {record.policy_id}",
+        "automatic": "nobody: there was one way",
+    }[record.source]
+
+
+def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
+    """Plans of the job whose turn it was, what was taken first, then the best: (plan, in words, outcome)."""
+    compared = sum(not plan.verdict for plan in record.plans) > 1
+
+    def rank(plan: PlanSeen) -> tuple[bool, bool, float]:
+        return (not plan.chosen, bool(plan.verdict), -(plan.worth or 0.0))
+
+    return [
+        (plan, in_words(plan, record.names.job), outcome(plan, compared))
+        for plan in sorted(record.plans, key=rank)
+    ]
+
+
+def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
+    """What a network chose among, the likeliest first: (row, what became of it, its half, position there).
+
+    Empty of a rule; the position is -1 where a line stands for several rows.
+    """
+    found: list[tuple[str, str, str, int]] = []
+    for half in record.halves:
+        chances = probabilities(half, record.temperature)
+        order = sorted(
+            range(len(half.seqs)), key=lambda row: (row != half.choice, -chances[row] if len(chances) else 0)
+        )
+        for row in order[:MOST_ROWS]:
+            words = row_in_words(record, half, row)
+            notes = ["taken"] if row == half.choice else []
+            if not half.legal[row]:
+                notes.append(f"not open: {REASON_TEXT.get(half.reasons[row], 'not legal')}")
+            elif len(chances):
+                notes.append(f"probability {chances[row]:.2f}")
+            if row == half.reference:
+                notes.append("what the rule would do")
+            found.append((words, ", ".join(notes) or "open", half.kind, row))
+        if len(order) > MOST_ROWS:
+            found.append((f"{len(order) - MOST_ROWS} more", "", half.kind, -1))
+    return found
+
+
+def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
+    """What a row of a half stands for."""
+    seq = half.seqs[row]
+    if seq < 0:
+        return "wait"
+    node = half.nodes[row]
+    where = f" on {record.names.node(node)}" if node >= 0 else ""
+    return f"{record.names.job(seq)}{where}"
+
+
+def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The softmax over the legal rows of one half, (K,), 0 where illegal; empty without logits.
+
+    An arg max (temperature 0) is shown at temperature 1: how sure the network was, not how it drew.
+    """
+    if not half.logits:
+        return np.empty(0)
+    logits = np.where(half.legal, np.asarray(half.logits, dtype=np.float64), -np.inf)
+    scaled = logits / (temperature if temperature > 0 else 1.0)
+    if not np.isfinite(scaled).any():
+        return np.zeros(len(logits))
+    weights = np.exp(scaled - scaled.max())
+    result: np.ndarray[tuple[int], np.dtype[np.float64]] = weights / weights.sum()
+    return result
+
+
+def rule_would(record: DecisionRecord) -> str:
+    """What the reference rule would have done, "" where the rule itself decided."""
+    if not record.halves:
+        return ""
+    if all(half.choice == half.reference for half in record.halves):
+        return "the same"
+    return " and ".join(
+        row_in_words(record, half, half.reference)
+        for half in record.halves
+        if 0 <= half.reference < len(half.seqs)
+    )
+
+
+def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
+    """Today's prices, by name."""
+    return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

@@ -1,0 +1,256 @@
+"""Attempts of the broker and the Slurm jobs that carry them out, brought into line at every look."""
+
+from __future__ import annotations
+
+import logging
+
+from rlsched.engine.desk import Desk
+from rlsched.engine.facts import Facts, SlurmJob, numbers_of
+from rlsched.engine.orders import PROGRAM, Attempt, AttemptKey, is_about_limits, left
+from rlsched.engine.placing import KILLED_EXIT_CODE, Placing
+from rlsched.engine.steps import Say
+from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
+
+_log = logging.getLogger("rlsched.engine")
+VANISHED_EXIT_CODE = 137
+FOREIGN_EXIT_CODE = 126
+"""Of what somebody submitted to the broker by hand for a Slurm: it cannot be executed."""
+
+
+class Attempts:
+    """Follows each attempt from its order to the broker's word that it has its end.
+
+    Args:
+        desk: The gateway's.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk, self._placing = desk, Placing(desk)
+
+    def adopt(self, facts: Facts) -> None:
+        """Attempts that Slurm has at work, or has had, and this gateway does not know: it was restarted."""
+        for job in facts.jobs.values():
+            marks = job.marks or {}
+            parts = marks.get("j", "").split(".")
+            if not self._desk.is_ours(job) or len(parts) != 2 or not marks.get("w"):
+                continue
+            number = AttemptKey(int(parts[0]), int(parts[1]))
+            if number in self._desk.attempts or number in self._desk.forgotten or number in self._desk.dead:
+                continue
+            self._desk.identity = self._desk.identity or marks.get("c", "")
+            if marks.get("c", "") == self._desk.identity:
+                self._desk.attempts[number] = Attempt(
+                    job.key,
+                    marks["s"],
+                    marks["w"].split("+"),
+                    numbers_of(marks.get("i", "").replace("+", ",")) or None,
+                    is_found=True,
+                    is_sure=True,
+                    sm_clock_mhz=job.mark("f"),
+                    restarts=job.mark("r"),
+                    placed_s=facts.now_s,
+                    first_placed_s=facts.now_s,
+                )
+
+    def launch(self, node: str, order: Launch, now_s: float) -> None:
+        """The broker orders one rank of an attempt."""
+        number = AttemptKey(order.job, order.attempt)
+        known = self._desk.attempts.get(number)
+        if number in self._desk.dead:
+            self._placing.say_never(node, order.job, order.attempt, order.rank)
+            return
+        if known is None and order.job in self._desk.withdrawn:
+            self._desk.say(node, self._placing.ended(order, "node_stopped"))
+            return
+        if known is None:
+            if len(order.command) != 3 or order.command[0] != PROGRAM:
+                _log.warning(
+                    "job %d of the broker is none that this Slurm has been given by sbatch", order.job
+                )
+                known = Attempt("", "", list(order.nodes), end=(FOREIGN_EXIT_CODE, "", now_s))
+            else:
+                known = Attempt(order.command[1], order.command[2], list(order.nodes), first_placed_s=now_s)
+            self._desk.attempts[number] = known
+        if not known.orders:
+            known.gpus, known.sm_clock_mhz = sorted(order.gpus), order.sm_clock_mhz
+        known.orders[order.rank] = order
+        if known.end is not None:
+            known.said_s = -1e9
+        if (
+            known.is_whole
+            and known.placed_s is None
+            and self._desk.facts is not None
+            and not self._desk.is_away
+        ):
+            self._follow(number, known, now_s)
+
+    def offered(self, key: str, now_s: float) -> None:
+        """The broker has said which of its jobs stands for Slurm's job."""
+        for number, attempt in list(self._desk.attempts.items()):
+            if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
+                self._follow(number, attempt, now_s)
+
+    def kill(self, node: str, order: Kill, now_s: float) -> None:
+        """The broker wants an attempt to be over."""
+        number = AttemptKey(order.job, order.attempt)
+        attempt = self._desk.attempts.get(number)
+        if attempt is None or (attempt.placed_s is None and not attempt.has_run):
+            self._desk.dead.add(number)
+            self._desk.attempts.pop(number, None)
+            self._placing.say_never(node, order.job, order.attempt, order.rank)
+            return
+        attempt.kill, attempt.again = True, order.again or order.job in self._desk.withdrawn
+        if attempt.end is not None:
+            attempt.said_s = -1e9
+        elif not self._desk.is_away and self._desk.facts is not None:
+            self._placing.stop(attempt, self._desk.job(attempt.key), now_s, at_once=True)
+
+    def acknowledged(self, ack: EndedAck) -> None:
+        """The broker has the end of a rank in its journal."""
+        number = AttemptKey(ack.job, ack.attempt)
+        attempt = self._desk.attempts.get(number)
+        if attempt is None or attempt.end is None:
+            return
+        attempt.acknowledged.add(ack.rank)
+        if len(attempt.acknowledged) == len(attempt.nodes):
+            del self._desk.attempts[number]
+            self._desk.forgotten.add(number)
+
+    def follow(self, now_s: float) -> None:
+        """Bring all attempts and what Slurm says of their jobs into line."""
+        for number, attempt in list(self._desk.attempts.items()):
+            self._follow(number, attempt, now_s)
+
+    def _follow(self, number: AttemptKey, attempt: Attempt, now_s: float) -> None:
+        """Bring an attempt and what Slurm says of its job into line."""
+        if attempt.end is None:
+            job = self._desk.job(attempt.key)
+            if job is not None and "left" in (job.marks or {}):
+                attempt.end = (KILLED_EXIT_CODE, "cancelled", None)  # it is Slurm's own now
+            elif job is None or (job.marks or {}).get("s") != attempt.stamp:
+                self._lost(attempt, now_s)
+            else:
+                self._compare(number, attempt, job, now_s)
+        if attempt.end is not None and now_s - attempt.said_s >= self._desk.times.repeat_s:
+            attempt.said_s = now_s
+            self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
+
+    def _lost(self, attempt: Attempt, now_s: float) -> None:
+        """Slurm does not know its job any more."""
+        _log.warning("Slurm does not know job %s any more, which ran", attempt.key)
+        code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
+        attempt.end = (code, reason, now_s)
+
+    def _compare(self, number: AttemptKey, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
+        if not attempt.is_sure:
+            offered = self._desk.offered.get(attempt.key)
+            if offered is None:
+                return  # the broker has not said yet which of its jobs stands for this one
+            if offered != number.job or attempt.is_of_another(job):
+                _log.warning(
+                    "job %d of the broker names Slurm's job %s, and job %d stands for that: somebody has "
+                    "submitted it by hand",
+                    number.job,
+                    attempt.key,
+                    offered,
+                )
+                attempt.end = (FOREIGN_EXIT_CODE, "", now_s)
+                return
+            attempt.is_sure = True
+        if job.state == "PENDING" and not self._desk.places:  # Slurm has queued it again
+            attempt.end = (KILLED_EXIT_CODE, "killed" if attempt.kill else "node_stopped", None)
+            return
+        is_this = (job.marks or {}).get("j") == f"{number.job}.{number.attempt}"
+        if job.is_over:  # by this attempt, or by one that the broker has given up, or before any
+            self._ended(attempt, job)
+        elif job.runs and self._desk.places and not is_this:
+            self._runs_otherwise(job)
+        elif job.runs:
+            if not is_this:
+                self._placing.mark(number, attempt, job)
+            if not attempt.has_run:
+                _look_at_gpus(job)
+            attempt.has_run = True
+            self._say_launched(number, attempt)
+            if attempt.kill:
+                self._placing.stop(attempt, job, now_s)
+        elif is_this and job.restarts > attempt.restarts:
+            self._requeued(attempt, job)
+        elif attempt.has_run:
+            _log.warning("Slurm has forgotten that it started job %s", job.key)
+            attempt.has_run, attempt.first_placed_s = False, now_s
+        elif attempt.kill or attempt.giving_up:
+            self._placing.stop(attempt, job, now_s)
+        elif attempt.is_whole and job.is_held:
+            if attempt.is_found and not self._desk.registered.issuperset(attempt.nodes):
+                return  # the broker may say that it is over
+            if attempt.placed_s is None or now_s - attempt.placed_s >= self._desk.times.repeat_s:
+                self._placing.place(number, attempt, job, now_s)
+        elif not job.is_held and attempt.is_whole and self._is_refused(attempt, job, now_s):
+            attempt.giving_up = job.reason or "None"
+            self._placing.stop(attempt, job, now_s)
+
+    def _runs_otherwise(self, job: SlurmJob) -> None:
+        """It runs, and not where this attempt was decided: as an earlier one, or as somebody released it.
+
+        Writes of a gateway that was shot may come late. It goes on, and its GPUs are others' for the broker.
+        """
+        started_as = (job.marks or {}).get("j", "")
+        if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
+            _log.warning(
+                "Slurm's job %s runs as %s, which the broker has given up: it is Slurm's own now",
+                job.key,
+                f"attempt {started_as}" if started_as else "nobody decided",
+            )
+            self._desk.writer.mark(job.key, left(job, "otherwise"))
+
+    def _is_refused(self, attempt: Attempt, job: SlurmJob, now_s: float) -> bool:
+        times, waits_s = self._desk.times, now_s - attempt.first_placed_s
+        return waits_s >= times.start_s or (waits_s >= times.repeat_s and is_about_limits(job.reason))
+
+    def _say_launched(self, number: AttemptKey, attempt: Attempt) -> None:
+        for rank, node in enumerate(attempt.nodes):
+            if rank not in attempt.told and node in self._desk.registered:
+                attempt.told.add(rank)
+                self._desk.say(node, _launched(number, attempt, rank))
+
+    def say_again(self) -> None:
+        """What runs; ends are said until they are acknowledged."""
+        for number, attempt in self._desk.attempts.items():
+            if attempt.end is None:
+                for rank in sorted(attempt.told):
+                    self._desk.say(attempt.nodes[rank], _launched(number, attempt, rank))
+
+    def _ended(self, attempt: Attempt, job: SlurmJob) -> None:
+        reason, code = job.end_reason, job.exit_code
+        if attempt.kill and job.state == "CANCELLED":
+            code, reason = KILLED_EXIT_CODE, "killed"
+        elif job.state == "COMPLETED":
+            code = 0
+        elif code == 0:
+            code = KILLED_EXIT_CODE if reason in ("cancelled", "time_limit", "node_stopped") else 1
+        attempt.end = (code, reason, job.end_s or None)
+
+    def _requeued(self, attempt: Attempt, job: SlurmJob) -> None:
+        """It waits again: by our order, or by that of a user or of Slurm."""
+        if not job.is_held:
+            self._desk.writer.hold(job.key)
+            return
+        if attempt.kill and not attempt.again:
+            self._desk.writer.cancel(job.key)
+        attempt.end = (KILLED_EXIT_CODE, "killed" if attempt.kill else "node_stopped", None)
+
+
+def _look_at_gpus(job: SlurmJob) -> None:
+    """Say so where Slurm chose other GPUs than those that it was told."""
+    told = numbers_of((job.marks or {}).get("i", "").replace("+", ","))
+    if told and job.gpus and not job.is_exclusive and any(sorted(gpus) != told for gpus in job.gpus):
+        _log.warning(
+            "Slurm's job %s has GPUs %s on %s, and was told %s", job.key, job.gpus, ",".join(job.nodes), told
+        )
+
+
+def _launched(number: AttemptKey, attempt: Attempt, rank: int) -> Launched:
+    return Launched(
+        job=number.job, attempt=number.attempt, rank=rank, pid=0, sm_clock_mhz=attempt.sm_clock_mhz
+    )

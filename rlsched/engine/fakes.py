@@ -1,0 +1,200 @@
+"""A Slurm in memory, for tests of what is built on the gateway: it obeys the lines that `scontrol` gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlsched.engine.facts import Facts, SlurmJob, SlurmNode, comment_of, marks_of
+
+
+@dataclass
+class FakeJob:
+    """A job of a `FakeSlurm`.
+
+    Attributes:
+        runs_s: How long it runs, as its script has it.
+        code: How it ends.
+        starts: (node, GPU numbers, when) of each time that its script began.
+    """
+
+    key: str
+    gpus: int
+    runs_s: float
+    code: int
+    nodes: int = 1
+    user: str = "ada"
+    state: str = "PENDING"
+    is_held: bool = True
+    is_held_by_user: bool = False
+    depends: bool = False
+    comment: str = ""
+    nice: int = 0
+    restarts: int = 0
+    wanted: list[str] = field(default_factory=list)
+    wanted_gpus: list[int] = field(default_factory=list)
+    on: list[str] = field(default_factory=list)
+    start_s: float = 0.0
+    end_s: float = 0.0
+    exit_code: int = 0
+    starts: list[tuple[list[str], list[int], float]] = field(default_factory=list)
+
+
+class FakeSlurm:
+    """Jobs and nodes of one partition, `gpu`, whose GPUs have a type each; its clock is set by who uses it.
+
+    Args:
+        nodes: Names.
+        gpus: On each node.
+        holds: Jobs are held at their submission; if not, it starts them where GPUs are free, by their nices.
+
+    Attributes:
+        lines: Every write that it obeyed, or refused.
+        loses: So many of the lines that come next are lost, as with a crash in between.
+        why: Node -> why it gets no jobs.
+        limits: Job -> which limit keeps it from starting.
+    """
+
+    def __init__(self, nodes: Sequence[str] = ("n1", "n2"), gpus: int = 4, *, holds: bool = True) -> None:
+        self.nodes, self.gpus, self.holds = list(nodes), gpus, holds
+        self.jobs: dict[str, FakeJob] = {}
+        self.lines: list[str] = []
+        self.now_s = 0.0
+        self.loses = 0
+        self.why: dict[str, str] = {}
+        self.limits: dict[str, str] = {}
+
+    def sbatch(self, gpus: int, runs_s: float = 1.0, code: int = 0, nodes: int = 1) -> str:
+        """A job is submitted, and may be held as job_submit.lua does. Returns its number."""
+        key = str(len(self.jobs) + 1)
+        marks = {"g": str(gpus), "n": str(nodes), "s": f"s{key}", "x": "1"}
+        comment = comment_of(marks) if self.holds else ""
+        self.jobs[key] = FakeJob(key, gpus, runs_s, code, nodes, is_held=self.holds, comment=comment)
+        return key
+
+    def scancel(self, key: str) -> None:
+        """Its user cancels it."""
+        job = self.jobs[key]
+        if job.state in ("PENDING", "RUNNING"):
+            job.state, job.end_s, job.exit_code = "CANCELLED", self.now_s, 0
+
+    def obey(self, lines: Sequence[str]) -> None:
+        """What `scontrol` and `scancel` are told."""
+        for line in lines:
+            if self.loses:
+                self.loses -= 1
+                continue
+            self.lines.append(line)
+            self._obey(line)
+
+    def _obey(self, line: str) -> None:
+        verb, _, rest = line.partition(" ")
+        said = dict(word.partition("=")[::2] for word in rest.split(" "))
+        job = self.jobs.get(said.get("JobId", rest))
+        if job is None or job.state not in ("PENDING", "RUNNING"):
+            return
+        waits = job.state == "PENDING"
+        if verb == "update" and "ReqNodeList" in said and not waits:
+            return  # of one that runs Slurm refuses all of it
+        if verb == "update":
+            job.comment, job.nice = said.get("AdminComment", job.comment), int(said.get("Nice", job.nice))
+            if "ReqNodeList" in said:
+                job.wanted = [node for node in said["ReqNodeList"].split(",") if node]
+                types = said.get("TresPerNode", "").split(",")
+                job.wanted_gpus = [int(one.split(":")[2][1:]) for one in types if one.count(":") == 3]
+        elif verb == "release" and waits:
+            job.is_held = False
+        elif verb == "hold" and waits:
+            job.is_held = True
+        elif verb == "requeuehold" and not waits:
+            job.state, job.is_held, job.on = "PENDING", True, []
+            job.restarts += 1
+        elif verb == "cancel":
+            self.scancel(job.key)
+
+    def step(self, now_s: float) -> None:
+        """Time passes: scripts end, and what is released starts where its GPUs are free."""
+        self.now_s = now_s
+        for job in self.jobs.values():
+            if job.state == "RUNNING" and now_s >= job.start_s + job.runs_s:
+                job.state = "COMPLETED" if job.code == 0 else "FAILED"
+                job.end_s, job.exit_code = now_s, job.code
+        for job in sorted(self.jobs.values(), key=lambda job: job.nice):
+            if not self.holds and job.state == "PENDING":
+                self._choose(job)
+            if job.state == "PENDING" and not job.is_held and not job.depends and self._fits(job):
+                job.state, job.start_s, job.on = "RUNNING", now_s, job.wanted
+                job.starts.append((job.wanted, job.wanted_gpus, now_s))
+
+    def _taken(self) -> set[tuple[str, int]]:
+        return {
+            (node, gpu)
+            for other in self.jobs.values()
+            if other.state == "RUNNING"
+            for node in other.on
+            for gpu in other.wanted_gpus
+        }
+
+    def _choose(self, job: FakeJob) -> None:
+        """GPUs of one node, where so many are free."""
+        taken = self._taken()
+        for node in self.nodes:
+            free = [gpu for gpu in range(self.gpus) if (node, gpu) not in taken]
+            if len(free) >= job.gpus:
+                job.wanted, job.wanted_gpus = [node], free[: job.gpus]
+                return
+        job.wanted = []
+
+    def _fits(self, job: FakeJob) -> bool:
+        taken = self._taken()
+        return bool(job.wanted) and not any(
+            node in self.why or (node, gpu) in taken for node in job.wanted for gpu in job.wanted_gpus
+        )
+
+    def facts(self) -> Facts:
+        """What it says."""
+        return Facts(
+            now_s=self.now_s,
+            jobs={key: self._said(job) for key, job in self.jobs.items()},
+            nodes={
+                name: SlurmNode(
+                    name=name,
+                    partitions=["gpu"],
+                    gpus=self.gpus,
+                    gpu_type="generic",
+                    types=[f"i{gpu}" for gpu in range(self.gpus)],
+                    unusable=self.why.get(name, ""),
+                )
+                for name in self.nodes
+            },
+        )
+
+    def _said(self, job: FakeJob) -> SlurmJob:
+        return SlurmJob(
+            key=job.key,
+            name="job",
+            user=job.user,
+            partition="gpu",
+            state=job.state,
+            reason="JobHeldUser" if job.is_held else self.limits.get(job.key, "Resources"),
+            is_held=job.is_held and job.state == "PENDING",
+            is_held_by_user=job.is_held_by_user,
+            depends=job.depends,
+            eligible_s=0.0,
+            restarts=job.restarts,
+            marks=marks_of(job.comment),
+            is_commented=bool(job.comment) and marks_of(job.comment) is None,
+            gpus_asked=job.gpus * job.nodes,
+            nice=job.nice,
+            submit_s=1_000.0 + int(job.key),
+            array=0,
+            array_limit=0,
+            is_exclusive=False,
+            may_requeue=True,
+            time_limit_s=None,
+            nodes=list(job.on),
+            gpus=[list(job.wanted_gpus) for _ in job.on],
+            start_s=job.start_s,
+            end_s=job.end_s if job.end_s else job.start_s + job.runs_s,
+            exit_code=job.exit_code,
+        )

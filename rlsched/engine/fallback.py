@@ -1,0 +1,129 @@
+"""Nothing is worse than before: held jobs go back to Slurm's own order, at once or when nobody decides.
+
+Three things see to it. The gateway writes to a file when it heard of a broker last, and job_submit.lua holds
+no new job once that is long ago. The gateway itself releases what is held when it has heard of no broker for
+`--release-after`. And where the gateway is dead too, `--release`, from cron or a timer, does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from importlib.resources import files
+from pathlib import Path
+
+from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, left
+from rlsched.engine.reader import Reader
+from rlsched.engine.writer import Writer
+from rlsched.errors import InputError
+
+ALIVE_FILE, OVER_FILE = "alive", "removed"
+TRIES, APART_S = 10, 1.0
+_BATCH = 500
+
+
+class Alive:
+    """The file that says that somebody decides.
+
+    Args:
+        directory: The gateway's.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self._over = directory / ALIVE_FILE, directory / OVER_FILE
+        self._said_s = 0
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{directory}: cannot be the gateway's directory: {error.strerror}") from error
+
+    def say(self, now_s: float) -> None:
+        """Somebody decides; written once a second at most, whole or not at all."""
+        if int(now_s) == self._said_s:
+            return
+        self._said_s = int(now_s)
+        draft = self.path.with_name(ALIVE_FILE + ".new")
+        draft.write_text(f"{int(now_s)}\n", encoding="ascii")
+        draft.chmod(0o644)
+        draft.replace(self.path)
+
+    def begin(self) -> None:
+        """A gateway starts: what was removed before is not any more."""
+        self._over.unlink(missing_ok=True)
+
+    def over(self) -> None:
+        """Nobody does any more: from now on nothing new is held, and a gateway that runs ends."""
+        self._over.touch()
+        self.path.unlink(missing_ok=True)
+        self._said_s = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether rlsched was removed."""
+        return self._over.exists()
+
+    def age_s(self, now_s: float) -> float:
+        """How long ago somebody did, seconds."""
+        try:
+            return now_s - float(self.path.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return float("inf")
+
+
+def plugin(
+    partitions: tuple[str, ...], directory: Path, release_after_s: float, uid: int, *, exact: bool
+) -> str:
+    """The text of job_submit.lua for a site."""
+    text = files("rlsched.engine").joinpath("job_submit.lua").read_text(encoding="utf-8")
+    said = {
+        "PARTITIONS": ", ".join(f'["{name}"] = true' for name in partitions),
+        "UID": str(uid),
+        "ALIVE": str(directory.absolute() / ALIVE_FILE),
+        "RELEASE_AFTER_S": f"{release_after_s:g}",
+        "EXACT": "true" if exact else "false",
+    }
+    for name, value in said.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
+    """Give every job that waits for the broker, or in its order, to Slurm's own. Returns how many there were.
+
+    Raises:
+        SlurmError: Slurm does not answer.
+        InputError: some are held after several tries.
+    """
+    released: set[str] = set()
+    for attempt in range(TRIES):
+        jobs = list(reader.facts().jobs.values())
+        held = [job for job in jobs if is_held_for_us(job, reader.partitions)]
+        ready = [job.key for job in jobs if is_left(job, reader.partitions)]
+        ordered = [job for job in jobs if is_ordered(job, reader.partitions)]
+        if not held and not ready and not ordered:
+            return len(released)
+        for job in ordered:
+            released.add(job.key)
+            writer.order(job.key, job.mark("v"), {})
+        for key in ready:
+            writer.release(key)
+        writer.flush()
+        if attempt:
+            time.sleep(wait_s)
+        for start in range(0, len(held), _BATCH):
+            for job in held[start : start + _BATCH]:
+                released.add(job.key)
+                writer.leave(job.key, left(job, "released"), asked_gres(job), again=job.restarts > 0)
+            writer.flush()
+    raise InputError(
+        f"{len(held) + len(ready) + len(ordered)} jobs are not Slurm's own still: may this user change jobs? "
+        "It takes Slurm's operator level, root or SlurmUser"
+    )
+
+
+def own_uid() -> int:
+    """Of this process: the gateway's writes pass the plugin."""
+    return os.getuid()

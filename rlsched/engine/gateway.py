@@ -1,0 +1,207 @@
+"""The state machine between a Slurm and the broker: what Slurm says and what the broker says go in, what is
+to be said and written comes out. No socket, process or clock.
+
+It keeps nothing of its own. A job's token is made of its number, of the stamp that job_submit.lua gave it,
+and of the gateway's secret. Its AdminComment says which attempt was decided. Both are read from Slurm after a
+restart. It carries out those of the broker's jobs alone that it has offered itself. Whatever is written may
+be lost; the next look at the facts says so, and it is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from rlsched.engine.attempts import Attempts
+from rlsched.engine.desk import Desk
+from rlsched.engine.facts import Facts
+from rlsched.engine.nodes import Nodes
+from rlsched.engine.offers import Offers
+from rlsched.engine.ordering import Ordering
+from rlsched.engine.silence import Silence
+from rlsched.engine.steps import Ask, Say, Times
+from rlsched.engine.writer import Writer
+from rlsched.wire.messages import (
+    BrokerToNode,
+    EndedAck,
+    FetchLog,
+    Hello,
+    HoldClock,
+    Kill,
+    Launch,
+    LogData,
+    Refused,
+    SayHello,
+    Welcome,
+)
+
+_log = logging.getLogger("rlsched.engine")
+
+
+class Gateway:
+    """What a gateway does next.
+
+    Args:
+        name: Of its key; its tokens begin with it.
+        cluster: Slurm's ClusterName.
+        partitions: Those that are handed over.
+        writer: Through which it writes.
+        times: Its times.
+        preempts: Jobs that may be requeued are offered as preemptible.
+        sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, highest first.
+        secret: What makes tokens of offers that nobody else can guess, the same after a restart.
+        nices: Jobs are not held: they get nices between these two, and Slurm places them. None: it does not.
+
+    Attributes:
+        nodes: What the broker is told of nodes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        partitions: tuple[str, ...],
+        writer: Writer,
+        times: Times | None = None,
+        *,
+        preempts: bool = False,
+        secret: bytes = b"",
+        nices: tuple[int, int] | None = None,
+        sm_clocks_mhz: tuple[int, ...] = (),
+    ) -> None:
+        places = nices is None
+        desk = Desk(
+            name,
+            cluster,
+            partitions,
+            writer,
+            times or Times(),
+            preempts=preempts,
+            places=places,
+            secret=secret,
+            sm_clocks_mhz=sm_clocks_mhz if places else (),
+        )
+        self._ordering = Ordering(desk, nices) if nices is not None else None
+        self._desk, self.nodes = desk, Nodes(desk)
+        self._offers, self._attempts, self._silence = Offers(desk), Attempts(desk), Silence(desk)
+
+    @property
+    def cluster(self) -> str:
+        """Slurm's ClusterName."""
+        return self._desk.cluster
+
+    @property
+    def is_away(self) -> bool:
+        """Whether Slurm did not answer the last question."""
+        return self._desk.is_away
+
+    # ---- what goes in -----------------------------------------------------------------------------
+
+    def look(self, facts: Facts) -> list[Say | Ask]:
+        """What Slurm says now."""
+        self._desk.facts, self._desk.is_away = facts, False
+        self._attempts.adopt(facts)
+        self._attempts.follow(facts.now_s)
+        self._silence.look_up(facts)
+        if self._ordering is not None:
+            self._ordering.look(facts, self._offers, is_deciding=not self._silence.has_released)
+        self._offers.look(facts)
+        said, self._desk.out = self._desk.out, []
+        self.nodes.tell(facts)  # which GPUs others have is heard before jobs that would get them
+        self._desk.out += said
+        if self._ordering is not None:
+            self._ordering.begin(facts, self._offers)
+        self._silence.look(facts)
+        return self._done(facts.now_s)
+
+    def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
+        """Slurm does not answer: nothing is lost meanwhile, and nothing starts."""
+        if not self._desk.is_away:
+            _log.warning("Slurm does not answer: %s", why)
+            self.nodes.beat_at_once()
+        self._desk.is_away = True
+        return self._done(now_s)
+
+    def tick(self, now_s: float) -> list[Say | Ask]:
+        """Time passes between two looks."""
+        return self._done(now_s)
+
+    def say_again(self, now_s: float) -> list[Say | Ask]:
+        """What was said may be lost: what is said but once is said again."""
+        self._attempts.say_again()
+        if self._desk.facts is not None:
+            self.nodes.tell(self._desk.facts, again=True)
+        return self._done(now_s)
+
+    def told(self, node: str, message: BrokerToNode, now_s: float) -> list[Say | Ask]:
+        """What the broker says to a node."""
+        match message:
+            case Welcome():
+                self._welcome(node, message, now_s)
+            case SayHello():
+                self.nodes.say_hello_again(node)
+            case Refused():
+                _log.warning("the broker does not take node %s: %s", node, message.message)
+            case Launch() | Kill() if message.epoch < self._desk.epoch or node not in self._desk.registered:
+                _log.warning("ignored an order of epoch %d for node %s", message.epoch, node)
+            case Launch():
+                self._attempts.launch(node, message, now_s)
+            case Kill():
+                self._attempts.kill(node, message, now_s)
+            case EndedAck():
+                self._attempts.acknowledged(message)
+            case FetchLog():
+                self._desk.say(node, LogData(data=b"", offset=message.offset, eof=True))
+            case HoldClock():
+                pass
+        return self._done(now_s, beats=False)
+
+    def answered(self, about: tuple[str, str], answer: object, now_s: float) -> list[Say | Ask]:
+        """What the broker answers to an `Ask`."""
+        self._silence.heard(now_s)
+        if self._ordering is not None and about[0] == "begin" and isinstance(answer, Refused):
+            self._ordering.refused(about[1], answer.message, self._offers)
+        self._offers.answered(about, answer, now_s)
+        if about[0] == "submit":
+            self._attempts.offered(about[1], now_s)
+        return self._done(now_s, beats=False)
+
+    def heard_of_broker(self, now_s: float) -> None:
+        """The broker has said something."""
+        self._silence.heard(now_s)
+
+    # ---- what comes out ---------------------------------------------------------------------------
+
+    def is_deciding(self, now_s: float) -> bool:
+        """Whether somebody has lately been heard of who decides."""
+        return self._silence.is_deciding(now_s)
+
+    @property
+    def decided_s(self) -> float:
+        """When it was heard of last, Unix seconds."""
+        return self._silence.decided_s
+
+    def is_exact(self, facts: Facts) -> bool:
+        """Whether GPUs can be chosen: each has a GRES type of its own."""
+        return self.nodes.is_exact(facts)
+
+    def hellos(self) -> list[Hello]:
+        """Every node as it registers."""
+        return self.nodes.hellos()
+
+    def _welcome(self, node: str, welcome: Welcome, now_s: float) -> None:
+        if self._desk.identity not in ("", welcome.cluster):
+            _log.warning("another broker's journal: its jobs begin anew, and what runs is left to Slurm")
+            self._desk.attempts.clear()
+            self._offers.clear()
+            self._desk.forgotten.clear()
+        self.nodes.welcome(node, welcome)
+        self._silence.heard(now_s)
+
+    def _done(self, now_s: float, *, beats: bool = True) -> list[Say | Ask]:
+        if beats and self._desk.facts is not None:
+            self.nodes.greet(now_s)
+            self.nodes.beat(now_s)
+            self._offers.look_round(now_s)
+        self._desk.writer.flush()
+        out, self._desk.out = self._desk.out, []
+        return out

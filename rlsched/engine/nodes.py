@@ -1,0 +1,154 @@
+"""A Slurm's nodes as the broker has them: registered, alive, and with the GPUs that other jobs have."""
+
+from __future__ import annotations
+
+import logging
+
+from rlsched.engine.desk import Desk
+from rlsched.engine.facts import Facts, SlurmNode
+from rlsched.engine.orders import AttemptKey
+from rlsched.engine.partitions import held_by_others
+from rlsched.engine.steps import Say
+from rlsched.wire.messages import AttemptReport, Capabilities, Heartbeat, Held, Hello, Holding, Welcome
+
+_log = logging.getLogger("rlsched.engine")
+RETRY_S = 1.0
+
+
+class Nodes:
+    """Registers the nodes, and says what changes about them.
+
+    Args:
+        desk: The gateway's.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._hello_s: dict[str, float] = {}
+        self._beat_s, self._heartbeat_s = -1e9, 2.0
+        self._said: dict[str, tuple[str, list[Holding]]] = {}
+
+    def is_exact(self, facts: Facts) -> bool:
+        """Whether GPUs can be chosen: each has a GRES type of its own."""
+        return all(node.types for node, _ in self._desk.nodes(facts))
+
+    def hellos(self) -> list[Hello]:
+        """Every node as it registers."""
+        assert self._desk.facts is not None
+        can = Capabilities(
+            exact_gpus=self._desk.places and self.is_exact(self._desk.facts),
+            per_node_indices=not self._desk.places,
+            preempts=self._desk.preempts,
+            clocks=bool(self._desk.sm_clocks_mhz),
+            places=self._desk.places,
+        )
+        held = self.held(self._desk.facts)
+        return [
+            Hello(
+                name=node.name,
+                gpus=node.gpus,
+                gpu_type=node.gpu_type,
+                vc=partition,
+                cluster=self._desk.identity,
+                epoch=self._desk.epoch,
+                attempts=self._reports(node.name),
+                unhealthy=self._unusable(node),
+                sm_clocks_mhz=list(self._desk.sm_clocks_mhz),
+                clocks_note="" if self._desk.sm_clocks_mhz else "its engine is a Slurm (--sm-clocks-mhz)",
+                capabilities=can,
+                engine_away=self._desk.is_away,
+                held=held.get(node.name, []),
+            )
+            for node, partition in self._desk.nodes()
+        ]
+
+    def _unusable(self, node: SlurmNode) -> str:
+        return "Slurm does not answer" if self._desk.is_away else node.unusable
+
+    def _reports(self, node: str) -> list[AttemptReport]:
+        found = []
+        for number, attempt in self._desk.attempts.items():
+            for rank, name in enumerate(attempt.nodes):
+                is_known = attempt.end or attempt.has_run or attempt.is_found or rank in attempt.told
+                if name != node or rank in attempt.acknowledged or not is_known:
+                    continue
+                code, reason, ended_s = attempt.end or (None, "", None)
+                found.append(
+                    AttemptReport(
+                        job=number.job,
+                        attempt=number.attempt,
+                        rank=rank,
+                        state="ended" if attempt.end else "running",
+                        exit_code=code,
+                        reason=reason,
+                        ended_s=ended_s,
+                        sm_clock_mhz=attempt.sm_clock_mhz,
+                    )
+                )
+        return found
+
+    def held(self, facts: Facts) -> dict[str, list[Holding]]:
+        """GPUs of jobs that are not the broker's, by node."""
+        return held_by_others(facts, self._desk.at_work() | self._desk.starting)
+
+    def tell(self, facts: Facts, *, again: bool = False) -> None:
+        """Say what has changed, or all of it `again`: who may get jobs, which GPUs others have."""
+        if again:
+            self._said.clear()
+        held = self.held(facts)
+        for node, _ in self._desk.nodes(facts):
+            if node.name not in self._desk.registered:
+                continue
+            now = (self._unusable(node), held.get(node.name, []))
+            before = self._said.get(node.name)
+            if before is None or now[0] != before[0]:
+                self._desk.say(node.name, Heartbeat(name=node.name, unhealthy=now[0]))
+            if before is None or now[1] != before[1]:
+                self._desk.say(node.name, Held(held=now[1]))
+            self._said[node.name] = now
+
+    def welcome(self, node: str, welcome: Welcome) -> None:
+        """The broker takes a node."""
+        self._desk.identity, self._desk.epoch = welcome.cluster, max(welcome.epoch, self._desk.epoch)
+        self._heartbeat_s = welcome.heartbeat_s
+        for job, attempt in welcome.forget:
+            number = AttemptKey(job, attempt)
+            self._desk.forgotten.add(number)
+            known = self._desk.attempts.pop(number, None)
+            if known is not None and known.end is None:
+                _log.info("the broker does not know attempt %d.%d: its job is Slurm's own", job, attempt)
+        self._desk.registered.add(node)
+        self._said.pop(node, None)
+
+    def say_hello_again(self, node: str) -> None:
+        """The broker does not know a node any more."""
+        self._desk.registered.discard(node)
+        self._hello_s.pop(node, None)
+
+    def greet(self, now_s: float) -> None:
+        """Register what the broker has not welcomed."""
+        missing = {
+            node.name
+            for node, _ in self._desk.nodes()
+            if node.name not in self._desk.registered
+            and now_s - self._hello_s.get(node.name, -1e9) >= RETRY_S
+        }
+        if missing:
+            self._hello_s.update(dict.fromkeys(missing, now_s))
+            self._desk.out += [Say(hello.name, hello) for hello in self.hellos() if hello.name in missing]
+
+    def beat_at_once(self) -> None:
+        """The next beat is due now."""
+        self._beat_s = -1e9
+
+    def beat(self, now_s: float) -> None:
+        """Say that this gateway is alive, and whether its engine is."""
+        if now_s - self._beat_s < self._heartbeat_s / 2:
+            return
+        self._beat_s = now_s
+        for node, _ in self._desk.nodes():
+            if node.name in self._desk.registered:
+                beat = Heartbeat(
+                    name=node.name, unhealthy=self._unusable(node), engine_away=self._desk.is_away
+                )
+                self._desk.say(node.name, beat)

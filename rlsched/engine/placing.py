@@ -1,0 +1,139 @@
+"""An attempt is put where the broker decided, or is stopped: what a gateway writes about one."""
+
+from __future__ import annotations
+
+import logging
+
+from rlsched.engine.desk import Desk
+from rlsched.engine.facts import SlurmJob
+from rlsched.engine.orders import HIGHEST, Attempt, AttemptKey, gres_of, is_about_limits, is_about_node
+from rlsched.wire.messages import Ended, Launch, LaunchRefused
+
+_log = logging.getLogger("rlsched.engine")
+KILLED_EXIT_CODE = 143
+
+
+class Placing:
+    """Writes attempts to Slurm.
+
+    Args:
+        desk: The gateway's.
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def place(self, number: AttemptKey, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
+        """Let a held job start where the broker has decided, or say why it cannot."""
+        assert self._desk.facts is not None
+        nodes = [self._desk.facts.nodes.get(node) for node in attempt.nodes]
+        gpus = (attempt.gpus or [])[: job.mark("g")]
+        if job.depends or job.is_held_by_user:
+            attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
+            return
+        types = nodes[0].types if nodes[0] is not None else []
+        exact = bool(job.mark("x")) and bool(types)
+        numbers = "+".join(map(str, gpus))
+        if exact and (job.marks or {}).get("i", numbers) != numbers:
+            attempt.placed_s = now_s
+            self._desk.leave(job, "placed")  # Slurm would add these GPUs to those of before
+            return
+        why = ""
+        if any(node is None for node in nodes):
+            why = "Slurm no longer has this node"
+        elif any(sorted(order.gpus) != attempt.gpus for order in attempt.orders.values()):
+            why = "Slurm gives a gang the same GPU numbers on every node"
+        if why:
+            self._refuse_or_end(number, attempt, why)
+            return
+        if attempt.placed_s is None:
+            attempt.restarts, attempt.first_placed_s = job.restarts, now_s
+        attempt.placed_s = now_s
+        marks = {**(job.marks or {}), **self._said(number, attempt)}
+        if exact:
+            marks |= {"t": "1", "i": numbers}
+        gres = gres_of(types, gpus) if exact else ""
+        freq = HIGHEST if marks.pop("f", "") else ""
+        if attempt.sm_clock_mhz:
+            freq = marks["f"] = str(attempt.sm_clock_mhz)
+        self._desk.writer.place(job.key, marks, attempt.nodes, gres, freq=freq, again=job.restarts > 0)
+
+    def mark(self, number: AttemptKey, attempt: Attempt, job: SlurmJob) -> None:
+        """Slurm has started a job itself: its marks are to say as which attempt."""
+        attempt.restarts = job.restarts
+        self._desk.writer.mark(job.key, {**(job.marks or {}), **self._said(number, attempt)})
+
+    def _said(self, number: AttemptKey, attempt: Attempt) -> dict[str, str]:
+        said = {"j": f"{number.job}.{number.attempt}", "r": str(attempt.restarts), "c": self._desk.identity}
+        return {**said, "w": "+".join(attempt.nodes)}
+
+    def stop(self, attempt: Attempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False) -> None:
+        """Let an attempt be over; said again until the facts show it.
+
+        A job that was held before it was released to Slurm is not held by that: it may have started since.
+        """
+        if job is None or job.is_over:
+            return
+        assert self._desk.facts is not None
+        is_old = attempt.placed_s is not None and self._desk.facts.now_s <= attempt.placed_s
+        if (
+            attempt.placed_s is None
+            or at_once
+            or now_s - attempt.placed_s >= self._desk.times.repeat_s
+            or not job.runs
+        ):
+            attempt.placed_s = now_s
+            if attempt.kill and not attempt.again:
+                self._desk.writer.cancel(job.key)
+            elif job.runs:
+                self._desk.writer.requeue(job.key) if job.state != "COMPLETING" and attempt.kill else None
+            elif not job.is_held or is_old:
+                self._desk.writer.hold(job.key)
+            elif attempt.kill:
+                attempt.end = (KILLED_EXIT_CODE, "killed", None)
+            else:
+                self._give_up(attempt, job, now_s)
+
+    def _give_up(self, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
+        """It is held again, and never ran."""
+        why = f"Slurm did not start it: {attempt.giving_up}"
+        number = next(number for number, one in self._desk.attempts.items() if one is attempt)
+        _log.warning("Slurm's job %s waits: %s", job.key, why)
+        if is_about_limits(attempt.giving_up):
+            self._desk.limited_until_s[job.key] = now_s + self._desk.times.limited_s
+        if is_about_node(attempt.giving_up):
+            self._refuse_or_end(number, attempt, why)
+        else:
+            self._desk.dead.add(number)
+            attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
+
+    def _refuse_or_end(self, number: AttemptKey, attempt: Attempt, why: str) -> None:
+        """A broker that takes an attempt for running does not hear that it is refused."""
+        self._desk.dead.add(number)
+        if attempt.told or not attempt.orders:
+            attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
+        else:
+            del self._desk.attempts[number]
+            self.refuse(attempt.nodes[0], attempt.orders[0], why, for_now=True)
+
+    def refuse(self, node: str, order: Launch, why: str, *, for_now: bool = False) -> None:
+        """Say that an order cannot be obeyed."""
+        refused = LaunchRefused(
+            job=order.job, attempt=order.attempt, rank=order.rank, message=why, is_for_now=for_now
+        )
+        self._desk.say(node, refused)
+
+    def ended(self, order: Launch, reason: str) -> Ended:
+        """The end of a rank that never began."""
+        return Ended(
+            job=order.job,
+            attempt=order.attempt,
+            rank=order.rank,
+            exit_code=KILLED_EXIT_CODE,
+            reason=reason,
+        )
+
+    def say_never(self, node: str, job: int, attempt: int, rank: int) -> None:
+        """An attempt is over that never began."""
+        never = Ended(job=job, attempt=attempt, rank=rank, exit_code=KILLED_EXIT_CODE, reason="killed")
+        self._desk.say(node, never)

@@ -1,0 +1,161 @@
+"""Asks a Slurm, and never writes: a reader's rights are enough."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+from rlsched.engine.facts import Facts, SlurmError, jobs_of, nodes_of
+from rlsched.engine.rest import SlurmRest
+from rlsched.errors import InputError
+
+PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
+KNOWN = (21, 8), (25, 11)
+"""From the first version with `squeue --json` to the last whose JSON was looked at."""
+TIMEOUT_S = 30.0
+_WHOLE = {"SLURM_BITSTR_LEN": "0"}
+"""All waiting tasks of an array are named; by default Slurm leaves out what comes after 64 characters."""
+_log = logging.getLogger("rlsched.engine")
+
+
+class Reader:
+    """What is asked of one Slurm, that of `SLURM_CONF` or of this machine.
+
+    Args:
+        partitions: Those that are handed over.
+        timeout_s: How long a question may take.
+        rest: Address of a slurmrestd, which is asked for jobs and nodes; "": commands are run.
+
+    Attributes:
+        asked: Questions to the controller so far ...
+        ran: ... by command, or by path of slurmrestd.
+
+    Raises:
+        InputError: the address is none.
+    """
+
+    def __init__(self, partitions: tuple[str, ...], timeout_s: float = TIMEOUT_S, rest: str = "") -> None:
+        self.partitions, self.asked = partitions, 0
+        self.ran: Counter[str] = Counter()
+        self._timeout_s = timeout_s
+        self._rest = SlurmRest(rest, timeout_s) if rest else None
+        self._rest_answers = True
+
+    def check(self) -> dict[str, str]:
+        """See that there is a Slurm, of a known version, with these partitions. Returns its configuration.
+
+        Raises:
+            InputError: in one line, what is missing.
+        """
+        missing = [name for name in PROGRAMS if shutil.which(name) is None]
+        if missing:
+            raise InputError(
+                f"no Slurm here: {', '.join(missing)} not found in PATH; run this where Slurm's commands are "
+                "(Debian: apt-get install slurm-client)"
+            )
+        try:
+            said = self._ask("scontrol", "show", "config")
+        except SlurmError as error:
+            raise InputError(f"{error}; is slurmctld up, and SLURM_CONF right?") from error
+        config = dict(re.findall(r"^(\S+)\s*=\s*(.*?)\s*$", said.decode(errors="replace"), re.MULTILINE))
+        version = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
+        if version is None or not KNOWN[0] <= (int(version[1]), int(version[2])) <= KNOWN[1]:
+            first, last = (f"{major}.{minor:02d}" for major, minor in KNOWN)
+            found = config.get("SLURM_VERSION", "of no version")
+            raise InputError(f"Slurm {found}: expected {first} to {last}, whose JSON is known")
+        self._check_partitions()
+        if self._rest is not None:
+            self._rest.check()
+        return config
+
+    def _check_partitions(self) -> None:
+        known = self._ask("sinfo", "-h", "-o", "%R").decode(errors="replace").split()
+        for name in self.partitions:
+            if name not in known:
+                raise InputError(f"partition {name!r}: this Slurm has {', '.join(sorted(set(known)))}")
+
+    def facts(self) -> Facts:
+        """Jobs and nodes as they are now.
+
+        Raises:
+            SlurmError: Slurm does not answer, or cannot be understood.
+        """
+        now_s = time.time()
+        if self._rest is not None:
+            try:
+                facts = self._facts_by_rest(self._rest, now_s)
+            except SlurmError as error:
+                if self._rest_answers:
+                    _log.warning("%s; `squeue` and `sinfo` are run until it answers", error)
+                self._rest_answers = False
+            else:
+                if not self._rest_answers:
+                    _log.warning("slurmrestd answers again")
+                self._rest_answers = True
+                return facts
+        jobs = jobs_of(self._ask("squeue", "--json"))
+        return Facts(now_s=now_s, jobs=jobs, nodes=nodes_of(self._ask("sinfo", "--json")))
+
+    def _facts_by_rest(self, rest: SlurmRest, now_s: float) -> Facts:
+        self._count("slurmrestd jobs")
+        jobs = jobs_of(rest.jobs(), "slurmrestd")
+        self._count("slurmrestd nodes")
+        return Facts(now_s=now_s, jobs=jobs, nodes=nodes_of(rest.nodes(), "slurmrestd"))
+
+    def _ask(self, *words: str) -> bytes:
+        self._count(" ".join(words[:2]) if words[0] == "scontrol" else words[0])
+        return run(words, b"", self._timeout_s)
+
+    def _count(self, what: str) -> None:
+        self.asked += 1
+        self.ran[what] += 1
+
+
+def run(words: tuple[str, ...], said: bytes = b"", timeout_s: float = TIMEOUT_S) -> bytes:
+    """What one of Slurm's commands answers to this input.
+
+    Raises:
+        SlurmError: it fails, or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            words, input=said, capture_output=True, timeout=timeout_s, check=False, env=os.environ | _WHOLE
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(f"`{' '.join(words[:3])}`: {error}") from error
+    if done.returncode != 0:
+        why = done.stderr.decode(errors="replace").strip().splitlines()
+        raise SlurmError(
+            f"`{' '.join(words[:3])}` failed: {why[-1] if why else f'exit code {done.returncode}'}"
+        )
+    return done.stdout
+
+
+def check_plugin(config: dict[str, str]) -> None:
+    """See that slurmctld has rlsched's job_submit.lua.
+
+    Raises:
+        InputError: it has not, as far as can be seen from here.
+    """
+    plugins = config.get("JobSubmitPlugins", "")
+    print_it = "`rlsched engine slurm --print-lua` prints it"
+    if "lua" not in plugins.replace("job_submit/", "").split(","):
+        raise InputError(
+            f"JobSubmitPlugins of this Slurm is {plugins or '(null)'}: expected lua, with rlsched's "
+            f"job_submit.lua beside slurm.conf ({print_it}); restart slurmctld then"
+        )
+    path = Path(os.environ.get("SLURM_CONF") or config.get("SLURM_CONF", "")).with_name("job_submit.lua")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: not there, so that nothing is held; {print_it}") from error
+    except OSError:
+        return  # the controller is elsewhere, or its files are not ours to read
+    if "rlsched" not in text:
+        raise InputError(f"{path}: this is not rlsched's plugin, so that nothing is held; {print_it}")

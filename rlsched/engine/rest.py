@@ -1,0 +1,146 @@
+"""Asks a slurmrestd what `squeue --json` and `sinfo --json` say: the same JSON without a process a look."""
+
+from __future__ import annotations
+
+import getpass
+import http.client
+import os
+import re
+import socket
+from typing import Final
+
+import msgspec
+
+from rlsched.engine.facts import SlurmError
+from rlsched.errors import InputError
+
+KNOWN: Final = (0, 0, 37), (0, 0, 44)
+"""Versions of its interface whose jobs and nodes are those of `squeue --json` and `sinfo --json`."""
+MOST_BYTES: Final = 1 << 30
+_ADDRESS: Final = re.compile(r"unix:(?P<path>/.+)|http://(?P<host>[^/:]+):(?P<port>\d{1,5})/?")
+_JOBS: Final = re.compile(r"/slurm/v(\d+)\.(\d+)\.(\d+)/jobs/?")
+
+
+class SlurmRest:
+    """A slurmrestd, on a unix socket or by HTTP; where it asks for a token, with that of `SLURM_JWT`.
+
+    Args:
+        address: unix:/PATH or http://HOST:PORT.
+        timeout_s: How long an answer may take.
+
+    Attributes:
+        address: As given.
+        version: Of its interface, the newest that is known here; "" before `check`.
+
+    Raises:
+        InputError: this is no address.
+    """
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        found = _ADDRESS.fullmatch(address)
+        if found is None:
+            raise InputError(f"--slurmrestd {address}: expected unix:/PATH or http://HOST:PORT")
+        self.address, self.version = address, ""
+        self._at, self._timeout_s = found, timeout_s
+
+    def check(self) -> str:
+        """Choose the newest version of the interface that is known. Returns it.
+
+        Raises:
+            InputError: nobody answers there, or in no known version.
+        """
+        try:
+            paths = msgspec.json.decode(self._get("/openapi"), type=_OpenApi).paths
+        except (SlurmError, msgspec.MsgspecError) as error:
+            raise InputError(
+                f"--slurmrestd {self.address}: {error}; is it up, and this its address?"
+            ) from error
+        spoken = sorted(tuple(map(int, found.groups())) for found in map(_JOBS.fullmatch, paths) if found)
+        known = [one for one in spoken if KNOWN[0] <= one <= KNOWN[1]]
+        if not known:
+            first, last, has = (_dotted(one) for one in (*KNOWN, spoken[-1] if spoken else ()))
+            raise InputError(
+                f"--slurmrestd {self.address}: it speaks {has or 'no version'}, expected v{first} to v{last}"
+            )
+        self.version = _dotted(known[-1])
+        return self.version
+
+    def jobs(self) -> bytes:
+        """What `squeue --json` would say.
+
+        Raises:
+            SlurmError: it does not answer, or refuses.
+        """
+        return self._get(f"/slurm/v{self.version}/jobs")
+
+    def nodes(self) -> bytes:
+        """What `sinfo --json` would say.
+
+        Raises:
+            SlurmError: it does not answer, or refuses.
+        """
+        return self._get(f"/slurm/v{self.version}/nodes")
+
+    def _get(self, path: str) -> bytes:
+        said = f"slurmrestd {path}"
+        line = self._connection()
+        try:
+            line.request("GET", path, headers=_headers())
+            answer = line.getresponse()
+            body = answer.read(MOST_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise SlurmError(f"{said}: {error or type(error).__name__}") from error
+        finally:
+            line.close()
+        if answer.status != http.HTTPStatus.OK:
+            raise SlurmError(f"{said}: {answer.status} {answer.reason}{_why(body)}")
+        return body
+
+    def _connection(self) -> http.client.HTTPConnection:
+        path, host, port = self._at["path"], self._at["host"], self._at["port"]
+        if path:
+            return _ByUnixSocket(path, self._timeout_s)
+        return http.client.HTTPConnection(host, int(port), timeout=self._timeout_s)
+
+
+class _ByUnixSocket(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _OpenApi(msgspec.Struct):
+    paths: dict[str, msgspec.Raw]
+
+
+class _Error(msgspec.Struct):
+    description: str = ""
+    error: str = ""
+
+
+class _Errors(msgspec.Struct):
+    errors: list[_Error] = []
+
+
+def _headers() -> dict[str, str]:
+    token = os.environ.get("SLURM_JWT", "")
+    named = {"X-SLURM-USER-NAME": getpass.getuser(), "X-SLURM-USER-TOKEN": token} if token else {}
+    return {"Accept": "application/json", **named}
+
+
+def _why(body: bytes) -> str:
+    """What an error's body says of it."""
+    try:
+        errors = msgspec.json.decode(body, type=_Errors).errors
+    except msgspec.MsgspecError:
+        return ""
+    return next((f": {one.description or one.error}" for one in errors if one.description or one.error), "")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,64 @@
+"""Whether this process may write to a Slurm, asked before anything is held."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+
+from rlsched.errors import InputError
+
+_WRITES = ("operator", "administrator")
+
+
+def check_rights(config: dict[str, str]) -> None:
+    """See that this user is root, SlurmUser, or an operator of the accounting.
+
+    Raises:
+        InputError: it is none of them, as far as can be seen.
+    """
+    user, level = _level(config)
+    if level not in _WRITES:
+        raise InputError(
+            f"user {user} may not release and place jobs of others: its admin level in Slurm is "
+            f"{level or 'None'}; run as root or SlurmUser, or make it an Operator with sacctmgr"
+        )
+
+
+def check_sight(config: dict[str, str]) -> None:
+    """See that this user may read the jobs of others, and all nodes.
+
+    Raises:
+        InputError: Slurm keeps them private, and this user is nobody special, as far as can be seen.
+    """
+    private = {"jobs", "nodes"}.intersection(re.split(r"[,\s]+", config.get("PrivateData", "")))
+    if not private:
+        return
+    user, level = _level(config)
+    if level not in _WRITES:
+        raise InputError(
+            f"user {user} sees no {' and '.join(sorted(private))} of others (PrivateData of this Slurm): run "
+            "as root or SlurmUser, or make it an Operator with sacctmgr"
+        )
+
+
+def _level(config: dict[str, str]) -> tuple[str, str]:
+    """(this user, its admin level in lower case)."""
+    uid = os.getuid()
+    match = re.search(r"\((\d+)\)", config.get("SlurmUser", ""))
+    if uid == 0 or (match is not None and int(match[1]) == uid):
+        return "root", "administrator"
+    user = pwd.getpwuid(uid).pw_name
+    try:
+        asked = subprocess.run(
+            ["sacctmgr", "-nP", "show", "user", user, "format=AdminLevel"],
+            capture_output=True,
+            text=True,
+            timeout=30.0,
+            check=False,
+        )
+        level = asked.stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        level = ""
+    return user, level.lower()

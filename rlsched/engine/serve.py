@@ -1,0 +1,200 @@
+"""The gateway's loop: socket, clock and Slurm's commands around its state machine."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import zmq
+
+from rlsched.broker.access.keys import KeyHome
+from rlsched.engine.facts import Facts, SlurmError
+from rlsched.engine.fallback import Alive
+from rlsched.engine.gateway import Gateway
+from rlsched.engine.reader import Reader
+from rlsched.engine.steps import Ask, Say
+from rlsched.errors import InputError, WireError
+from rlsched.wire.dealer import connect_dealer, dial_address
+from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, encode
+
+RENEW_S = 10.0
+"""Nothing was heard for so long: another socket, and the next address."""
+FORGET_S = 60.0
+"""Questions that were asked so long ago are not answered any more."""
+SLOW_S = 5.0
+"""A look at Slurm that takes so long: it is away, until it answers."""
+WAIT_MS = 20
+Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
+_log = logging.getLogger("rlsched.engine")
+
+
+class Link:
+    """One connection to the broker, for all nodes and all questions.
+
+    Args:
+        addresses: Of the broker and its standbys.
+        home: Keys.
+        name: Of the engine's key.
+
+    Attributes:
+        has_lost: Something that was sent may not arrive.
+    """
+
+    def __init__(self, addresses: Sequence[str], home: KeyHome, name: str) -> None:
+        self.has_lost = False
+        self._addresses, self._at = tuple(addresses), 0
+        self._pair, self._public = home.engine(name), home.broker_public()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._requests, self._asked = 0, dict[int, tuple[float, tuple[str, str]]]()
+        self._dial()
+
+    def _dial(self) -> None:
+        self._heard_s = time.monotonic()
+        address = dial_address(self._addresses[self._at])
+        self.socket = connect_dealer(self._context, address, self._pair, self._public)
+
+    def renew(self) -> None:
+        """Take another socket where nothing was heard for long, at the next address."""
+        if time.monotonic() - self._heard_s >= RENEW_S:
+            self.socket.close(0)
+            self.has_lost = True
+            self._at = (self._at + 1) % len(self._addresses)
+            self._dial()
+
+    def send(self, steps: Sequence[Say | Ask]) -> None:
+        """Say and ask; what cannot leave now is lost, see `has_lost`."""
+        now_s = time.monotonic()
+        for step in steps:
+            self._requests += 1
+            try:
+                if isinstance(step, Ask):
+                    self._asked[self._requests] = now_s, step.about
+                    frame = encode(step.message, self._requests)
+                else:
+                    request = self._requests if isinstance(step.message, Heartbeat) else 0
+                    frame = encode(OfNode(node=step.node, message=step.message), request)
+                self.socket.send(frame, zmq.NOBLOCK)
+            except zmq.Again:
+                self.has_lost = True
+                return
+            except WireError as error:
+                _log.error("%s", error)
+        if len(self._asked) > 1000:
+            self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
+
+    def receive(self, timeout_ms: int) -> Heard:
+        """(what nodes are told, answers by what was asked about)."""
+        orders: list[ForNode] = []
+        answers: list[tuple[tuple[str, str], object]] = []
+        if not self.socket.poll(timeout_ms):
+            return orders, answers
+        while True:
+            try:
+                envelope = decode(self.socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return orders, answers
+            except WireError as error:
+                _log.warning("%s", error)
+                continue
+            self._heard_s = time.monotonic()
+            message = envelope.message
+            if isinstance(message, ForNode):
+                orders.append(message)
+            elif envelope.request in self._asked:
+                answers.append((self._asked.pop(envelope.request)[1], message))
+            elif isinstance(message, Refused):
+                _log.warning("the broker refuses: %s", message.message)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.socket.close(200)
+        self._context.term()
+
+
+def serve(
+    gateway: Gateway,
+    reader: Reader,
+    link: Link,
+    alive: Alive,
+    poll_s: float,
+    stop: threading.Event,
+    first: Facts | None = None,
+) -> None:
+    """Serve until `stop`.
+
+    Args:
+        gateway: The state machine.
+        reader: Asks Slurm, once in `poll_s` at most.
+        link: To the broker.
+        alive: Tells job_submit.lua whether somebody decides.
+        poll_s: Seconds between two looks at Slurm; a look that takes longer is followed by a pause as long.
+        stop: Set from a signal handler.
+        first: A look that was taken already.
+    """
+    look_at_s = 0.0
+    if first is not None:
+        link.send(gateway.look(first))
+        look_at_s = time.monotonic() + poll_s
+    began_s, asked = 0.0, None
+    with ThreadPoolExecutor(1, "slurm") as pool:
+        while not stop.is_set():
+            if alive.is_over:
+                _log.warning("rlsched was removed from this Slurm: the gateway ends")
+                return
+            heard = link.receive(WAIT_MS)
+            now_s, elapsed_s = time.time(), time.monotonic()
+            _hear(gateway, link, heard, now_s)
+            if gateway.is_deciding(now_s) and not gateway.is_away:
+                alive.say(gateway.decided_s)  # so that jobs are held no longer than the gateway waits
+            if asked is None and elapsed_s >= look_at_s:
+                began_s, asked = elapsed_s, pool.submit(reader.facts)
+            elif asked is not None and asked.done():
+                link.send(_looked(gateway, asked))
+                asked, look_at_s = None, max(began_s + poll_s, 2 * elapsed_s - began_s)
+            elif asked is not None and elapsed_s - began_s >= SLOW_S:
+                link.send(gateway.cannot_look(f"no answer for {SLOW_S:g} s", now_s))
+            else:
+                link.send(gateway.tick(now_s))
+            link.renew()
+            if link.has_lost and any(heard):
+                link.has_lost = False
+                link.send(gateway.say_again(now_s))
+
+
+def _hear(gateway: Gateway, link: Link, heard: Heard, now_s: float) -> None:
+    orders, answers = heard
+    if orders or answers:
+        gateway.heard_of_broker(now_s)
+    for told in orders:
+        link.send(gateway.told(told.node, told.message, now_s))
+    for about, answer in answers:
+        link.send(gateway.answered(about, answer, now_s))
+
+
+def _looked(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
+    try:
+        return gateway.look(asked.result())
+    except SlurmError as error:
+        return gateway.cannot_look(str(error), time.time())
+
+
+def locked(directory: Path) -> object:
+    """The gateway's directory, for one gateway at a time; held for as long as the result lives.
+
+    Raises:
+        InputError: another gateway has it.
+    """
+    file = (directory / "lock").open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError(
+            f"{directory}: another `rlsched engine slurm` runs with this --dir; one gateway serves a Slurm"
+        ) from None
+    return file

@@ -1,0 +1,254 @@
+"""The scheduler of a shadow's broker: what it says is what Slurm did; what its policy wants is recorded.
+
+The broker asks it at every change, as it asks any scheduler. It first lets the policy decide on a copy of the
+state, by the same loop, and then answers with the starts that Slurm has made since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.jobs import Job
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.mirror import mirror_of
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.drift import Drift
+from rlsched.decide.loop import decide_all
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.engine.facts import SlurmJob
+from rlsched.engine.shadow.mirror import key_of
+from rlsched.engine.shadow.notes import Compared
+from rlsched.errors import AllocationError
+
+NOBODY: Final = "automatic"
+"""Source of Slurm's own starts in the journal: nobody here has decided."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A start that Slurm has made.
+
+    Attributes:
+        job: As Slurm says it.
+        token: Of its submission to the broker.
+    """
+
+    job: SlurmJob
+    token: str
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A start that the policy wants.
+
+    Attributes:
+        gpus: Global GPU numbers.
+        since_s: Since when it has wanted the job to start without a break.
+        before: How many starts it wants before this one.
+        guard: Why the guard had stepped in.
+    """
+
+    gpus: tuple[int, ...]
+    since_s: float
+    before: int
+    guard: str
+
+
+@dataclass
+class Asked:
+    """What the policy was asked for since somebody took this.
+
+    Attributes:
+        decisions: How many.
+        guard: Of them, those of the guard, by the word before the colon.
+        records: Those of decisions that are news.
+        compared: Slurm's starts beside what it wanted.
+    """
+
+    decisions: int = 0
+    guard: dict[str, int] = field(default_factory=dict)
+    records: list[DecisionRecord] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
+
+
+class Follows(Scheduler):
+    """Says what Slurm did, and knows what a policy wants.
+
+    Args:
+        policy: The policy, guarded.
+        book: The broker's.
+        number: Of the first record.
+
+    Attributes:
+        begun: Starts that the broker is to adopt; those that it has adopted leave.
+        watches_from_s: The policy is asked from then on; before, the state is not whole.
+        standing: What it wants now, by a job's number in the state.
+        known_gpus: GPUs that Slurm is known to have given to jobs, by node: a job of which it does not say
+            them has others.
+        lately: What it wanted and does not any more, with when it wanted that last, of jobs that wait.
+    """
+
+    def __init__(self, policy: Scheduler, book: Book, number: int) -> None:
+        self.name, self.policy_id = policy.name, policy.policy_id
+        self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
+        self.strategy, self.columns, self.familiar = policy.strategy, policy.columns, policy.familiar
+        self.begun: list[Begun] = []
+        self.watches_from_s = 0.0
+        self.standing: dict[int, Wish] = {}
+        self.lately: dict[int, tuple[Wish, float]] = {}
+        self.known_gpus: dict[str, set[int]] = {}
+        self._policy, self._book, self._number = policy, book, number
+        self._asked = Asked()
+        self._until_s: dict[int, float] = {}
+        self._waits: dict[int, int] = {}
+        self._leaves: set[int] = set()
+        self._asked_s = 0.0
+
+    def replaced_by_fallback(self) -> str:
+        """As the policy."""
+        return self._policy.replaced_by_fallback()
+
+    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+        """As the policy."""
+        return self._policy.seen(state, partition, now_s)
+
+    def drift(self) -> Drift | None:
+        """As the policy."""
+        return self._policy.drift()
+
+    def taken(self) -> Asked:
+        """What the policy was asked for since this was called last."""
+        asked, self._asked = self._asked, Asked()
+        return asked
+
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:
+        """Let the policy decide on a copy: the instant's events have happened, and no start of Slurm's."""
+        self._policy.begin_instant(state, now_s)
+        self._until_s = {}
+        if now_s < self.watches_from_s:
+            return
+        wanted: dict[int, Wish] = {}
+        stopped: set[int] = set()
+        mirror = mirror_of(state)
+        for partition, decision in decide_all(
+            mirror, self._policy, now_s, record=True, job_name=self._name_of
+        ):
+            self._asked.decisions += 1
+            if decision.guard:
+                kind = decision.guard.partition(":")[0]
+                self._asked.guard[kind] = self._asked.guard.get(kind, 0) + 1
+            action = decision.action
+            if isinstance(action, Start):
+                known = self.standing.get(action.seq)
+                since_s = known.since_s if known is not None else now_s
+                wanted[action.seq] = Wish(action.gpus, since_s, len(wanted), decision.guard)
+            elif isinstance(action, Preempt):
+                stopped.add(action.seq)
+            elif action.until_s is not None:
+                self._until_s[partition] = action.until_s
+            if decision.record is not None and self._is_news(partition, decision.record):
+                self._asked.records.append(msgspec.structs.replace(decision.record, number=self._number))
+                self._number += 1
+        for seq, wish in self.standing.items():
+            if seq not in wanted:
+                self.lately[seq] = wish, self._asked_s
+        if len(self.lately) > 2 * len(self._book.job_of_seq):
+            self.lately = {seq: one for seq, one in self.lately.items() if seq in self._book.job_of_seq}
+        self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
+
+    def _is_news(self, partition: int, record: DecisionRecord) -> bool:
+        """Whether it is another decision than the one that stands: the same is wanted at every change."""
+        match record.action:
+            case Start(seq=seq, gpus=gpus):
+                known = self.standing.get(seq)
+                return known is None or known.gpus != gpus
+            case Preempt(seq=seq):
+                return seq not in self._leaves
+            case Wait():
+                was, self._waits[partition] = self._waits.get(partition, -1), record.turn
+                return was != record.turn
+        return True
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """The next start that Slurm has made and this state can have, else a wait; no record of it."""
+        del record
+        for place, begun in enumerate(self.begun):
+            known = self._book.job_of_token(begun.token)
+            if known is None or known.state != "queued":
+                continue
+            try:
+                gpus = self._gpus_of(state, begun.job, known.spec.num_gpus)
+                where, _ = state.check_start(known.seq, gpus)
+            except (AllocationError, KeyError):
+                continue
+            if where == partition:
+                del self.begun[place]
+                if now_s >= self.watches_from_s:
+                    self._compare(state, begun.job, known, gpus)
+                return Decision(action=Start(known.seq, gpus), source=NOBODY)
+        action: Action = Wait(self._until_s.get(partition))
+        return Decision(action=action, source=NOBODY)
+
+    def _name_of(self, seq: int) -> str:
+        held = self._book.held.stands_for(seq)
+        return "of others" if held else key_of(self._book.job_of_seq[seq].spec.token)
+
+    def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
+        """Global numbers of the GPUs that Slurm has given; free ones where it does not say which.
+
+        Raises:
+            KeyError: a node is not known.
+        """
+        node, free = state.arrays.node, state.arrays.gpu.free_milli
+        found: list[int] = []
+        for place, name in enumerate(job.nodes):
+            number = self._book.nodes[name].number
+            first, count = int(node.first_gpu[number]), int(node.gpus[number])
+            if job.is_exclusive or wanted == count * len(job.nodes):
+                found += range(first, first + count)
+            elif job.gpus:
+                found += [first + gpu for gpu in job.gpus[place]]
+            else:  # Slurm does not say it of a job that is over
+                idle = [gpu for gpu in range(first, first + count) if free[gpu] == WHOLE_GPU_MILLI]
+                others = self.known_gpus.get(name, set())
+                idle.sort(key=lambda gpu: gpu - first in others)
+                found += idle[: wanted // len(job.nodes)]
+        return tuple(sorted(found))
+
+    def _compare(self, state: ClusterState, job: SlurmJob, known: Job, gpus: tuple[int, ...]) -> None:
+        wish, until_s = self.lately.pop(known.seq, (None, None))
+        if known.seq in self.standing:
+            wish, until_s = self.standing.pop(known.seq), None
+        has, wants = places_of(state, gpus), places_of(state, wish.gpus if wish is not None else ())
+        self._asked.compared.append(
+            Compared(
+                at_s=job.start_s,
+                job=job.key,
+                partition=known.spec.vc,
+                num_gpus=len(gpus),
+                submit_s=known.submit_s,
+                nodes=[node for node, _ in has],
+                gpus=[gpu for _, gpu in has] if job.gpus or job.is_exclusive else [],
+                wanted_nodes=[node for node, _ in wants],
+                wanted_gpus=[gpu for _, gpu in wants],
+                wanted_since_s=None if wish is None else min(wish.since_s, job.start_s),
+                wanted_until_s=until_s,
+                before=0 if wish is None else wish.before,
+                guard="" if wish is None else wish.guard,
+            )
+        )
+
+
+def places_of(state: ClusterState, gpus: Sequence[int]) -> list[tuple[str, int]]:
+    """Name of the node, and number there, of each GPU."""
+    node, first = state.arrays.gpu.node, state.arrays.node.first_gpu
+    return [(state.node_names[int(node[gpu])], gpu - int(first[int(node[gpu])])) for gpu in gpus]

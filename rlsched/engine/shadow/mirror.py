@@ -1,0 +1,281 @@
+"""What a look at a Slurm tells a shadow that is new: who came, began, ended, at the times that Slurm says.
+
+No I/O. Which jobs it follows it reads from the broker's book, so a shadow that begins again goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Literal
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.attempts import VANISHED_EXIT_CODE
+from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
+from rlsched.engine.orders import PROGRAM, is_about_node
+from rlsched.engine.partitions import held_by_others, nodes_with_gpus
+from rlsched.terminal import visible
+from rlsched.wire.messages import AttemptReport, Capabilities, Hello, Holding, Submit
+
+Kind = Literal["ended", "came", "left", "began"]
+_ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
+"""Of one instant: as in every decision cycle, with Slurm's starts last."""
+KILLED_EXIT_CODE: Final = 143
+STEP_S: Final = 0.001
+BEHIND_S: Final = 1.0
+"""A look may miss what happened in the second in which it was taken."""
+AGAIN_S: Final = 1.0
+"""A job that began so much later than it is known to has begun again: Slurm's times are whole seconds."""
+
+
+@dataclass(frozen=True)
+class News:
+    """Something that has happened to a job.
+
+    Attributes:
+        at_s: When, by Slurm; Unix seconds.
+        kind: It may start (`came`), may not any more (`left`), `began`, or `ended`.
+        key: Slurm's number of it.
+        job: As Slurm says it; None: Slurm does not know it any more.
+        end: Exit code and reason of an end.
+    """
+
+    at_s: float
+    kind: Kind
+    key: str
+    job: SlurmJob | None
+    end: tuple[int, str] = (0, "")
+
+
+@dataclass
+class Followed:
+    """A job that the broker has.
+
+    Attributes:
+        token: Of its submission.
+        start_s: When it began, None while it waits.
+    """
+
+    token: str
+    start_s: float | None = None
+
+
+class Mirror:
+    """Compares looks at a Slurm with what a broker's book has of it.
+
+    Args:
+        name: Begins the tokens.
+        cluster: Slurm's ClusterName.
+        partitions: Those that are followed.
+        book: The broker's.
+        preempts: Jobs that may be requeued may be preempted.
+
+    Attributes:
+        followed: Jobs that are not over, by Slurm's number.
+        unfit: Jobs that the ledger cannot have as Slurm has them, and why.
+        left: Jobs seen since somebody took this that only Slurm can place: how many, by why.
+    """
+
+    def __init__(
+        self, name: str, cluster: str, partitions: tuple[str, ...], book: Book, *, preempts: bool = False
+    ) -> None:
+        self.name, self.cluster, self.partitions = name, cluster, partitions
+        self._book, self._preempts = book, preempts
+        self.followed: dict[str, Followed] = {}
+        self.unfit: dict[str, str] = {}
+        self.left: dict[str, int] = {}
+        self._left: set[str] = set()
+        self._over: set[str] = set()
+        for job in book.job_of_seq.values():
+            start_s = job.attempt.start_s if job.active is not None and job.attempt is not None else None
+            self.followed[key_of(job.spec.token)] = Followed(job.spec.token, start_s)
+
+    # ---- nodes ------------------------------------------------------------------------------------
+
+    def nodes(self, facts: Facts) -> dict[str, tuple[SlurmNode, str]]:
+        """Nodes with GPUs of the partitions that are followed, with the partition that each serves."""
+        return nodes_with_gpus(facts, self.partitions)
+
+    def hello(self, node: SlurmNode, partition: str, reports: list[AttemptReport]) -> Hello:
+        """A node as it registers, with what runs there."""
+        can = Capabilities(per_node_indices=False, preempts=self._preempts, clocks=False)
+        return Hello(
+            name=node.name,
+            gpus=node.gpus,
+            gpu_type=node.gpu_type,
+            vc=partition,
+            cluster=self._book.identity,
+            attempts=reports,
+            clocks_note="its engine is a Slurm",
+            capabilities=can,
+        )
+
+    def held(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
+        """GPUs of running jobs that are not followed, nor will be by this news, by node."""
+        known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
+        known |= self.followed.keys() - self.unfit.keys()
+        return held_by_others(facts, known)
+
+    # ---- jobs -------------------------------------------------------------------------------------
+
+    def news(self, facts: Facts, since_s: float) -> list[News]:
+        """What has happened since `since_s`, in order. Jobs that came and ended before are left out."""
+        sizes = {partition: node.gpus for node, partition in self.nodes(facts).values()}
+        found: list[News] = []
+        in_array = Counter(facts.jobs[key].array for key in self.followed if key in facts.jobs)
+        for job in facts.jobs.values():
+            if job.key not in self._over and job.key not in self.unfit:
+                found += self._of_job(job, facts.now_s, since_s, sizes, in_array)
+        for key, followed in self.followed.items():
+            if key not in facts.jobs and key not in self.unfit:
+                if followed.start_s is None:
+                    found.append(News(facts.now_s, "left", key, None))
+                else:
+                    found.append(News(facts.now_s, "ended", key, None, (VANISHED_EXIT_CODE, "vanished")))
+        self._over &= facts.jobs.keys()
+        self._left &= facts.jobs.keys()
+        self.unfit = {key: why for key, why in self.unfit.items() if key in facts.jobs}
+        return sorted(found, key=lambda one: (one.at_s, _ORDER[one.kind]))
+
+    def _of_job(
+        self, job: SlurmJob, now_s: float, since_s: float, sizes: dict[str, int], in_array: Counter[int]
+    ) -> Iterator[News]:
+        followed = self.followed.get(job.key)
+        waits = followed is None or followed.start_s is None
+        if followed is not None and followed.start_s is not None:
+            again = job.start_s > followed.start_s + AGAIN_S
+            if is_done(job) and not again:
+                yield News(job.end_s or now_s, "ended", job.key, job, end_of(job))
+                return
+            if job.runs and not again:
+                return
+            at_s = min(job.start_s, now_s) if again and job.start_s else now_s
+            yield News(at_s, "ended", job.key, job, (KILLED_EXIT_CODE, "node_stopped"))  # it was requeued
+            waits = True
+        vc = self.vc_of(job)
+        if vc not in sizes or (followed is None and not self._is_comparable(job, sizes[vc])):
+            return
+        began = bool(job.nodes) and 0 < job.start_s <= now_s and (job.runs or job.is_over)
+        is_old = is_done(job) and (job.end_s <= since_s - BEHIND_S or self._has_followed(job))
+        if began and followed is None and is_old:
+            if job.is_over:
+                self._over.add(job.key)
+        elif began and waits:
+            if followed is None:
+                yield News(min(job.eligible_s or job.start_s, job.start_s), "came", job.key, job)
+            yield News(job.start_s, "began", job.key, job)
+            if is_done(job):
+                yield News(max(job.end_s, job.start_s + STEP_S), "ended", job.key, job, end_of(job))
+        elif job.state == "PENDING" and may_start(job, now_s):
+            if followed is None and not (job.array and 0 < job.array_limit <= in_array[job.array]):
+                in_array[job.array] += 1
+                yield News(job.eligible_s or job.submit_s, "came", job.key, job)
+        elif followed is not None:
+            yield News(job.end_s if job.is_over and job.end_s else now_s, "left", job.key, job)
+        elif job.is_over:
+            self._over.add(job.key)
+
+    def vc_of(self, job: SlurmJob) -> str:
+        """The partition under which a job is followed; a job may name several."""
+        return next((name for name in job.partition.split(",") if name in self.partitions), "")
+
+    def _has_followed(self, job: SlurmJob) -> bool:
+        """Whether this job has begun in the book, before this shadow was started again, say."""
+        for again in count():
+            known = self._book.job_of_token(self._token(job, again))
+            if known is None or known.attempt is not None:
+                return known is not None
+        return False
+
+    def _token(self, job: SlurmJob, again: int) -> str:
+        return f"{self.name}-{self.cluster}-{job.key}-{job.submit_s:.0f}-{again}"
+
+    def _is_comparable(self, job: SlurmJob, node_gpus: int) -> bool:
+        if not job.gpus_asked and not job.is_exclusive:
+            return False
+        why = job.bound or ("" if shape_of(job, node_gpus) else "part of the GPUs of several nodes")
+        if why and job.key not in self._left and not job.is_over:
+            self._left.add(job.key)
+            self.left[why] = self.left.get(why, 0) + 1
+        return not why
+
+    def submission(self, job: SlurmJob, node_gpus: int) -> Submit:
+        """A job as the broker gets it; with another token where it had come and left before."""
+        tokens = (self._token(job, again) for again in count())
+        return Submit(
+            token=next(token for token in tokens if not self._book.knows_token(token)),
+            command=[PROGRAM, job.key, f"{job.submit_s:.0f}"],
+            num_gpus=shape_of(job, node_gpus),
+            name=visible(job.name)[:200],
+            vc=self.vc_of(job),
+            user=job.user,
+            time_limit_s=job.time_limit_s,
+            preemptible=self._preempts and job.may_requeue,
+            on_lost="wait",
+        )
+
+    def forget(self, key: str, *, is_over: bool) -> None:
+        """A job is not followed any longer, and never again where it is over."""
+        self.followed.pop(key, None)
+        if is_over:
+            self._over.add(key)
+
+    def is_known_over(self, key: str) -> bool:
+        """Whether a job is over, or not followed any longer."""
+        return key in self._over or key in self.unfit
+
+    def give_up(self, key: str, why: str) -> None:
+        """The ledger cannot have a job as Slurm has it: its GPUs are somebody's, and it is not compared."""
+        self.followed.pop(key, None)
+        self.unfit[key] = why
+        self.left[why] = self.left.get(why, 0) + 1
+
+
+def key_of(token: str) -> str:
+    """Slurm's number of a job, of its token."""
+    return token.rsplit("-", 3)[1]
+
+
+def is_first_offer(token: str) -> bool:
+    """Whether a job had not come and left before."""
+    return token.endswith("-0")
+
+
+def is_done(job: SlurmJob) -> bool:
+    """Whether a job has left its GPUs: it is over, or only its epilog is not."""
+    return job.is_over or (job.state == "COMPLETING" and job.end_s > 0.0)
+
+
+def may_start(job: SlurmJob, now_s: float) -> bool:
+    """Whether a waiting job waits for nodes, and not for its user, other jobs, a time, or a limit."""
+    return (
+        not (job.is_held or job.is_held_by_user or job.depends)
+        and 0.0 < job.eligible_s <= now_s
+        and is_about_node(job.reason or "None")
+    )
+
+
+def shape_of(job: SlurmJob, node_gpus: int) -> int:
+    """GPUs that the broker is to find for a job, 0 where it cannot: part of the GPUs of several nodes."""
+    nodes, asked = job.num_nodes, job.gpus_asked
+    if job.is_exclusive:
+        return max(nodes, -(-asked // node_gpus)) * node_gpus
+    if nodes == 1 and asked <= node_gpus:
+        return asked
+    return asked if asked == max(nodes, asked // node_gpus) * node_gpus else 0
+
+
+def end_of(job: SlurmJob) -> tuple[int, str]:
+    """(exit code, reason) of a job that is over."""
+    code, reason = job.exit_code, job.end_reason
+    if job.state == "COMPLETED":
+        return 0, ""
+    if reason == "node_stopped":  # and not requeued: that is the end of it
+        return KILLED_EXIT_CODE, "cancelled"
+    if job.state == "COMPLETING":
+        return (code, "cancelled") if code > 128 else (code, "")
+    if code == 0:
+        code = KILLED_EXIT_CODE if reason in ("cancelled", "time_limit") else 1
+    return code, reason

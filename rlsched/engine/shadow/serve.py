@@ -1,0 +1,273 @@
+"""A shadow's loop: journal, decisions, notes, clock and Slurm's commands around its state machine."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+import rlsched
+from rlsched.broker.events import Effect
+from rlsched.broker.jobs.jobs import place_of
+from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
+from rlsched.broker.learning.fitting import Fits
+from rlsched.broker.limits import Limits
+from rlsched.broker.machine import Machine
+from rlsched.broker.performing import perform
+from rlsched.broker.records import STORE_FOLDER, RecordLog
+from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.settings import Settings, warmed_up
+from rlsched.broker.troubles import Troubles
+from rlsched.decide.policy import Policy
+from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.engine.facts import SlurmError
+from rlsched.engine.reader import Reader
+from rlsched.engine.shadow.follows import Follows, Wish, places_of
+from rlsched.engine.shadow.mirror import Mirror, is_first_offer, key_of
+from rlsched.engine.shadow.notes import Began, Notes, Watched, read_notes
+from rlsched.engine.shadow.shadow import Shadow
+from rlsched.errors import InputError
+from rlsched.wire.messages import BrokerToNode, ClientReply
+
+NAME = "slurm"
+NOTE_S = 60.0
+"""So often it is noted what was looked at."""
+FORGETS_S = 300.0
+"""Slurm's own default of MinJobAge."""
+_log = logging.getLogger("rlsched.engine")
+
+
+class CarriesNothingOut:
+    """The engine of a shadow: an order goes nowhere."""
+
+    def reply(self, route: bytes, request: int, message: ClientReply) -> None:
+        """Nobody has asked."""
+
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
+        """Slurm has started it already."""
+
+    def drop_node(self, node: str) -> None:
+        """Nobody is connected."""
+
+
+def forgets_after_s(config: dict[str, str], poll_s: float) -> float:
+    """For how long Slurm keeps jobs that are over, seconds.
+
+    Raises:
+        InputError: not long enough for two looks: ends would be missed.
+    """
+    match = re.match(r"(\d+)", config.get("MinJobAge", ""))
+    kept_s = float(match[1]) if match is not None else FORGETS_S
+    if kept_s < 2 * poll_s:
+        raise InputError(
+            f"--poll-s {poll_s:g}: this Slurm forgets jobs {kept_s:g} s after their end (MinJobAge), so that "
+            f"ends would be missed; expected at most {kept_s / 2:g}"
+        )
+    return kept_s
+
+
+class ShadowBroker:
+    """A broker without a socket, whose engine is a Slurm that it only reads.
+
+    Args:
+        settings: Directory, policy, fallback, prediction and history count.
+        reader: Asks Slurm.
+        config: Slurm's, as `Reader.check` has read it.
+        poll_s: Seconds between two looks.
+        preempts: Jobs that Slurm may requeue may be preempted.
+
+    Raises:
+        InputError: the policy, the directory, or this Slurm.
+        JournalError: the journal.
+    """
+
+    def __init__(
+        self, settings: Settings, reader: Reader, config: dict[str, str], poll_s: float, *, preempts: bool
+    ) -> None:
+        self._reader, self._poll_s = reader, poll_s
+        self._forgets_s = forgets_after_s(config, poll_s)
+        troubles = Troubles(_log.warning)
+        warm = warmed_up(settings)
+        with ExitStack() as opened:
+            self._notes = Notes(settings.directory)
+            opened.callback(self._notes.close)
+            self._journal = Journal(settings.directory / JOURNAL_FILE)
+            opened.callback(self._journal.close)
+            self.policy = warm.scheduler
+            self._book = warm.caught_up(self._journal, _log.warning)
+            self._fits = Fits(self._book.predictions, _log.warning)
+            opened.callback(self._fits.close)
+            self._snapshots = SnapshotKeeper(self._journal, _log.warning)
+            self._records = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, troubles)
+            opened.callback(self._records.close)
+            last = max((record.number for record in self._records.last), default=-1)
+            self._follows = Follows(warm.scheduler, self._book, last + 1)
+            cluster = config.get("ClusterName", "slurm")
+            self._mirror = Mirror(NAME, cluster, reader.partitions, self._book, preempts=preempts)
+            started = BrokerStarted(
+                epoch=self._book.epoch + 1,
+                cluster=self._book.identity or secrets.token_hex(8),
+                policy=warm.scheduler.name,
+                fallback=warm.fallback,
+                version=rlsched.__version__,
+                order=warm.scheduler.order.name,
+            )
+            self._machine = Machine(
+                self._book,
+                self._follows,
+                started,
+                max(time.time(), self._book.now_s + 0.001),
+                ended=self._journal.ended,
+                limits=Limits(launch_timeout_s=86_400.0),
+                troubles=troubles,
+            )
+            self._shadow = Shadow(self._machine, self._follows, self._mirror, self._commit)
+            self._opened = opened.pop_all()
+        self._ran_before: Counter[str] = Counter()
+        self._noted_s, self._looks, self._failed = time.time(), 0, 0
+        self._decisions, self._guard = 0, Counter[str]()
+        self._is_away = False
+        self._stand_again(settings.directory)
+        began = Began(
+            at_s=self._noted_s,
+            cluster=cluster,
+            partitions=list(reader.partitions),
+            policy=warm.scheduler.name,
+            toml=Policy.of(settings.policy).toml,
+            poll_s=poll_s,
+        )
+        self._notes.add([began])
+
+    def _stand_again(self, directory: Path) -> None:
+        """Since when the policy has wanted jobs to start, as it was noted last."""
+        noted = [note for note in read_notes(directory) if isinstance(note, Watched)]
+        since_s = noted[-1].standing if noted else {}
+        for seq, job in self._book.job_of_seq.items():
+            wanted_s = since_s.get(key_of(job.spec.token))
+            if wanted_s is not None and job.state == "queued":
+                self._follows.standing[seq] = Wish((), wanted_s, 0, "")
+
+    # ---- the loop ---------------------------------------------------------------------------------
+
+    def serve(self, stop: threading.Event) -> None:
+        """Follow Slurm until `stop`; what a controller that is away says later is caught up with then."""
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            began_s = time.monotonic()
+            self.look()
+            took_s = time.monotonic() - began_s
+            pause_s = max(self._poll_s - took_s, took_s)
+        self.note()
+        self._snapshots.keep(self._book, self.policy)
+
+    def look(self) -> None:
+        """Look at Slurm once, and decide."""
+        try:
+            facts = self._reader.facts()
+        except SlurmError as error:
+            self._failed += 1
+            if not self._is_away:
+                _log.warning("Slurm does not answer: %s; tried again every %g s", error, self._poll_s)
+            self._is_away = True
+        else:
+            if self._is_away:
+                _log.warning("Slurm answers again")
+            self._is_away = False
+            self._looks += 1
+            self._shadow.look(facts, self._forgets_s)
+        self._records.flush()
+        self._fits.step(self._machine.now_s)
+        if self._snapshots.due(is_quiet=True):
+            self._snapshots.keep(self._book, self.policy)
+        if time.time() - self._noted_s >= NOTE_S:
+            self.note()
+
+    def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
+        """Notes first: what is journalled and not noted would never be compared."""
+        asked = self._follows.taken()
+        self._decisions += asked.decisions
+        self._guard.update(asked.guard)
+        if asked.compared:
+            self._notes.add(asked.compared)
+        self._records.add(asked.records)
+        for kept in perform(effects, at_s, self._journal, CarriesNothingOut()):
+            self._records.add([], [told for one in kept.happened if (told := self._told(one)) is not None])
+
+    def _told(self, event: JobEvent | NodeEvent) -> JobEvent | NodeEvent | None:
+        """An event with Slurm's number of its job; None: the job goes on waiting in Slurm all the same."""
+        if isinstance(event, NodeEvent):
+            return event
+        job = self._book.job(int(event.job))
+        if job is None:
+            return event
+        key, token = key_of(job.spec.token), job.spec.token
+        left_only = event.kind == "end" and not event.attempt and not self._mirror.is_known_over(key)
+        if left_only or (event.kind == "submit" and not is_first_offer(token)):
+            return None
+        return msgspec.structs.replace(event, job=key)
+
+    def note(self) -> None:
+        """Note what was looked at since this was done last."""
+        now_s, drift = time.time(), self.policy.drift()
+        ran = Counter(self._reader.ran)
+        watched = Watched(
+            since_s=self._noted_s,
+            until_s=now_s,
+            looks=self._looks,
+            failed=self._failed,
+            ran=dict(ran - self._ran_before),
+            asked=self._decisions,
+            guard=dict(self._guard),
+            outside=drift.outside if drift is not None else [],
+            drifts=drift is not None and drift.active,
+            note="it has learned nothing" if drift is None else drift.note,
+            left=self._mirror.left,
+            standing={
+                key_of(self._book.job_of_seq[seq].spec.token): wish.since_s
+                for seq, wish in self._follows.standing.items()
+                if seq in self._book.job_of_seq
+            },
+        )
+        self._notes.add([watched])
+        self._noted_s, self._looks, self._failed, self._decisions = now_s, 0, 0, 0
+        self._ran_before, self._guard, self._mirror.left = ran, Counter(), {}
+
+    def ready_line(self) -> str:
+        """One line for people and for scripts."""
+        live = list(self._book.job_of_seq.values())
+        running = sum(job.active is not None for job in live)
+        return (
+            f"rlsched shadow ready (policy {self.policy.name}, partitions "
+            f"{', '.join(self._mirror.partitions)}, {running} jobs running, {len(live) - running} waiting, "
+            f"a look every {self._poll_s:g} s, journal {self._journal.path}); nothing is written to Slurm"
+        )
+
+    def states(self) -> dict[str, str]:
+        """State and place of every job that is in memory, by Slurm's number of it; the last of each."""
+        return {
+            key_of(job.spec.token): f"{job.state} {place_of(job)}".strip()
+            for _, job in sorted(self._book.jobs.items())
+        }
+
+    def wanted(self) -> dict[str, list[tuple[str, int]]]:
+        """What the policy wants to start now: node and number of each GPU, by Slurm's number of the job."""
+        cluster = self._book.cluster
+        return {
+            key_of(self._book.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)
+            for seq, wish in self._follows.standing.items()
+            if seq in self._book.job_of_seq
+        }
+
+    def close(self) -> None:
+        """Let go of journal and records."""
+        self._opened.close()

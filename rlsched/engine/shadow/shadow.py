@@ -1,0 +1,218 @@
+"""A shadow's step from one look at a Slurm to the next: its news, by instants, into a broker's machine.
+
+The machine is a broker's. Its engine carries out nothing, and what starts and ends is what Slurm says. No
+I/O but through `commit`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.events import ClientAsked, Due, Effect, Event, NodeSaid, SendNode, Tick
+from rlsched.broker.machine import Machine
+from rlsched.engine.facts import Facts
+from rlsched.engine.shadow.follows import Begun, Follows
+from rlsched.engine.shadow.mirror import BEHIND_S, STEP_S, Followed, Mirror, News
+from rlsched.wire.messages import AttemptReport, Cancel, Ended, Heartbeat, Held, Holding, Launch, Launched
+
+_log = logging.getLogger("rlsched.engine")
+
+
+class Shadow:
+    """Follows a Slurm.
+
+    Args:
+        machine: A broker's, whose scheduler is `follows`.
+        follows: Says what Slurm did.
+        mirror: Says what is new in a look.
+        commit: Does what the machine says; what was decided is durable when it returns.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        follows: Follows,
+        mirror: Mirror,
+        commit: Callable[[Sequence[Effect], float], None],
+    ) -> None:
+        self._machine, self._follows, self._mirror, self._commit = machine, follows, mirror, commit
+        self._peer = Peer("engine", mirror.name)
+        self._since_s = machine.book.now_s  # of the last look, also of that before a restart
+        self._greeted: set[str] = set()
+        self._held: dict[str, list[Holding]] = {}
+        self._late: set[str] = set()
+
+    def look(self, facts: Facts, forgets_after_s: float) -> None:
+        """What Slurm says now.
+
+        Args:
+            facts: The look.
+            forgets_after_s: Slurm keeps jobs that are over for so long: after a longer break what happened
+                in it is not known, and the policy is not asked about it.
+        """
+        has_gap = facts.now_s - self._since_s > forgets_after_s
+        since_s = facts.now_s if not self._since_s else self._since_s
+        if has_gap:
+            self._follows.watches_from_s = max(self._follows.watches_from_s, facts.now_s - BEHIND_S)
+        news = self._mirror.news(facts, since_s)
+        first_s = min([facts.now_s - BEHIND_S, *(one.at_s - STEP_S for one in news)])
+        self._follows.known_gpus = _known_gpus(facts)
+        self._step(self._nodes_before(facts, news), first_s)
+        self._adopt(news, facts)
+        self._step([*self._nodes_after(facts), Tick()], facts.now_s - BEHIND_S)
+        self._give_up()
+        self._since_s = facts.now_s
+
+    # ---- nodes ------------------------------------------------------------------------------------
+
+    def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
+        """Nodes that come, and those that may have jobs again; GPUs of jobs that are not followed."""
+        said: list[Event] = []
+        held = self._mirror.held(facts, news)
+        for name, (node, partition) in self._mirror.nodes(facts).items():
+            if name not in self._greeted:
+                self._greeted.add(name)
+                said.append(NodeSaid(name, 0, self._mirror.hello(node, partition, self._reports(name))))
+            elif not node.unusable:
+                said.append(NodeSaid(name, 0, Heartbeat(name=name)))
+            if held.get(name, []) != self._held.get(name, []):
+                said.append(NodeSaid(name, 0, Held(held=held.get(name, []))))
+        self._held = held
+        return said
+
+    def _reports(self, name: str) -> list[AttemptReport]:
+        """What runs there, as this shadow had it before it was started again."""
+        book = self._machine.book
+        known = book.nodes.get(name)
+        jobs = [book.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
+        return [
+            AttemptReport(job=job.number, attempt=job.active.number, rank=rank, state="running")
+            for job in jobs
+            if job.active is not None
+            for rank in job.active.live_ranks()
+            if job.active.ranks[rank].node == name
+        ]
+
+    def _nodes_after(self, facts: Facts) -> list[Event]:
+        """All nodes live; some get no jobs from now on. What Slurm started there before stays."""
+        nodes = self._mirror.nodes(facts)
+        said = [
+            Heartbeat(name=name, unhealthy=nodes[name][0].unusable if name in nodes else "not in Slurm")
+            for name in sorted(self._greeted)
+        ]
+        return [NodeSaid(one.name, 0, one) for one in said]
+
+    # ---- jobs -------------------------------------------------------------------------------------
+
+    def _adopt(self, news: Sequence[News], facts: Facts) -> None:
+        """Let what is new happen at its instants: ends, arrivals, the policy's decisions, Slurm's starts."""
+        sizes = {partition: node.gpus for node, partition in self._mirror.nodes(facts).values()}
+        left = list(news)
+        while left:
+            at_s = self._time(left[0].at_s)
+            due, left = _due(left, at_s)
+            events = [event for one in due for event in self._events(one, sizes, at_s)]
+            self._step(events, at_s)
+
+    def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
+        """What a piece of news is to the machine; a start is told to `Follows`."""
+        followed = self._mirror.followed.get(one.key)
+        if one.kind == "came" and one.job is not None:
+            submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
+            self._mirror.followed[one.key] = Followed(submit.token)
+            yield ClientAsked(b"", 0, submit, self._peer)
+        elif one.kind == "began" and one.job is not None and followed is not None:
+            followed.start_s = one.job.start_s
+            self._follows.begun.append(Begun(one.job, followed.token))
+        elif followed is not None:
+            yield from self._over(one, followed, at_s)
+
+    def _over(self, one: News, followed: Followed, at_s: float) -> Iterator[Event]:
+        job = self._machine.book.job_of_token(followed.token)
+        goes_on = one.end[1] == "node_stopped"
+        followed.start_s = None
+        if not goes_on:
+            self._mirror.forget(one.key, is_over=one.job is None or one.job.is_over)
+        self._follows.begun = [begun for begun in self._follows.begun if begun.job.key != one.key]
+        if job is None:
+            return
+        if job.active is not None:
+            code, reason = one.end
+            for rank in job.active.live_ranks():
+                ended = Ended(
+                    job=job.number,
+                    attempt=job.active.number,
+                    rank=rank,
+                    exit_code=code,
+                    reason=reason,
+                    ended_s=min(one.at_s, at_s),
+                )
+                yield NodeSaid(job.active.ranks[rank].node, 0, ended)
+        elif job.live and not goes_on:
+            yield ClientAsked(b"", 0, Cancel(job=job.number), self._peer)
+
+    def _give_up(self) -> None:
+        """What the ledger could not have at the second look either is not followed any longer."""
+        waiting, self._late = self._late, {begun.job.key for begun in self._follows.begun}
+        events: list[Event] = []
+        for key in sorted(self._late & waiting):
+            followed = self._mirror.followed.get(key)
+            job = None if followed is None else self._machine.book.job_of_token(followed.token)
+            _log.info("Slurm's job %s is not compared: it was started where it cannot be", key)
+            self._mirror.give_up(key, "started otherwise than it had asked, or where others are")
+            self._follows.begun = [begun for begun in self._follows.begun if begun.job.key != key]
+            if job is not None and job.live:
+                events.append(ClientAsked(b"", 0, Cancel(job=job.number), self._peer))
+        for key, followed in list(self._mirror.followed.items()):
+            job = self._machine.book.job_of_token(followed.token)
+            if job is None or job.state == "rejected":
+                self._mirror.give_up(key, "never fits" if job is not None else "cannot be submitted")
+        if events:
+            self._step(events, 0.0)
+
+    # ---- time -------------------------------------------------------------------------------------
+
+    def _time(self, wanted_s: float) -> float:
+        """A time that is still to come."""
+        return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
+
+    def _step(self, events: Sequence[Event], wanted_s: float) -> None:
+        due_s = self._machine.due_s()
+        if self._machine.now_s < due_s < self._time(wanted_s):  # as a broker is asked at the very tick
+            self._handle([Due()], due_s)
+        at_s = self._time(wanted_s)
+        if self._follows.begun:
+            self._machine.ask_next()
+        self._handle([*events, Due()] if due_s <= at_s else events, at_s)
+
+    def _handle(self, events: Sequence[Event], at_s: float) -> None:
+        effects = self._machine.handle_batch(events, at_s)
+        self._commit(effects, at_s)
+        launched = [
+            NodeSaid(one.node, 0, Launched(job=order.job, attempt=order.attempt, rank=order.rank, pid=0))
+            for one in effects
+            if isinstance(one, SendNode) and isinstance(order := one.message, Launch)
+        ]
+        if launched:
+            self._handle(launched, self._time(at_s))
+
+
+def _known_gpus(facts: Facts) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for job in facts.jobs.values():
+        for node, gpus in zip(job.nodes, job.gpus, strict=False):
+            found.setdefault(node, set()).update(gpus)
+    return found
+
+
+def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
+    """(what happens at an instant, what is left): a job's end is not of the instant of its start."""
+    began: set[str] = set()
+    for place, one in enumerate(news):
+        if one.at_s > at_s or (one.kind == "ended" and one.key in began):
+            return news[:place], news[place:]
+        if one.kind == "began":
+            began.add(one.key)
+    return news, []

@@ -1,0 +1,149 @@
+"""Every write to a Slurm goes through one of these: a shadow counts them, and lets none through."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from rlsched.engine.facts import SlurmError, comment_of
+from rlsched.engine.reader import run
+
+_log = logging.getLogger("rlsched.engine")
+
+
+CANCEL = "cancel "
+"""Begins a line that is for `scancel`; all others are for `scontrol`."""
+RELEASE = "release "
+
+
+def _tell_slurm(lines: Sequence[str]) -> None:
+    """Through one `scontrol` for what is changed, one for what is released, and one `scancel`.
+
+    What could not be changed is not released: it would start without its GPUs.
+    """
+    cancelled = [line.removeprefix(CANCEL) for line in lines if line.startswith(CANCEL)]
+    released = [line for line in lines if line.startswith(RELEASE)]
+    changed = [line for line in lines if not line.startswith((CANCEL, RELEASE))]
+    failed: set[str] = set()
+    try:
+        _scontrol(changed)
+    except SlurmError:
+        failed = {line.split()[1].removeprefix("JobId=") for line in changed if not _is_obeyed(line)}
+    try:
+        _scontrol([line for line in released if line.removeprefix(RELEASE) not in failed])
+    finally:
+        if cancelled:
+            run(("scancel", *cancelled))
+
+
+def _is_obeyed(line: str) -> bool:
+    try:
+        _scontrol([line])
+    except SlurmError as error:
+        _log.info("Slurm does not obey, and is looked at again: %s: %s", line.partition(" Admin")[0], error)
+        return False
+    return True
+
+
+def _scontrol(lines: Sequence[str]) -> None:
+    if lines:
+        run(("scontrol", "-Q"), "".join(f"{line}\n" for line in lines).encode())
+
+
+class Writer:
+    """Writes, gathered until `flush` sends all of them through one `scontrol`.
+
+    A write may be lost, and whoever writes looks at the facts afterwards: each can be said again.
+
+    Args:
+        send: Gets the lines, in order.
+
+    Attributes:
+        written: How many writes there were, by kind.
+    """
+
+    def __init__(self, send: Callable[[Sequence[str]], object] = _tell_slurm) -> None:
+        self.written: dict[str, int] = {}
+        self._send = send
+        self._lines: list[str] = []
+
+    def place(
+        self,
+        key: str,
+        marks: dict[str, str],
+        nodes: Sequence[str],
+        gres: str,
+        *,
+        freq: str = "",
+        again: bool,
+    ) -> None:
+        """Let a held job start on these nodes, with this `TresPerNode`.
+
+        Marks and placement are one RPC: after a crash in between, the job's marks say what was decided, and
+        it is still held.
+
+        Args:
+            key: The job.
+            marks: Its AdminComment.
+            nodes: All of them.
+            gres: On each; "": it keeps what it has asked for.
+            freq: SM clock of its GPUs as `--gpu-freq` takes it; "": it stays.
+            again: It was requeued, and Slurm would let it wait for two minutes.
+        """
+        count = f"NumNodes={len(nodes)}-{len(nodes)}"
+        said = f"AdminComment={comment_of(marks)} {count} ReqNodeList={','.join(nodes)}"
+        said += f" TresPerNode={gres}" if gres else ""
+        said += f" TresFreq=gpu:{freq}" if freq else ""
+        said += " StartTime=now" if again else ""
+        self._write("place", f"update JobId={key} {said}", f"{RELEASE}{key}")
+
+    def hold(self, key: str) -> None:
+        """Let a waiting job wait."""
+        self._write("hold", f"hold {key}")
+
+    def mark(self, key: str, marks: dict[str, str]) -> None:
+        """Change its AdminComment."""
+        self._write("mark", f"update JobId={key} AdminComment={comment_of(marks)}")
+
+    def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
+        """Let a job that is not held wait in another place of Slurm's own queue.
+
+        Args:
+            key: The job.
+            nice: The higher, the later.
+            marks: Its AdminComment from now on; None: it stays, empty: it has none.
+        """
+        comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
+        self._write("order", f"update JobId={key} Nice={nice}{comment}")
+
+    def requeue(self, key: str) -> None:
+        """Stop a running job; it waits again, held."""
+        self._write("requeue", f"requeuehold {key}")
+
+    def cancel(self, key: str) -> None:
+        """End a job for good."""
+        self._write("cancel", f"{CANCEL}{key}")
+
+    def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
+        """Give a held job back what it asked for; `release` it once its marks say so. As in `place`."""
+        said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
+        said += f" TresFreq=gpu:{freq}" if freq else ""
+        self._write("leave", f"update JobId={key} {said}{' StartTime=now' if again else ''}")
+
+    def release(self, key: str) -> None:
+        """Let a job wait in Slurm's own order."""
+        self._write("release", f"{RELEASE}{key}")
+
+    def flush(self) -> None:
+        """Send what was gathered; what fails is found out by the next look at the facts."""
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
+        try:
+            self._send(lines)
+        except SlurmError as error:
+            _log.info("a write to Slurm failed, and is looked at again: %s", error)
+
+    def _write(self, kind: str, *lines: str) -> None:
+        self.written[kind] = self.written.get(kind, 0) + 1
+        self._lines += lines

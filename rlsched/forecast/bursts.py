@@ -1,0 +1,151 @@
+"""Jobs of one burst run alike: a factor that they share, given what those that ended and those that run tell.
+
+Jobs that one VC submits in a row, and that ask for the same, are a burst. Of job i of a burst, the place of
+its run time in the distribution that is predicted, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i: u is
+common to its burst, e_i its own, both standard normal (a Gaussian copula of one factor). Each run time alone
+keeps its predicted distribution while nothing of the burst is known. A job that has ended tells its score;
+one that runs tells that its score is above that of its age, so that those that wait will be longer. What
+runs keeps its own distribution, given its age: siblings that ended early say little of those that did not.
+How much is common, c, is learned from bursts of which several jobs have ended.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decide.order.bursts import SIBLING_GAP_S
+from rlsched.forecast.drawing import strata
+from rlsched.forecast.lengths import LEAST_SPREAD, Lengths
+from rlsched.forecast.record import SIZES, size_classes
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+FIRST_SHARE: Final = 0.5
+"""Common part of the variance before anything is known ..."""
+FIRST_PAIRS: Final = 20.0
+"""... which weighs as much as so many jobs that ended after another of their burst."""
+MOST_SHARE: Final = 0.9
+_U: Final = np.linspace(-4.0, 4.0, 81)
+_HALF: Final = 0.5 * (_U[1] - _U[0])
+MOST_HEARD: Final = 1.0
+"""Jobs of a burst that still run tell together no more than so many: they are less apart than they look."""
+_MOST: Final = 5.0
+"""No score is farther from 0."""
+_Z: Final = np.linspace(-12.0, 12.0, 4801)
+_OVER: Final = np.array([0.5 * math.erfc(z / math.sqrt(2.0)) for z in _Z.tolist()])
+_LN_OVER: Final = np.log(_OVER)
+
+
+def normal_score(share: Floats) -> Floats:
+    """Up to where a standard normal distribution has each share, at most 5 from 0."""
+    return np.clip(np.interp(share, 1.0 - _OVER, _Z), -_MOST, _MOST)
+
+
+def _ln_over(score: Floats) -> Floats:
+    """Logarithm of the share above each score."""
+    return np.asarray(np.interp(score, _Z, _LN_OVER))
+
+
+class Bursts:
+    """Bursts of the N jobs that came lately.
+
+    Args:
+        vc: (N,) the number of each one's VC.
+        demand: (N,) its demand class.
+        submit_s: (N,) when it came.
+        gpus: (N,) its GPUs.
+        score: (N,) normal score of how long it ran, nan: that is not known.
+
+    Attributes:
+        shares: (SIZES,) the common part of the variance of scores, by size class.
+    """
+
+    def __init__(self, vc: Whole, demand: Whole, submit_s: Floats, gpus: Floats, score: Floats) -> None:
+        order = np.lexsort((submit_s, demand, vc))
+        begins = np.ones(len(order), bool)
+        begins[1:] = (np.diff(vc[order]) != 0) | (np.diff(demand[order]) != 0)
+        begins[1:] |= np.diff(submit_s[order]) > SIBLING_GAP_S
+        self._burst = np.empty(len(order), np.int64)
+        self._burst[order] = np.cumsum(begins) - 1
+        firsts = order[begins]
+        self._luck = submit_s[firsts].view(np.int64) ^ (vc[firsts] << 20) ^ demand[firsts]
+        ended = ~np.isnan(score)
+        burst, known = self._burst[ended], np.clip(score[ended], -_MOST, _MOST)
+        self._ended = np.bincount(burst, minlength=len(firsts)).astype(np.float64)
+        self._sum = np.bincount(burst, known, minlength=len(firsts))
+        square = np.bincount(burst, known * known, minlength=len(firsts))
+        self.shares = self._learned(np.asarray(square, np.float64), gpus[firsts])
+
+    @classmethod
+    def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
+        """Of jobs that came, (N,) CAME, with their (N,) GPUs and how long such jobs have lately run."""
+        run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            plain = np.log(run_s / predicted_s) / spread
+        share = like.shares(gpus, plain)
+        score = np.where(np.isnan(share), plain, normal_score(np.nan_to_num(share, nan=0.5)))
+        tells = (run_s > 0.0) & (predicted_s > 0.0) & (spread >= LEAST_SPREAD)
+        vc, demand = past["vc"].astype(np.int64), past["demand"].astype(np.int64)
+        return cls(vc, demand, past["submit_s"], gpus, np.where(tells, score, np.nan))
+
+    def _learned(self, square: Floats, gpus: Floats) -> Floats:
+        """The intraclass correlation of ended jobs."""
+        several = self._ended > 1.0
+        ended, total = self._ended[several], self._sum[several]
+        size = size_classes(gpus[several])
+        alike = np.bincount(size, (total * total - square[several]) / ended, minlength=len(SIZES))
+        pairs = np.bincount(size, ended - 1.0, minlength=len(SIZES))
+        share = (alike + FIRST_PAIRS * FIRST_SHARE) / (pairs + FIRST_PAIRS)
+        return np.asarray(np.clip(share, 0.0, MOST_SHARE))
+
+    def places(self, rows: Whole, seqs: Whole, gpus: Floats, outlived: Floats, samples: int) -> Floats:
+        """(L, samples) where in the distribution of what is left each run time is, 0 to 1.
+
+        Args:
+            rows: (L,) the place of each job among the N, -1: it is none of them, and alone.
+            seqs: (L,) numbers of their own.
+            gpus: (L,) their GPUs.
+            outlived: (L,) the share of its predicted distribution that each has outlived, 0: it waits.
+            samples: How many futures.
+        """
+        burst = -1 - np.arange(len(rows), dtype=np.int64)
+        burst[rows >= 0] = self._burst[rows[rows >= 0]]
+        ids, first, member = np.unique(burst, return_index=True, return_inverse=True)
+        known, count = ids >= 0, np.bincount(member)
+        alone = (count == 1) & ~known
+        alone[known] = (count[known] == 1) & (self._ended[ids[known]] == 0.0)
+        share = np.where(alone[member], 0.0, self.shares[size_classes(gpus)])
+        luck = ~seqs[first]
+        luck[known] = self._luck[ids[known]]
+        root, rest = np.sqrt(share)[:, None], np.sqrt(1.0 - share)[:, None]
+        runs = outlived > 0.0
+        below = self._believed(ids, share[first], member, outlived, root, rest)
+        lucks = strata(luck, samples)
+        u = np.empty((len(ids), samples))
+        for row, at in enumerate(lucks):
+            u[row] = np.interp(at, below[row], _U + _HALF)
+        common = np.where(runs[:, None], normal_score(lucks)[member], u[member])
+        return 1.0 - np.exp(_ln_over(root * common + rest * normal_score(strata(seqs, samples))))
+
+    def _believed(
+        self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
+    ) -> Floats:
+        """(B, U) how likely it is that the common part of each burst is below each value."""
+        ended, total = np.zeros((2, len(ids)))
+        known = ids >= 0
+        ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]
+        ln_weight = -0.5 * _U[None, :] ** 2 * (1.0 + ended * share / (1.0 - share))[:, None]
+        ln_weight += (np.sqrt(share) * total / (1.0 - share))[:, None] * _U[None, :]
+        runs = np.flatnonzero(outlived > 0.0)
+        count = np.bincount(member[runs], minlength=len(ids))
+        heard = np.minimum(1.0, MOST_HEARD / np.maximum(count, 1.0))[member[runs], None]
+        left = _ln_over((normal_score(outlived[runs])[:, None] - root[runs] * _U[None, :]) / rest[runs])
+        np.add.at(ln_weight, member[runs], heard * left)
+        weight = np.exp(ln_weight - ln_weight.max(axis=1, keepdims=True))
+        below = np.cumsum(weight, axis=1)
+        return np.asarray(below / below[:, -1:])

@@ -1,0 +1,185 @@
+"""Forecasts that were made, until it is known what came of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rlsched.decisions.schema import ForecastSeen as Seen
+from rlsched.forecast.record import Correction, Floats, Record, Said, What, ln_of, size_class, teaching
+from rlsched.forecast.world import QUANTILES, Ahead
+
+_WAITING: Final[tuple[What, ...]] = ("start", "end")
+_RUNNING: Final[tuple[What, ...]] = ("end-running",)
+
+
+class LiveJob(NamedTuple):
+    """A live job as people know it."""
+
+    job: str
+    num_gpus: float
+
+
+class When(NamedTuple):
+    """10, 50 and 90 % of a job's start and end, seconds of the clock; infinite: not within the horizon.
+
+    Attributes:
+        start_s: None: it has started.
+        end_s: Of its end.
+    """
+
+    start_s: tuple[float, ...] | None
+    end_s: tuple[float, ...]
+
+
+class Keeping:
+    """What was said, and the record that comes of it.
+
+    A job's first forecast of each kind is what it is measured by: of start and end while it waits, of the end
+    alone where it was seen running first. Later ones are corrected alike and measured no more.
+    """
+
+    def __init__(self) -> None:
+        self.record = Record()
+        self._open: dict[str, list[Said]] = {}
+        self._met: set[str] = set()
+        self._came: dict[str, tuple[float, float]] = {}
+
+    def has_new(self, live: Mapping[int, LiveJob]) -> bool:
+        """Whether nothing was said of some live job yet."""
+        return any(one.job not in self._met for one in live.values())
+
+    def open_jobs(self) -> list[str]:
+        """Jobs of which something is not known yet."""
+        return list(self._open)
+
+    def said(self, ahead: Ahead, listed: Ahead, live: Mapping[int, LiveJob], now_s: float) -> dict[str, When]:
+        """Correct what was played, remember what is new, and say it, by job."""
+        by_list = dict(
+            zip(
+                listed.seqs.tolist(),
+                np.column_stack([listed.start_s[:, 0], listed.end_s[:, 0]]).tolist(),
+                strict=True,
+            )
+        )
+        starts, ends = _quantiles(ahead.start_s - now_s), _quantiles(ahead.end_s - now_s)
+        late = self._late(now_s)
+        by: dict[tuple[What, int], Correction] = {}
+        rules: dict[tuple[What, int], tuple[float, list[float]]] = {}
+        found: dict[str, When] = {}
+        new: dict[tuple[What, int], list[Said]] = {}
+        for row, seq in enumerate(ahead.seqs.tolist()):
+            mine = live.get(seq)
+            if mine is None:
+                continue
+            runs = bool(ahead.running[row])
+            fresh = mine.job not in self._met
+            corrected: dict[What, tuple[float, ...]] = {}
+            for what in _RUNNING if runs else _WAITING:
+                raw = starts[row] if what == "start" else ends[row]
+                floor_s = corrected["start"][0] if what == "end" else 0.0
+                list_s = max(by_list[seq][what != "start"] - now_s, 0.0)
+                key = what, size_class(mine.num_gpus)
+                if key not in by:
+                    by[key] = self.record.correction(what, mine.num_gpus, late.get(key))
+                corrected[what] = self.record.corrected(raw, list_s, by[key], floor_s)
+                if fresh:
+                    if key not in rules:
+                        rules[key] = self.record.rules(what, mine.num_gpus, now_s)
+                    said = Said(
+                        mine.job, mine.num_gpus, what, now_s, raw, corrected[what], *rules[key], list_s
+                    )
+                    self._open.setdefault(mine.job, []).append(said)
+                    new.setdefault(key, []).append(said)
+            self._met.add(mine.job)
+            start = None if runs else tuple(now_s + time for time in corrected["start"])
+            end = corrected["end-running" if runs else "end"]
+            found[mine.job] = When(start, tuple(now_s + time for time in end))
+        for some in new.values():
+            teach = set(teaching(len(some)).tolist())
+            for place, said in enumerate(some):
+                said.teaches = place in teach
+        return found
+
+    def corrected(
+        self, what: What, num_gpus: float, times: Floats, list_s: float, now_s: float
+    ) -> tuple[float, ...]:
+        """Quantiles of one more job, (1, S) times of the clock and that of list scheduling, corrected."""
+        late = self._late(now_s).get((what, size_class(num_gpus)))
+        by = self.record.correction(what, num_gpus, late)
+        said = self.record.corrected(_quantiles(times - now_s)[0], max(list_s - now_s, 0.0), by)
+        return tuple(now_s + time for time in said)
+
+    def _late(self, now_s: float) -> dict[tuple[What, int], Floats]:
+        """By kind and size class, open forecasts that teach, as `Record.correction` has them."""
+        found: dict[tuple[What, int], list[tuple[float, ...]]] = {}
+        for some in self._open.values():
+            for said in some:
+                if said.teaches:
+                    logs = ln_of(np.array([*said.raw, said.list_s, now_s - said.said_s]))
+                    row = (*logs.tolist(), said.said_s)
+                    found.setdefault((said.what, size_class(said.num_gpus)), []).append(row)
+        return {key: np.array(rows) for key, rows in found.items()}
+
+    # ---- what came --------------------------------------------------------------------------------
+
+    def saw(self, job: str, start_s: float, end_s: float) -> None:
+        """A job started, and ended, then; nan: not yet."""
+        if job in self._open:
+            self._came[job] = (start_s, end_s)
+
+    def gone(self, job: str) -> None:
+        """A job is over in a way that says nothing of forecasts, or nobody will hear of it again."""
+        self._open.pop(job, None)
+        self._met.discard(job)
+
+    def settled(self) -> list[Seen]:
+        """What has become known since the last call, in the order in which it came; the record has it."""
+        found: list[tuple[Seen, bool]] = []
+        for job, (start_s, end_s) in self._came.items():
+            left = []
+            for said in self._open.get(job, ()):
+                came_s = start_s if said.what == "start" else end_s
+                if math.isnan(came_s):
+                    left.append(said)
+                else:
+                    found.append((_seen(said, came_s), said.teaches))
+            if left:
+                self._open[job] = left
+            else:
+                self._open.pop(job, None)
+        self._came.clear()
+        found.sort(key=lambda one: one[0].time_s)
+        for seen, teaches in found:
+            self.record.add(seen, teaches)
+        return [seen for seen, _ in found]
+
+
+def _seen(said: Said, came_s: float) -> Seen:
+    low_s, median_s, high_s = said.corrected
+    return Seen(
+        time_s=came_s,
+        job=said.job,
+        num_gpus=said.num_gpus,
+        what=said.what,
+        said_s=said.said_s,
+        low_s=low_s,
+        median_s=median_s,
+        high_s=high_s,
+        seen_s=max(came_s - said.said_s, 0.0),
+        raw=list(said.raw),
+        last_s=said.last_s,
+        week=said.week,
+        list_s=said.list_s,
+    )
+
+
+def _quantiles(times: Floats) -> list[tuple[float, ...]]:
+    """(L, S) -> 10, 50 and 90 % of each row, of which infinite times may be some; none is below 0."""
+    ordered = np.sort(np.maximum(times, 0.0), axis=1)
+    count = times.shape[1]
+    picks = [min(int(at * count), count - 1) for at in QUANTILES]
+    return [tuple(row) for row in ordered[:, picks].tolist()]

@@ -1,0 +1,143 @@
+"""How long jobs of each size lately ran, over what was predicted: the shape that run times are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.forecast.record import SIZES, size_classes
+
+Floats = NDArray[np.float64]
+
+FEWEST: Final = 30
+"""With fewer jobs of a size that have ended, those of all sizes count; with fewer of these, none do."""
+OUTLIVED: Final = 5
+"""Of a job that outlives all but so many of them, its age is all that is known."""
+LEAST_SPREAD: Final = 0.05
+"""A prediction with less spread is as good as certain, and has no shape."""
+_KNOTS: Final = 512
+_BEYOND: Final = 0.5
+"""Beyond all that has ended, run times go on for this part of the longest, in the mean."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Of one size: ln(run time / predicted) / spread.
+
+    Attributes:
+        z: (K,) values, ascending.
+        below: (K,) the share of jobs up to each ...
+        middle: (K,) ... and up to the middle of those that are as long.
+        oldest: Who has outlived this is as old as hardly any that ended.
+    """
+
+    z: Floats
+    below: Floats
+    middle: Floats
+    oldest: float
+
+
+class Lengths:
+    """Distributions of run times over predictions, by size class.
+
+    The product-limit estimate (Kaplan, Meier, JASA 1958): jobs that still run count as longer than they
+    are now, and not as that long. Without it short jobs, which end first, would count too much.
+
+    Args:
+        gpus: (N,) of jobs that have run, or still do.
+        z: (N,) ln(run time so far / predicted) / spread of each.
+        ended: (N,) whether it has ended.
+    """
+
+    def __init__(self, gpus: Floats, z: Floats, ended: NDArray[np.bool_]) -> None:
+        size = size_classes(gpus)
+        of_all = _shape(z, ended)
+        self._shapes = [_shape(z[size == one], ended[size == one]) or of_all for one in range(len(SIZES))]
+
+    @classmethod
+    def of(
+        cls,
+        gpus: Floats,
+        run_s: Floats,
+        predicted_s: Floats,
+        spread: Floats,
+        ended: NDArray[np.bool_],
+    ) -> Lengths:
+        """From (N,) run times so far, and what was predicted of them; nan: it has not run."""
+        counts = (run_s > 0.0) & (predicted_s > 0.0) & (spread >= LEAST_SPREAD)
+        z = np.log(run_s[counts] / predicted_s[counts]) / spread[counts]
+        return cls(gpus[counts], z, ended[counts])
+
+    def totals(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats, at: Floats) -> Floats:
+        """(L, S) whole run times at (L, S) places of what is left; rows of nan where nothing is known.
+
+        Args:
+            gpus: (L,) of jobs.
+            predicted_s: (L,) median that was predicted.
+            spread: (L,) standard deviation of its logarithm.
+            age_s: (L,) how long each has run.
+            at: (L, S) where in the distribution, 0 to 1.
+        """
+        found = np.full(at.shape, np.nan)
+        outlived = self.outlived(gpus, predicted_s, spread, age_s)
+        for shape, mine in self._by_shape(gpus, ~np.isnan(outlived)):
+            target = outlived[mine, None] + at[mine] * (1.0 - outlived[mine])[:, None]
+            last = shape.below[-1]
+            over = np.clip((target - last) / max(1.0 - last, 1e-12), 0.0, 1.0 - 1e-9)
+            beyond = np.where(target > last, 1.0 - _BEYOND * np.log1p(-over), 1.0)
+            z = np.interp(target, shape.below, shape.z)
+            found[mine] = predicted_s[mine, None] * np.exp(spread[mine, None] * z) * beyond
+        return found
+
+    def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
+        """(L,) the share of such jobs that ended at each age or before, nan where nothing is known."""
+        found = np.full(len(gpus), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
+        for shape, mine in self._by_shape(gpus, spread >= LEAST_SPREAD):
+            known = mine & (aged < shape.oldest)
+            found[known] = np.interp(aged[known], shape.z, shape.below, left=0.0)
+        return found
+
+    def shares(self, gpus: Floats, z: Floats) -> Floats:
+        """(N,) up to which share of such jobs each that has ended is, nan where nothing is known.
+
+        Args:
+            gpus: (N,) of jobs.
+            z: (N,) ln(run time / predicted) / spread of each, nan: unknown.
+        """
+        found = np.full(len(gpus), np.nan)
+        for shape, mine in self._by_shape(gpus, np.isfinite(z)):
+            found[mine] = np.interp(z[mine], shape.z, shape.middle)
+        return found
+
+    def _by_shape(
+        self, gpus: Floats, counts: NDArray[np.bool_]
+    ) -> Iterator[tuple[_Shape, NDArray[np.bool_]]]:
+        """Each shape, and which of the jobs that count are of its sizes."""
+        size = size_classes(gpus)
+        for number, shape in enumerate(self._shapes):
+            mine = counts & (size == number)
+            if shape is not None and mine.any():
+                yield shape, mine
+
+
+def _shape(z: Floats, ended: NDArray[np.bool_]) -> _Shape | None:
+    if np.count_nonzero(ended) < FEWEST:
+        return None
+    order = np.argsort(z, kind="stable")
+    z, ended = z[order], ended[order]
+    at_risk = len(z) - np.arange(len(z))
+    outlive = np.cumprod(np.where(ended, 1.0 - 1.0 / at_risk, 1.0))
+    below = np.asarray(1.0 - outlive, np.float64)
+    z, below = z[ended], below[ended]
+    middle = below - 0.5 * np.diff(below, prepend=0.0)
+    oldest = float(z[-OUTLIVED])
+    if len(z) > _KNOTS:
+        kept = np.linspace(0, len(z) - 1, _KNOTS).astype(np.int64)
+        z, below, middle = z[kept], below[kept], middle[kept]
+    return _Shape(z, below, middle, oldest)

@@ -1,0 +1,325 @@
+"""What came of earlier forecasts: corrections by size class, scores, and simple rules beside."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.decisions.schema import ForecastSeen as Seen
+from rlsched.forecast.world import HORIZON_S, QUANTILES
+
+Floats = NDArray[np.float64]
+What = Literal["start", "end", "end-running"]
+
+WEEK_S: Final = 7 * 86_400.0
+SIZES: Final = (1, 2, 4, 8)
+"""Size classes begin at so many GPUs: 1, 2 to 3, 4 to 7, 8 and more."""
+RULES: Final = ("last", "week", "list")
+"""The last time of this size class; its 10, 50 and 90 % of the last week; list scheduling."""
+RECENT: Final = 300
+"""Forecasts of a size class that corrections are made of."""
+OF_ONE: Final = 8
+"""Of a size class no more of one refresh teach: they share their future, and come true or fail together."""
+FEWEST: Final = 30
+"""With fewer of a class, those of all others count for what it lacks."""
+BLENDS: Final = np.linspace(0.0, 1.0, 5)
+"""Shares of the futures in a forecast; the rest is list scheduling."""
+BLEND_TRUST: Final = 10.0
+"""A share that lost so much more than the best, as the inverse of a part of it, counts 1 / e as much."""
+_END_S: Final = HORIZON_S * (1.0 - 1e-9)
+_UNIT_S: Final = 60.0
+"""Times are compared as ln(1 + time / unit): a minute more or less counts little, at any length."""
+
+
+def size_class(num_gpus: float) -> int:
+    """Position in `SIZES`."""
+    return max(sum(num_gpus >= least for least in SIZES) - 1, 0)
+
+
+def size_classes(gpus: Floats) -> NDArray[np.int64]:
+    """(N,) likewise."""
+    return np.maximum(np.searchsorted(SIZES, gpus, side="right") - 1, 0)
+
+
+def size_words(position: int) -> str:
+    """A size class for people."""
+    least = SIZES[position]
+    if position + 1 == len(SIZES):
+        return f"{least}+"
+    most = SIZES[position + 1] - 1
+    return f"{least}" if most == least else f"{least}-{most}"
+
+
+@dataclass
+class Said:
+    """A forecast that nothing is known of yet; as `Seen`."""
+
+    job: str
+    num_gpus: float
+    what: What
+    said_s: float
+    raw: tuple[float, ...]
+    corrected: tuple[float, ...]
+    last_s: float
+    week: list[float]
+    list_s: float
+    teaches: bool = True
+
+
+def ln_of(time_s: Any) -> Any:
+    return np.log1p(np.minimum(np.maximum(time_s, 0.0), HORIZON_S) / _UNIT_S)
+
+
+def _unln(value: float) -> float:
+    return math.expm1(max(value, 0.0)) * _UNIT_S
+
+
+def teaching(count: int) -> NDArray[np.int64]:
+    """Which of so many forecasts of one refresh and size class teach: some of all along."""
+    return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
+
+
+def _levels(said_s: Floats, weights: Floats) -> Floats:
+    """(3,) which quantiles of what came are those of what is to come.
+
+    Of G groups that are alike, and one more, the (G + 1) / G fold of 90 % is below what that has with 90 %
+    (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group is a refresh; G
+    is what as many of the same weight would be.
+
+    Args:
+        said_s: (N,) when each was said.
+        weights: (N,) how much each counts.
+    """
+    refresh = np.unique(said_s, return_inverse=True)[1]
+    of_one = np.bincount(refresh, weights)
+    groups = of_one.sum() ** 2 / np.dot(of_one, of_one)
+    at = np.array(QUANTILES)
+    sides = np.sign(at - 0.5) * np.maximum(at, 1.0 - at)
+    return np.asarray(np.clip(at + sides / groups, 0.0, 1.0))
+
+
+def _quantiles(values: Floats, weights: Floats, levels: Sequence[float] = QUANTILES) -> Floats:
+    """(N, 3) -> (3,) of each column the least value up to which weights, (N, 3), are its share."""
+    found = np.empty(len(QUANTILES))
+    for k, at in enumerate(levels):
+        order = np.argsort(values[:, k])
+        below = np.cumsum(weights[order, k])
+        last = len(order) - 1
+        found[k] = values[order[min(np.searchsorted(below, at * below[-1] - 1e-9), last)], k]
+    return found
+
+
+class Correction(NamedTuple):
+    """What becomes of the forecasts of a size class.
+
+    Attributes:
+        share: How much the futures count, 0 to 1; list scheduling counts for the rest.
+        shifts: (3,) what is added to the logarithms of the quantiles.
+    """
+
+    share: float
+    shifts: Floats
+
+
+UNCORRECTED: Final = Correction(1.0, np.zeros(len(QUANTILES)))
+
+
+@dataclass
+class _OfClass:
+    """Those of a size class, newest last."""
+
+    known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Logarithms: the three of the futures, that of list scheduling, the truth; and when that was said."""
+    came: deque[tuple[float, float]] = field(default_factory=deque)  # (when, time)
+    last_s: float = math.nan
+
+
+class Record:
+    """A forecaster's own record.
+
+    A forecast is blended of the futures' quantiles and of list scheduling, as logarithms, and then corrected.
+    Shares of the two count by the pinball loss that they would have had over the last forecasts of the class
+    (exponential weights, Vovk 1990). The correction is conformal, one quantile at a time: that of the 10 % is
+    the 10 % of how far the truth was above what was said to be the 10 %. Where what was said is as right as
+    it should be, it is 0. As the forecasts of a refresh share their future, `OF_ONE` of a class teach, and
+    the fewer refreshes there are, the wider intervals become.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], _OfClass] = {}
+        self._shares: dict[tuple[str, int], float] = {}
+        self.seen: deque[Seen] = deque()
+
+    def recall(self, seen: Iterable[Seen]) -> None:
+        """Those of an earlier record, in the order in which they came."""
+        some = list(seen)
+        groups: dict[tuple[str, int, float], list[int]] = {}
+        for at, one in enumerate(some):
+            groups.setdefault((one.what, size_class(one.num_gpus), one.said_s), []).append(at)
+        teach = {group[pick] for group in groups.values() for pick in teaching(len(group)).tolist()}
+        for at, one in enumerate(some):
+            self.add(one, at in teach)
+
+    def add(self, seen: Seen, teaches: bool = True) -> None:
+        """One more is known; it may count in scores and simple rules alone."""
+        mine = self._class(seen.what, seen.num_gpus)
+        if teaches:
+            list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
+            logs = (float(ln_of(time_s)) for time_s in (*seen.raw, list_s, seen.seen_s))
+            mine.known.append((*logs, seen.said_s))
+            self._shares.pop((seen.what, size_class(seen.num_gpus)), None)
+        mine.last_s = seen.seen_s
+        mine.came.append((seen.time_s, seen.seen_s))
+        self.seen.append(seen)
+        while self.seen and self.seen[0].time_s < seen.time_s - WEEK_S:
+            self.seen.popleft()
+
+    def _class(self, what: str, num_gpus: float) -> _OfClass:
+        return self._of.setdefault((what, size_class(num_gpus)), _OfClass())
+
+    def correction(self, what: What, num_gpus: float, late: Floats | None = None) -> Correction:
+        """What becomes of forecasts of a size class.
+
+        Args:
+            what: Of what.
+            num_gpus: Of which size.
+            late: (W, 6) of those that teach and are still open, logarithms: the three of the futures, that of
+                list scheduling, and how old each is; and when it was said. Those that are late already count
+                as late by so much.
+        """
+        own = self._class(what, num_gpus).known
+        known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
+        if len(own) < FEWEST:
+            others = [
+                one
+                for (of, _), some in self._of.items()
+                if of == what and some.known is not own
+                for one in some.known
+            ]
+            if len(own) + len(others) < FEWEST:
+                return UNCORRECTED
+            known = np.concatenate([known, np.array(others, np.float64).reshape(-1, _LOGS + 1)])
+            some_weight = (FEWEST - len(own)) / max(len(others), 1)
+            weights = np.concatenate([weights, np.full(len(others), some_weight)])
+        logs, said_s = known[:, :_LOGS], known[:, _LOGS]
+        key = what, size_class(num_gpus)
+        share = self._shares.get(key)
+        if share is None:
+            share = _share_of(logs, weights)
+            if len(own) >= FEWEST:
+                self._shares[key] = share
+        off = logs[:, -1:] - _blended(logs, share)
+        counts = np.tile(weights[:, None], len(QUANTILES))
+        if late is not None:
+            over = late[:, _LOGS - 1 : _LOGS] - _blended(late[:, :_LOGS], share)
+            off, counts = np.concatenate([off, over]), np.concatenate([counts, over > 0.0])
+            said_s = np.concatenate([said_s, late[:, _LOGS]])
+            weights = np.concatenate([weights, np.ones(len(late))])
+        return Correction(share, _quantiles(off, counts, _levels(said_s, weights).tolist()))
+
+    @staticmethod
+    def corrected(
+        raw: Sequence[float], list_s: float, by: Correction, least_s: float = 0.0
+    ) -> tuple[float, ...]:
+        """Quantiles from now on, seconds: blended and shifted; in order, and none below `least_s`.
+
+        What is not within the horizon counts as its end, as it does in the record: it stays so unless the
+        record says that such forecasts come too late.
+        """
+        made, floor = [], least_s
+        listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
+        for value, shift in zip(raw, by.shifts.tolist(), strict=True):
+            floor = max(floor, _unln(by.share * float(ln_of(value)) + listed + shift))
+            made.append(floor if floor < _END_S else math.inf)
+        return tuple(made)
+
+    def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
+        """What the last one of this class was, and 10, 50 and 90 % of its last week; nan: unknown."""
+        mine = self._class(what, num_gpus)
+        while mine.came and mine.came[0][0] < now_s - WEEK_S:
+            mine.came.popleft()
+        if not mine.came:
+            return mine.last_s, [mine.last_s] * len(QUANTILES)
+        times = np.quantile([time for _, time in mine.came], QUANTILES)
+        return mine.last_s, times.tolist()
+
+
+_LOGS: Final = len(QUANTILES) + 2
+
+
+def _blended(logs: Floats, share: float | Floats) -> Floats:
+    """(N, 5) -> (N, 3) logarithms of the quantiles of futures and list scheduling together."""
+    return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
+
+
+def _share_of(known: Floats, weights: Floats) -> float:
+    """How much the futures should count: shares weighted by their loss, corrected, over what is known."""
+    truth_s = np.expm1(known[:, -1]) * _UNIT_S
+    losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
+    for place, share in enumerate(BLENDS.tolist()):
+        said = _blended(known, share)
+        said = said + _quantiles(known[:, -1:] - said, counts)
+        said_s = np.minimum(np.expm1(np.maximum(said, 0.0)) * _UNIT_S, HORIZON_S)
+        losses[place] = np.dot(weights, _pinball_s(said_s, truth_s))
+    least = float(losses.min())
+    if least <= 0.0:
+        return float(BLENDS[losses == least].mean())
+    trust = np.exp(-BLEND_TRUST * (losses / least - 1.0))
+    return float(np.dot(trust, BLENDS) / trust.sum())
+
+
+class Score(msgspec.Struct, frozen=True, kw_only=True):
+    """How good forecasts were.
+
+    Attributes:
+        jobs: How many.
+        covered_frac: Share of what came within 10 to 90 %.
+        loss_s: Mean pinball loss of the three quantiles, seconds.
+        rules: The same loss of each simple rule, None where it said nothing; the same forecasts.
+    """
+
+    jobs: int
+    covered_frac: float
+    loss_s: float
+    rules: dict[str, float | None]
+
+
+def _pinball_s(said: Floats, truth: Floats) -> Floats:
+    """(N, 3), (N,) -> (N,) pinball losses, seconds. Infinite counts as the horizon."""
+    off = np.minimum(truth, HORIZON_S)[:, None] - np.minimum(said, HORIZON_S)
+    at = np.array(QUANTILES)[None, :]
+    return np.asarray(np.maximum(at * off, (at - 1.0) * off).mean(axis=1))
+
+
+def pinball_s(said: Floats, truth: Floats) -> float:
+    """(N, 3), (N,) -> mean pinball loss, seconds. Infinite counts as the horizon."""
+    return float(_pinball_s(said, truth).mean())
+
+
+def score(seen: Sequence[Seen]) -> Score | None:
+    """Of forecasts of one kind; None: there are none."""
+    if not seen:
+        return None
+    truth = np.array([one.seen_s for one in seen])
+    said = np.array([(one.low_s, one.median_s, one.high_s) for one in seen])
+    inside = (truth >= said[:, 0]) & (truth <= said[:, 2])
+    by_rule = {
+        "last": np.array([[one.last_s] * 3 for one in seen]),
+        "week": np.array([one.week or [math.nan] * 3 for one in seen]),
+        "list": np.array([[one.list_s] * 3 for one in seen]),
+    }
+    rules: dict[str, float | None] = {}
+    for name, values in by_rule.items():
+        known = np.isfinite(values).all(axis=1) | (name == "list")
+        values = np.where(np.isnan(values), HORIZON_S, values)
+        rules[name] = pinball_s(values[known], truth[known]) if known.any() else None
+    return Score(
+        jobs=len(seen), covered_frac=float(inside.mean()), loss_s=pinball_s(said, truth), rules=rules
+    )

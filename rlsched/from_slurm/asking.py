@@ -1,0 +1,96 @@
+"""Asks the site's own Slurm: runs its commands, and says in one line why there is no answer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from rlsched.errors import InputError
+
+DEADLINE_S: Final = 60.0
+SACCT_DEADLINE_S: Final = 1800.0
+"""A year of jobs takes minutes."""
+SACCT_FIELDS: Final = (
+    *("JobID", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
+    *("ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES"),
+)
+EVENT_FIELDS: Final = ("NodeName", "TimeStart", "TimeEnd", "State")
+_FORM: Final = "%Y-%m-%dT%H:%M:%S"
+
+
+def ask(command: Sequence[str], instead: str) -> str:
+    """What a command of Slurm prints.
+
+    Args:
+        command: It and its arguments.
+        instead: What to do where it cannot be asked.
+
+    Raises:
+        InputError: it is not here, refuses, or does not answer.
+    """
+    with answer(command, instead) as path:
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+@contextmanager
+def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
+    """The same in a file, which may be large. Times are Unix seconds, so that no zone is in question.
+
+    Raises:
+        InputError: as `ask`.
+    """
+    name = command[0]
+    with TemporaryDirectory(prefix="rlsched-") as folder:
+        path = Path(folder) / name
+        limit_s = SACCT_DEADLINE_S if name == "sacct" else DEADLINE_S
+        try:
+            with path.open("wb") as out:
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.PIPE,
+                    env={**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"},
+                    timeout=limit_s,
+                    check=False,
+                )
+        except FileNotFoundError as error:
+            raise InputError(f"{name}: no such command on this machine; {instead}") from error
+        except subprocess.TimeoutExpired as error:
+            raise InputError(f"{name}: no answer within {limit_s:.0f} s; {instead}") from error
+        except OSError as error:
+            raise InputError(f"{name}: cannot be run: {error.strerror}; {instead}") from error
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        if done.returncode:
+            why = said[-1] if said else f"exit code {done.returncode}"
+            raise InputError(f"{name} gives nothing: {why.strip()}; {instead}")
+        yield path
+
+
+def sacct(since_s: float, until_s: float | None) -> list[str]:
+    """The command that lists the jobs of everybody from one time to another (None: now), Unix seconds."""
+    return [
+        *("sacct", "--allusers", "--duplicates", "--parsable2"),
+        *("--starttime", _time(since_s), "--endtime", "now" if until_s is None else _time(until_s)),
+        *("--format", ",".join(SACCT_FIELDS)),
+    ]
+
+
+def sacctmgr_events(since_s: float) -> list[str]:
+    """The command that lists when nodes were down or drained."""
+    return [
+        *("sacctmgr", "--parsable2", "show", "event", f"start={_time(since_s)}"),
+        f"format={','.join(EVENT_FIELDS)}",
+    ]
+
+
+def _time(unix_s: float) -> str:
+    """A time in this machine's zone, which is the one that these commands read."""
+    from datetime import datetime
+
+    return datetime.fromtimestamp(unix_s).strftime(_FORM)

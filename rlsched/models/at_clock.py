@@ -1,0 +1,69 @@
+"""Time and power at an SM clock as formulas of plain numbers; `clocks` compiles the same for kernels.
+
+No compiled code: a node has no numba, and shares the energy of its GPUs out by the simulator's own formulas.
+Each calls nothing, so that numba can compile it by itself. The model is told in `rlsched.models.clocks`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIN_CLOCK_FRAC: Final = 0.5
+"""No clock below half of the maximum: the energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on a V100
+(GPU-DVFS-Dataset), and nothing was measured below 0.49."""
+DWELL_S: Final = 10.0
+"""A clock is kept at least so long. Locking clocks every 50 ms slows collectives, whatever the value
+((NVIDIA/nccl#1551); 10 s is twenty times the worst settling time known (SWITCH_S)."""
+SWITCH_S: Final = 0.3
+"""Time of neither clock that a switch costs. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
+6000, 480 ms on a GH200 (arXiv:2502.20075: that it varies is read, the figures are recalled)."""
+
+
+def relative_time(clock_bound: float, x: float) -> float:
+    """T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
+
+    Args:
+        clock_bound: rho, 0 to 1.
+        x: SM clock, fraction of the maximum, above 0.
+    """
+    if x == 1.0 or clock_bound == 0.0:
+        return 1.0
+    bound = clock_bound / x
+    return float((bound * bound * bound * bound * bound + 1.0 - clock_bound**5) ** 0.2)
+
+
+def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
+    """v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
+    return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
+
+
+def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float, speed_frac: float) -> float:
+    """What a job adds to a GPU's static power, W.
+
+    Args:
+        full_w: A: that at full clock, W.
+        theta: Share of it that follows the work done, not the clock.
+        time: T(x).
+        voltage: v(x).
+        x: SM clock, fraction of the maximum.
+        speed_frac: What others on the GPU, and a short input, leave of its speed at this clock, 0 to 1.
+    """
+    work = theta / time + (1.0 - theta) * x
+    return full_w * work * voltage * voltage * speed_frac
+
+
+def board_w(static_w: float, idle_w: float, tdp_w: float, jobs: int, dynamic_sum_w: float) -> float:
+    """Power of one GPU, W; see `rlsched.models.clocks.gpu_power_w`."""
+    if jobs == 0:
+        return idle_w
+    return max(idle_w, min(static_w + dynamic_sum_w, tdp_w))
+
+
+def part_w(
+    static_w: float, idle_w: float, tdp_w: float, jobs: int, dynamic_sum_w: float, own_dynamic_w: float
+) -> float:
+    """One job's part of the power of a GPU, W; see `rlsched.models.clocks.job_part_w`."""
+    shared_w = max(static_w, idle_w - dynamic_sum_w)
+    room_w = tdp_w - static_w
+    cut = room_w / dynamic_sum_w if dynamic_sum_w > room_w else 1.0
+    return shared_w / jobs + own_dynamic_w * cut

@@ -1,0 +1,118 @@
+"""How many more nodes the jobs that wait would fill, by sets of nodes that can stand in for each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import WAITING, StateArrays
+from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
+
+_ROUNDING = 1e-9
+_ASKED = ("own_partition", "shared_partition", "demand")
+
+
+class NodeSet(NamedTuple):
+    """Nodes of one partition that are alike."""
+
+    partition: int
+    spec: NodeSpec  # the first of them
+    nodes: NDArray[np.int64]  # (n,) their numbers, ascending
+
+
+def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[NodeSet]:
+    """The nodes of a cluster by partition, GPU type and what they have, in the order of their first node.
+
+    `among`: numbers of those that count, ascending; None: all do.
+    """
+    members: dict[tuple[int, str, int, int, int], list[int]] = {}
+    nodes = state.nodes
+    for number in range(len(nodes)) if among is None else among:
+        node = nodes[number]
+        partition = int(state.arrays.node.part_of[number])
+        key = (partition, node.gpu_type, node.gpus, node.cpus, node.memory_mib)
+        members.setdefault(key, []).append(number)
+    return [NodeSet(key[0], nodes[found[0]], np.array(found)) for key, found in members.items()]
+
+
+def nodes_filled(demand: Demand, node: NodeSpec) -> float:
+    """Idle nodes of this kind that one job fills, a part of one where several fit; 0: none can take part."""
+    places = demand.places_on_node(node)
+    if places == 0:
+        return 0.0
+    if demand.gpus > places:
+        return float(math.ceil(demand.gpus / places))
+    if demand.whole:
+        return 1.0 / (places // demand.gpus)
+    fits = node.gpus * (WHOLE_GPU_MILLI // demand.share_milli) if demand.gpus else node.cpus * 1000
+    for has, takes in ((node.cpus * 1000, demand.cpu_milli), (node.memory_mib, demand.memory_mib)):
+        if has and takes:
+            fits = min(fits, has // takes)
+    return 1.0 / max(fits, 1)
+
+
+class NodeNeed:
+    """Counts for one cluster; K sets of nodes.
+
+    A job is counted where it can run: on nodes of its VC before shared ones; on one node where the largest
+    holds it, the smallest such first, else on the largest nodes first, as the rule *consolidate* places it.
+    What does not fit beside the busy nodes of a set is counted in the next.
+    """
+
+    def __init__(self, sets: Sequence[NodeSet]) -> None:
+        self._sets = sets
+        self._options: dict[tuple[int, int, int], list[tuple[int, float]]] = {}
+
+    def waiting_nodes(
+        self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """(K,) nodes beside the busy ones, (K,), that the waiting jobs would fill, at most all there are."""
+        needed = np.zeros(len(self._sets))
+        room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
+        slots = np.flatnonzero(state.job.status == WAITING)
+        if not len(slots) or not (room > 0).any():
+            return needed.astype(np.int64)
+        own, shared, number = (state.job[name][slots].astype(np.int64) for name in _ASKED)
+        _, first, counts = np.unique(
+            ((own + 1) << 48) | ((shared + 1) << 32) | number, return_index=True, return_counts=True
+        )
+        asked = np.stack([own, shared, number])[:, first]
+        for (own, shared, number), jobs in zip(asked.T.tolist(), counts.tolist(), strict=True):
+            left = float(jobs)
+            for at, each in self._options_of(own, shared, number, demands):
+                taken = min(left * each, room[at])
+                needed[at] += taken
+                room[at] -= taken
+                left -= taken / each
+        return np.ceil(needed - _ROUNDING).astype(np.int64)
+
+    def _options_of(
+        self, own: int, shared: int, number: int, demands: Sequence[Demand]
+    ) -> list[tuple[int, float]]:
+        key = (own, shared, number)
+        if key not in self._options:
+            demand = demands[number]
+            self._options[key] = [
+                option for partition in (own, shared) for option in self._within(partition, demand)
+            ]
+        return self._options[key]
+
+    def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
+        """Sets of a partition that the demand can use, and nodes of each that one job fills."""
+        places = {
+            at: demand.places_on_node(one.spec)
+            for at, one in enumerate(self._sets)
+            if one.partition == partition
+        }
+        able = [at for at, count in places.items() if count > 0]
+        if demand.places <= max(places.values(), default=0):
+            order = sorted((at for at in able if places[at] >= demand.places), key=places.__getitem__)
+        else:
+            order = sorted(able, key=lambda at: -places[at])
+        return [(at, nodes_filled(demand, self._sets[at].spec)) for at in order]

@@ -1,0 +1,247 @@
+"""The arithmetic of the predictors, compiled: numpy takes longer to look at a row of few bins than to add it.
+
+The models keep their own records, gather what is asked for, and hand it over here. Nothing is summed in
+another order than it is written down, so a prediction is the same on every processor.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.jit import kernel
+from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
+
+
+@kernel
+def bins_outlived(age_s: float) -> int:
+    """How many bins a job of this age has outlived, 0 to BINS."""
+    outlived = 0
+    while outlived < BINS and EDGES_S[outlived + 1] <= age_s:
+        outlived += 1
+    return outlived
+
+
+@kernel
+def end_from_hazards(row: Floats) -> None:
+    """(BINS,) P(end in the bin | reached it) -> P(end in the bin), in place; the last takes the rest."""
+    left = 1.0
+    for at in range(BINS - 1):
+        hazard = row[at]
+        row[at] = hazard * left
+        left *= 1.0 - hazard
+    row[BINS - 1] = left
+
+
+@kernel
+def survive(
+    counts: Floats,
+    levels: NDArray[np.int64],
+    running: Floats,
+    fades: Floats,
+    prior: Floats,
+    pulls: Floats,
+    now_s: float,
+    out: Floats,
+) -> None:
+    """The distribution at every level.
+
+    Args:
+        counts: (K, 2, BINS) ends and jobs at risk.
+        levels: (L, 3) row in `counts` or -1, starts so far, end of the level's rows in `running`.
+        running: (N, 2) when running jobs started, and their numbers among the starts; level by level.
+        fades: (L,) what is left of a count at a later start.
+        prior: (BINS,) hazards.
+        pulls: (L,) jobs at risk that the wider level counts as.
+        now_s: Now.
+        out: (L, BINS) is written.
+    """
+    first = 0
+    for level in range(len(levels)):
+        row, starts, end = levels[level]
+        at_risk = out[level]  # what running jobs add to it, for now
+        at_risk[:] = 0.0
+        for job in range(first, end):
+            outlived = bins_outlived(now_s - running[job, 0])
+            if outlived:
+                at_risk[outlived - 1] += fades[level] ** max(starts - running[job, 1], 0.0)
+        first = end
+        for at in range(BINS - 2, -1, -1):
+            at_risk[at] += at_risk[at + 1]
+        wider, pull = prior if level == 0 else out[level - 1], pulls[level]
+        for at in range(BINS):
+            if row >= 0:
+                risk = counts[row, 1, at] + at_risk[at]
+                out[level, at] = (counts[row, 0, at] + pull * wider[at]) / (risk + pull)
+            else:
+                out[level, at] = wider[at]
+    for level in range(len(levels)):
+        end_from_hazards(out[level])
+
+
+@kernel
+def become(
+    past: Floats,
+    owners: NDArray[np.int64],
+    starts_s: Floats,
+    bins: NDArray[np.int64],
+    count: int,
+    context: Floats,
+    owner: NDArray[np.int64],
+    otherwise: Floats,
+    weights: Floats,
+    stranger: float,
+    pull: float,
+    now_s: float,
+    scratch: Floats,
+    out: Floats,
+) -> None:
+    """What the nearest jobs of a key became.
+
+    Args:
+        past: (M, CONTEXT) contexts of the key's latest starts, in a ring.
+        owners: (M, O) whose they were.
+        starts_s: (M,) when they started.
+        bins: (M,) bins of their run times, -1 while they run.
+        count: Starts of the key so far.
+        context: (CONTEXT,) of the job.
+        owner: (O,) whose it is: user, and texts of name and command.
+        otherwise: (BINS,) towards which the answer is pulled ...
+        weights: (CONTEXT,) of a difference in each number of a context.
+        stranger: What another user, and each other text, is away.
+        pull: ... as by so many jobs.
+        now_s: Now.
+        scratch: (3, NEIGHBOURS), of which there are BINS at least.
+        out: (BINS,) is written.
+    """
+    near, which, risk = scratch[0], scratch[1], scratch[2]
+    memory, most = len(past), len(near)
+    size, found = min(count, memory), 0
+    for job in range(size):
+        away = 0.0
+        for at in range(len(weights)):
+            away += abs(past[job, at] - context[at]) * weights[at]
+        for at in range(len(owner)):
+            away += stranger * (owners[job, at] != owner[at])
+        away += ((count - 1 - job) % memory) * (2.0 / memory)
+        if found == most and away >= near[most - 1]:
+            continue
+        at = found if found < most else most - 1
+        while at > 0 and near[at - 1] > away:
+            near[at], which[at] = near[at - 1], which[at - 1]
+            at -= 1
+        near[at], which[at] = away, job
+        found = min(found + 1, most)
+    out[:] = 0.0  # the ends, for now
+    risk[:] = 0.0
+    for at in range(found):
+        job = int(which[at])
+        weight = 1.0 / (1.0 + near[at] - near[0])
+        outlived = bins[job]
+        if outlived < 0:
+            outlived = bins_outlived(now_s - starts_s[job])
+        else:
+            out[outlived] += weight
+        if outlived:
+            risk[outlived - 1] += weight
+    for at in range(BINS - 2, -1, -1):
+        risk[at] += risk[at + 1]
+    below = 0.0
+    for at in range(BINS):
+        left = max(1.0 - below, 1e-9)
+        below += otherwise[at]
+        at_risk = out[at] + risk[at]
+        out[at] = (out[at] + pull * min(otherwise[at] / left, 1.0)) / (at_risk + pull)
+    end_from_hazards(out)
+
+
+@kernel
+def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
+    """How many of the submissions at now - lag, now - 2 lags, ... there were in a row, 1 to 4."""
+    kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
+    while kept < 4:
+        target_s = now_s - (kept + 1) * lag_s
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if times_s[middle] < target_s - tolerance_s:
+                low = middle + 1
+            else:
+                high = middle
+        if low == count or times_s[low] > target_s + tolerance_s:
+            break
+        kept += 1
+    return kept
+
+
+@kernel
+def rhythm_of(
+    times_s: Floats,
+    count: int,
+    burst: int,
+    look_back: NDArray[np.int64],
+    never_s: float,
+    min_period_s: float,
+    now_s: float,
+    out: Floats,
+) -> None:
+    """The context of a submission.
+
+    Args:
+        times_s: (S,) the latest `count` submissions of the key, in order.
+        count: How many of them there are.
+        burst: Jobs of the burst so far, this one included.
+        look_back: (K,) gaps to so many submissions before.
+        never_s: The longest gap that counts.
+        min_period_s: The shortest period that is looked for.
+        now_s: When the job was submitted.
+        out: (K + 3,) is written: ln gaps, ln of the burst, ln of the period, and how often it has been kept.
+    """
+    for at in range(len(look_back)):
+        back = look_back[at]
+        gap_ln = 15.0
+        if count >= back:
+            gap_ln = math.log1p(min(now_s - times_s[count - back], never_s))
+        out[at] = gap_ln
+    best_s, most, seen_s = 0.0, 0, 0.0
+    for first in range(count - 1, -1, -1):
+        lag_s = now_s - times_s[first]
+        if lag_s < max(min_period_s, seen_s * 1.01):
+            continue
+        seen_s = lag_s
+        kept = _kept(times_s, count, now_s, lag_s)
+        if kept > most:
+            best_s, most = lag_s, kept
+        if kept == 4 or (count == len(times_s) and now_s - 2 * lag_s < times_s[0]):
+            break
+    at = len(look_back)
+    out[at], out[at + 1], out[at + 2] = math.log(burst), math.log1p(best_s), float(most)
+
+
+@kernel
+def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
+    """(E,) discounted losses -> (E,) weights, a nat each `rate`, none below `floor`; they sum to 1."""
+    least, total = loss[0], 0.0
+    for at in range(len(loss)):
+        least = min(least, loss[at])
+    for at in range(len(loss)):
+        out[at] = math.exp(-rate * (loss[at] - least))
+        total += out[at]
+    for at in range(len(loss)):
+        out[at] = floor + (1.0 - floor * len(loss)) * (out[at] / total)
+
+
+@kernel
+def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
+    """What E predictors say, in place: none below `least`, each row sums to 1; (BINS,) their mixture."""
+    out[:] = 0.0
+    for row in range(len(said)):
+        total = 0.0
+        for at in range(BINS):
+            said[row, at] = max(said[row, at], least)
+            total += said[row, at]
+        for at in range(BINS):
+            said[row, at] /= total
+            out[at] += weights[row] * said[row, at]

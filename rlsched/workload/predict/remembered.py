@@ -1,0 +1,112 @@
+"""Jobs that a fit may use, as rows of a few large arrays: an ended job costs its numbers, and no object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.workload.predict.distribution import Floats
+from rlsched.workload.predict.history import FEATURES
+
+BLOCK: Final = 1024
+
+
+@dataclass
+class _Block:
+    """So many jobs, in order of submission.
+
+    Attributes:
+        features: (BLOCK, FEATURES) float32.
+        start_s: (BLOCK,) when each has started; nan where it has not, or is forgotten.
+        duration_s: (BLOCK,) how long each has run; nan before its end.
+        here: (BLOCK,) which are remembered.
+    """
+
+    features: Floats = field(default_factory=lambda: np.zeros((BLOCK, len(FEATURES)), np.float32))
+    start_s: Floats = field(default_factory=lambda: np.full(BLOCK, np.nan))
+    duration_s: Floats = field(default_factory=lambda: np.full(BLOCK, np.nan))
+    here: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(BLOCK, np.bool_))
+
+
+class Remembered:
+    """Jobs in order of submission, those that are over and those that are not."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Block] = {}
+        self._row_of: dict[str, int] = {}  # of those that are not over
+        self._rows = self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, job_id: str, features: Floats) -> None:
+        """A job was submitted; features: (FEATURES,)."""
+        if self._rows % BLOCK == 0:
+            self._blocks[self._rows // BLOCK] = _Block()
+        block, at = self._place(self._rows)
+        block.features[at], block.here[at] = features, True
+        self._row_of[job_id] = self._rows
+        self._rows += 1
+        self._count += 1
+
+    def started(self, job_id: str, at_s: float) -> None:
+        """It runs since then; nan: it does not."""
+        block, at = self._place(self._row_of[job_id])
+        block.start_s[at] = at_s
+
+    def ended(self, job_id: str, duration_s: float, now_s: float) -> None:
+        """It has run to its end; where its start was not told, that follows."""
+        block, at = self._place(self._row_of.pop(job_id))
+        block.duration_s[at] = duration_s
+        if np.isnan(block.start_s[at]):
+            block.start_s[at] = now_s - duration_s
+
+    def gone(self, job_id: str) -> None:
+        """It says nothing."""
+        row = self._row_of.pop(job_id, None)
+        if row is not None:
+            self._forget(row)
+
+    def forget_oldest(self, most: int) -> None:
+        """Keep so many, and those that are not over."""
+        over = max(self._count - most, 0)
+        here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
+        for row in here[:over].tolist():
+            block, at = self._place(row)
+            if not np.isnan(block.duration_s[at]):
+                self._forget(row)
+
+    def begun(self) -> tuple[NDArray[np.intp], Floats, Floats]:
+        """(row, start, duration) of those that have started; the duration is nan of those that run."""
+        some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
+        rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
+        start_s = np.concatenate([one.start_s[at] for _, one, at in some] or [np.empty(0)])
+        duration_s = np.concatenate([one.duration_s[at] for _, one, at in some] or [np.empty(0)])
+        return rows, start_s, duration_s
+
+    def features(self, row: int) -> Floats:
+        """(FEATURES,) float32 of a row of `begun`."""
+        block, at = self._place(row)
+        row_of_block: Floats = block.features[at]
+        return row_of_block
+
+    def _forget(self, row: int) -> None:
+        block, at = self._place(row)
+        block.here[at], block.start_s[at] = False, np.nan
+        self._count -= 1
+        if row // BLOCK < self._rows // BLOCK and not block.here.any():  # no more of it will come
+            del self._blocks[row // BLOCK]
+
+    def _each(self) -> Iterator[tuple[int, _Block]]:
+        """The blocks, each with the number of its first row."""
+        return ((number * BLOCK, block) for number, block in self._blocks.items())
+
+    def _place(self, row: int) -> tuple[_Block, int]:
+        return self._blocks[row // BLOCK], row % BLOCK
+
+
+_NONE: Final = np.empty(0, np.intp)

@@ -1,0 +1,105 @@
+"""Boosted trees of scikit-learn as plain arrays, walked by a compiled kernel.
+
+The library looks at its input for longer than it takes to answer for a few rows. What it fitted is copied
+once, and asked here: the same comparisons and sums in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.jit import kernel
+from rlsched.workload.predict.compiled import end_from_hazards
+from rlsched.workload.predict.distribution import BINS, Floats
+
+
+class Trees(NamedTuple):
+    """T trees of M nodes together.
+
+    Attributes:
+        roots: (T,) where each begins.
+        column: (M,) which feature is compared, -1 at a leaf.
+        value: (M,) what it is compared with: up to that goes left; at a leaf, what it adds.
+        left: (M,) the node for those.
+        right: (M,) the node for the others.
+        unknown: (M,) the node for nan.
+        base: To what the leaves are added.
+    """
+
+    roots: NDArray[np.int64]
+    column: NDArray[np.int64]
+    value: Floats
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    unknown: NDArray[np.int64]
+    base: float
+
+
+def trees_of(fitted: Any) -> Trees:
+    """The trees of a `HistGradientBoostingClassifier` of two classes and no categories."""
+    nodes = [trees[0].nodes for trees in fitted._predictors]
+    roots = np.cumsum([0, *(len(one) for one in nodes[:-1])])
+    every = np.concatenate(nodes)
+    root = np.repeat(roots, [len(one) for one in nodes])
+    leaf = every["is_leaf"].astype(bool)
+    left, right = root + every["left"], root + every["right"]
+    return Trees(
+        roots,
+        np.where(leaf, -1, every["feature_idx"]).astype(np.int64),
+        np.where(leaf, every["value"], every["num_threshold"]),
+        left,
+        right,
+        np.where(every["missing_go_to_left"], left, right),
+        float(np.ravel(fitted._baseline_prediction)[0]),
+    )
+
+
+@kernel
+def hazards_to_end(
+    features: NDArray[np.float32],
+    columns: NDArray[np.int64],
+    roots: NDArray[np.int64],
+    column: NDArray[np.int64],
+    value: Floats,
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    unknown: NDArray[np.int64],
+    base: float,
+    out: Floats,
+) -> None:
+    """(N, F) features -> (N, BINS) distributions, by the hazards that `Trees` have for each bin.
+
+    `columns`: (C,) the features that the trees know; the bin is their last one.
+    """
+    for job in range(len(features)):
+        out[job, :] = base
+        for tree in range(len(roots)):
+            bin_ = 0
+            while bin_ < BINS - 1:  # one walk for all bins that come to one leaf
+                node, end = roots[tree], BINS - 1
+                while column[node] >= 0:
+                    if column[node] == len(columns):
+                        if bin_ <= value[node]:
+                            end = min(end, int(min(value[node], BINS)) + 1)
+                            node = left[node]
+                        else:
+                            node = right[node]
+                        continue
+                    seen = float(features[job, columns[column[node]]])
+                    if math.isnan(seen):
+                        node = unknown[node]
+                    elif seen <= value[node]:
+                        node = left[node]
+                    else:
+                        node = right[node]
+                for at in range(bin_, end):
+                    out[job, at] += value[node]
+                bin_ = end
+        for at in range(BINS - 1):
+            out[job, at] = 1.0 / (1.0 + math.exp(-out[job, at]))
+        out[job, BINS - 1] = 1.0
+        end_from_hazards(out[job])

@@ -1,0 +1,298 @@
+"""What engines (`rlsched.broker.nodes.engine`) promise, on a wire that loses, repeats and reorders.
+
+A broker driven by hand orders, engines obey, and anything that is not on disk dies now and then: between an
+order and its record too. Each attempt begins once at most, no GPU has two jobs, every job comes to its end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import pytest
+
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.events import ClientAsked, NodeSaid, Tick
+from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.limits import Limits
+from rlsched.broker.nodes.engine import Engine
+from rlsched.decide.registry import load_scheduler
+from rlsched.engine.fakes import FakeSlurm
+from rlsched.engine.gateway import Gateway
+from rlsched.engine.steps import Ask, Say, Times
+from rlsched.engine.writer import Writer
+from rlsched.wire.messages import BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
+from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.machine import NodeMachine
+from rlsched_node.steps import (
+    Acknowledge,
+    Connected,
+    EndRank,
+    Event,
+    Exited,
+    HardKill,
+    Persist,
+    Received,
+    RecordEnded,
+    Send,
+    Started,
+    StartRank,
+)
+from rlsched_node.steps import Tick as NodeTick
+
+T = TypeVar("T")
+NODES, GPUS, JOBS = ("n0", "n1", "n2"), 4, 12
+STEP_S = 0.5
+LIMITS = Limits(
+    heartbeat_s=1.0, lease_s=60.0, lost_after_s=1e6, launch_timeout_s=20.0, drain_s=2.0, kill_again_s=4.0
+)
+ENGINE = Peer("engine", "slurm", nodes="*")
+
+
+class World(Engine, Protocol):
+    """An engine, with what is below it: scripts that run, and the clock."""
+
+    def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
+        """A user submits a job where users of this engine do; None: the engine itself asks for it."""
+
+    def asks(self) -> Sequence[Ask]:
+        """What it asks the broker itself."""
+
+    def answered(self, ask: Ask, answer: object) -> None:
+        """The broker's answer to that."""
+
+    def step(self, now_s: float) -> None:
+        """Time passes."""
+
+    def die(self, rng: random.Random) -> None:
+        """What is not on disk is gone; whatever was under way happened or did not."""
+
+    def starts(self) -> list[tuple[str, str, tuple[int, ...], float, float]]:
+        """(script, node, GPUs, when it began, when it ended) of each."""
+
+
+class OwnNodes:
+    """rlsched's own nodes: the daemon's state machine, with processes and a disk that outlive it."""
+
+    def __init__(self) -> None:
+        self._now_s = 1000.0
+        self._disk: dict[str, dict[AttemptKey, Attempt]] = {name: {} for name in NODES}
+        self._kept: dict[str, tuple[str, int]] = dict.fromkeys(NODES, ("", 0))
+        self._runs: dict[str, dict[AttemptKey, tuple[float, int]]] = {name: {} for name in NODES}
+        self._plans: dict[int, tuple[float, int]] = {}
+        self._starts: dict[tuple[str, AttemptKey], list[tuple[tuple[int, ...], float, float]]] = {}
+        self._out: list[tuple[str, NodeMessage]] = []
+        self._daemons = {name: self._daemon(name) for name in NODES}
+        for name in NODES:
+            self._handle(name, Connected())
+
+    def _daemon(self, name: str) -> NodeMachine:
+        cluster, epoch = self._kept[name]
+        hello = Hello(name=name, gpus=GPUS, cluster=cluster, epoch=epoch)
+        return NodeMachine(hello, list(self._disk[name].values()))
+
+    def _handle(self, name: str, event: Event) -> None:
+        for effect in self._daemons[name].handle(event, self._now_s):
+            match effect:
+                case Send(message=message):
+                    self._out.append((name, message))
+                case Persist(cluster, epoch):
+                    self._kept[name] = (cluster, epoch)
+                case StartRank(launch=launch):
+                    self._start(name, launch)
+                case EndRank(key=key) | HardKill(key=key):
+                    if key in self._runs[name]:
+                        self._exit(name, key, 143, "killed")
+                case RecordEnded(key=key, exit_code=code, reason=reason):
+                    self._disk[name][key] = Attempt(key, exit_code=code, reason=reason)
+                case Acknowledge(key=key) if key in self._disk[name]:
+                    self._disk[name][key].is_acknowledged = True
+
+    def _start(self, name: str, order: Launch) -> None:
+        key = AttemptKey(order.job, order.attempt, order.rank, self._kept[name][0])
+        gpus = tuple(order.gpus)
+        runs_s, code = self._plans[key.job]
+        self._runs[name][key] = (self._now_s + runs_s, code)
+        self._starts.setdefault((name, key), []).append((gpus, self._now_s, float("inf")))
+        self._disk[name][key] = Attempt(key, gpus, Phase.RUNNING, pid=1)
+        self._handle(name, Started(key, 1))
+
+    def _exit(self, name: str, key: AttemptKey, code: int, reason: str) -> None:
+        del self._runs[name][key]
+        gpus, began_s, _ = self._starts[name, key][-1]
+        self._starts[name, key][-1] = (gpus, began_s, self._now_s)
+        self._disk[name][key] = Attempt(key, exit_code=code, reason=reason)
+        self._handle(name, Exited(key, code, reason))
+
+    def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
+        number = len(self._plans) + 1
+        self._plans[number] = (runs_s, code)
+        return Submit(token=f"t{number}", command=["true"], num_gpus=gpus, user="ada", on_lost="wait")
+
+    def asks(self) -> Sequence[Ask]:
+        return ()
+
+    def answered(self, ask: Ask, answer: object) -> None:  # noqa: ARG002
+        raise AssertionError("it asks nothing")
+
+    def step(self, now_s: float) -> None:
+        self._now_s = now_s
+        for name, runs in self._runs.items():
+            for key in [key for key, (end_s, _) in runs.items() if now_s >= end_s]:
+                self._exit(name, key, runs[key][1], "")
+            self._handle(name, NodeTick())
+
+    def die(self, rng: random.Random) -> None:
+        name = rng.choice(NODES)
+        self._daemons[name] = self._daemon(name)
+        self._handle(name, Connected())
+
+    def starts(self) -> list[tuple[str, str, tuple[int, ...], float, float]]:
+        return [
+            (str(key), name, gpus, began_s, ended_s)
+            for (name, key), times in self._starts.items()
+            for gpus, began_s, ended_s in times
+        ]
+
+    def hellos(self) -> Sequence[Hello]:
+        return [Hello(name=name, gpus=GPUS) for name in NODES]
+
+    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:
+        self._handle(node, Received(order, request))
+
+    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+        out, self._out = self._out, []
+        return out
+
+
+class OnSlurm:
+    """The gateway's state machine, over a Slurm in memory that outlives it."""
+
+    def __init__(self) -> None:
+        self.slurm = FakeSlurm(NODES, GPUS)
+        self.slurm.step(1000.0)
+        self._steps: list[Say | Ask] = []
+        self._gateway = self._new()
+
+    def _new(self) -> Gateway:
+        times = Times(start_s=8.0, repeat_s=1.0, ask_again_s=2.0, look_round_s=3.0, release_after_s=1e6)
+        return Gateway("slurm", "c", ("gpu",), Writer(self.slurm.obey), times)
+
+    def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
+        self.slurm.sbatch(gpus, runs_s, code)
+        return None
+
+    def asks(self) -> Sequence[Ask]:
+        asks = [step for step in self._steps if isinstance(step, Ask)]
+        self._steps = [step for step in self._steps if not isinstance(step, Ask)]
+        return asks
+
+    def answered(self, ask: Ask, answer: object) -> None:
+        self._steps += self._gateway.answered(ask.about, answer, self.slurm.now_s)
+
+    def step(self, now_s: float) -> None:
+        self.slurm.step(now_s)
+        self._steps += self._gateway.look(self.slurm.facts())
+
+    def die(self, rng: random.Random) -> None:
+        self.slurm.loses = rng.choice((0, 0, 1, 2))  # of the writes that are on their way
+        self._steps += self._gateway.look(self.slurm.facts())
+        self.slurm.loses = 0
+        self._steps = []
+        self._gateway = self._new()
+
+    def starts(self) -> list[tuple[str, str, tuple[int, ...], float, float]]:
+        return [
+            (f"{job.key} after {restarts} restarts", node, tuple(gpus), began_s, job.end_s or float("inf"))
+            for job in self.slurm.jobs.values()
+            for restarts, (nodes, gpus, began_s) in enumerate(job.starts)
+            for node in nodes
+        ]
+
+    def hellos(self) -> Sequence[Hello]:
+        return self._gateway.hellos()
+
+    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
+        self._steps += self._gateway.told(node, order, self.slurm.now_s)
+
+    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+        out = [(step.node, step.message) for step in self._steps if isinstance(step, Say)]
+        self._steps = [step for step in self._steps if isinstance(step, Ask)]
+        return out
+
+
+def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
+    """Submit, decide and run, on a bad wire for a while and on a good one until all is over."""
+    rng = random.Random(seed)
+    policy = "fifo-backfill"
+    broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS)
+    plans = [
+        (rng.choice((1, 1, 2, 4)), rng.choice((0.7, 2.0, 5.0)), rng.choice((0, 0, 3))) for _ in range(JOBS)
+    ]
+    said = 0
+    for number in range(4000):
+        is_bad = number < 120
+        if plans and number % 4 == 0:
+            request = world.submit(*plans.pop())
+            if request is not None:
+                broker.ask(request)
+        if is_bad and rng.random() < 0.06:
+            world.die(rng)
+        if is_bad and rng.random() < 0.03:  # the broker: another one goes on from the journal
+            broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS, now_s=broker.now_s + 1.0)
+            said = len(broker.sent.orders)
+        world.step(broker.now_s)
+        orders = broker.sent.orders[said:]
+        said = len(broker.sent.orders)
+        for node, order in _wire(rng, orders) if is_bad else orders:
+            world.tell(node, order)
+        for ask in world.asks():
+            if not is_bad or rng.random() < 0.8:
+                broker.batch([ClientAsked(b"gateway", 1, ask.message, ENGINE)])
+                answer = broker.sent.replies[-1][2]
+                if not is_bad or rng.random() < 0.8:
+                    world.answered(ask, answer)
+        heard = list(world.heard())
+        events = [NodeSaid(node, 0, message) for node, message in (_wire(rng, heard) if is_bad else heard)]
+        broker.batch([*events, Tick()], after_s=STEP_S)
+        if not plans and not is_bad and broker.book.ended == JOBS:
+            return broker
+    raise AssertionError({job.number: (job.state, job.reason) for job in broker.book.jobs.values()})
+
+
+def _wire(rng: random.Random, messages: Sequence[T]) -> list[T]:
+    """What arrives of messages: some are lost, some come twice, and some in another order."""
+    found = [one for one in messages for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 2)))]
+    if rng.random() < 0.2:
+        rng.shuffle(found)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("make", [OwnNodes, OnSlurm])
+def test_each_attempt_begins_once_and_every_job_ends(
+    make: Callable[[], World], seed: int, tmp_path: Path
+) -> None:
+    world = make()
+    journal = Journal(tmp_path / "journal.sqlite")
+    try:
+        broker = _storm(world, journal, seed)
+    finally:
+        journal.close()
+    starts = world.starts()
+    names = [(name, node) for name, node, _, _, _ in starts]
+    assert len(set(names)) == len(names), "an attempt began twice"
+    seats = sorted(
+        (node, gpu, began_s, ended_s) for _, node, gpus, began_s, ended_s in starts for gpu in gpus
+    )
+    for before, after in pairwise(seats):
+        if before[:2] == after[:2] and before[3] < float("inf"):
+            assert before[3] <= after[2], "two jobs had one GPU"
+    assert sum(broker.book.outcomes.values()) == JOBS
+    assert set(broker.book.outcomes) <= {"completed", "failed"}
+    for job in broker.book.jobs.values():
+        assert job.exit_code in (0, 3), (job.number, job.state, job.reason)

@@ -1,0 +1,331 @@
+"""The tab «Decisions» in a real browser: drawn, clicked, searched, zoomed, and told what is new."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rlsched as rs
+from rlsched.board import views
+from rlsched.board.comparing import compare
+from rlsched.decisions import story
+from rlsched.decisions.candidates import candidates
+from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.schema import ForecastSeen, JobEvent, StoreInfo
+from rlsched.decisions.store import DecisionStore
+from rlsched.workload.synth import synthesize
+from rlsched_agents.whatif.instead import instead
+from tests.integration.cluster import until
+
+pytestmark = pytest.mark.slow
+CHROMIUM = shutil.which("chromium")
+LAUNCH = "from rlsched.cli.board import board; board()"
+WAIT_MS = 60_000
+JOB = "40"
+
+REPLAY_MS = 240_000
+"""A replay may have to compile first."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two replays of a trace with models, and their stores; one of them has forecasts."""
+    folder = tmp_path_factory.mktemp("tab")
+    trace, spec = synthesize("helios", jobs=150, load=1.0, gpus=16, seed=2)
+    rs.simulate(trace, spec, ["tuned", "fifo-backfill"], models=rs.Models(), records=folder)
+    store = DecisionStore(folder / "tuned", StoreInfo(time="trace", of=""), held_s=0.0)
+    store.add_events(forecasts(StoreReader(folder / "tuned")))
+    store.flush()
+    return folder
+
+
+def forecasts(reader: StoreReader) -> list[ForecastSeen]:
+    """When every second job ends: half of it, it, and twice as much; of each fifth of them far less."""
+    reader.refresh()
+    found = []
+    for job in [*reader.timeline.jobs.values()][::2]:
+        seen_s = job.end_s - job.submit_s
+        if math.isfinite(seen_s):
+            said_s = seen_s / 100 if len(found) % 5 == 0 else seen_s
+            quantiles = [said_s / 2, said_s, 2 * said_s]
+            found.append(
+                ForecastSeen(
+                    time_s=job.end_s,
+                    job=job.job,
+                    num_gpus=job.num_gpus,
+                    what="end",
+                    said_s=job.submit_s,
+                    low_s=quantiles[0],
+                    median_s=quantiles[1],
+                    high_s=quantiles[2] if len(found) % 7 else math.inf,
+                    seen_s=seen_s,
+                    raw=quantiles,
+                    week=quantiles,
+                )
+            )
+    return found
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """A TensorBoard on these, as `rlsched board` starts it."""
+    out = folder.with_name("stdout")
+    with out.open("w") as stdout:
+        server = subprocess.Popen(
+            [sys.executable, "-u", "-c", LAUNCH, str(folder), "--port", "0", "--host", "127.0.0.1"],
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+        )
+    try:
+        until(lambda: " at http" in out.read_text(), "TensorBoard starts")
+        yield out.read_text().split(" at ")[1].split(" ")[0]
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+@pytest.fixture
+def page(address: str) -> Iterator[Any]:
+    """The tab's own frame; no error may have been written to the console."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        outer = browser.new_page(viewport={"width": 1400, "height": 900})
+        outer.set_default_timeout(WAIT_MS)
+        wrong: list[str] = []
+        outer.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        outer.on("pageerror", lambda error: wrong.append(str(error)))
+        outer.goto(address + "#decisions")
+        frame = outer.wait_for_selector("iframe").content_frame()
+        frame.wait_for_function("document.querySelector('#note')?.textContent.includes('decisions,')")
+        yield frame
+        browser.close()
+        assert wrong == []
+
+
+def choose(page: Any, run: str) -> None:
+    page.locator("#run").select_option(run)
+    page.wait_for_function("document.querySelector('#panel h2')?.textContent.startsWith('day')")
+
+
+def colours(page: Any) -> int:
+    """How many different colours the chart has: one is no chart."""
+    return int(
+        page.evaluate(
+            """() => {
+              const canvas = document.querySelector('#chart canvas');
+              const shown = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+              const points = new Uint32Array(shown.data.buffer).filter((_, k) => k % 97 === 0);
+              return new Set(points).size;
+            }"""
+        )
+    )
+
+
+def test_a_job_is_found_and_its_decision_is_the_store_s(page: Any, folder: Path) -> None:
+    choose(page, "tuned")
+    assert colours(page) > 30
+    page.locator("#q").fill(JOB)
+    page.locator("#q").press("Enter")
+    page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {JOB}'")
+    reader = StoreReader(folder / "tuned")
+    reader.refresh()
+    told = story.job_story(reader, story.job_of(reader, JOB))
+    shown = page.locator("#panel").inner_text()
+    for attempt in told["attempts"]:
+        assert attempt["where"] in shown
+        assert attempt["why"]["did"] in shown
+        for plan in attempt["why"]["plans"]:
+            assert plan["words"] in shown
+
+
+def test_clicks_keys_and_zoom(page: Any) -> None:
+    choose(page, "fifo-backfill")
+    box = page.locator("#chart canvas").bounding_box()
+    page.locator("#chart canvas").click(position={"x": box["width"] / 2, "y": box["height"] - 60})
+    page.wait_for_function("document.querySelector('#panel').textContent.includes('The queue, in its order')")
+    page.locator("#chart").focus()
+    page.locator("#chart").press(".")
+    page.wait_for_function("document.querySelector('#panel h2')?.textContent.startsWith('Decision ')")
+    first = page.locator("#panel h2").inner_text()
+    page.locator("#chart").press(".")
+    page.wait_for_function(f"document.querySelector('#panel h2')?.textContent !== '{first}'")
+    before = page.locator("#chart canvas").screenshot()
+    page.locator("#in").click()
+    until(lambda: page.locator("#chart canvas").screenshot() != before, "the chart is zoomed")
+    page.locator("#q").fill("nobody at all")
+    page.locator("#q").press("Enter")
+    page.wait_for_function("document.querySelector('#panel h2')?.textContent.startsWith('No job matches')")
+
+
+def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None:
+    choose(page, "tuned")
+    reader = StoreReader(folder / "tuned")
+    reader.refresh()
+    first_s, last_s = reader.timeline.first_s, reader.timeline.last_s
+    shown = views.overview(reader, first_s, last_s)
+    chart = page.locator("#chart canvas")
+    box = chart.bounding_box()
+    tall = min(80.0, box["height"] / 8)  # of each of the four panels, with what is between them
+
+    def spot(at_s: float, up: float) -> dict[str, float]:
+        """Where a time is, so far above the axis."""
+        x = 90 + (at_s - first_s) / (last_s - first_s) * (box["width"] - 98)
+        return {"x": x, "y": box["height"] - 22 - up}
+
+    def said_at(at_s: float, up: float) -> list[str]:
+        chart.hover(position=spot(at_s, up))
+        return str(page.locator("#tip").inner_text()).splitlines()
+
+    powers = shown["power"]["power_w"]
+    most = int(np.argmax(powers))
+    middle_s = float(np.mean(shown["at_s"][most : most + 2]))
+    assert f"jobs draw {powers[most] / 1000:.1f} kW" in said_at(middle_s, 1.5 * tall)[-1]
+
+    count, held = shown["forecasts"]["count"], shown["forecasts"]["held"]
+    assert 0 < held < count
+    assert f"{held} of {count} forecasts came within 10 to 90 %." in page.locator("#note").inner_text()
+    foreseen = shown["forecasts"]
+    row = foreseen["within"].index(False)
+    most_s = max(*foreseen["seen_s"], *(one for one in foreseen["high_s"] if math.isfinite(one)))
+    up = (tall - 10) * math.log1p(foreseen["seen_s"][row]) / math.log1p(most_s)
+    came_s, job = foreseen["time_s"][row], foreseen["job"][row]
+    _, what, came = said_at(came_s, up)
+    assert what.startswith(f"job {job} ends: forecast ")
+    assert came.startswith("came after ")
+    chart.click(position=spot(came_s, up))
+    page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
+
+
+def test_two_runs_are_compared(page: Any, folder: Path) -> None:
+    choose(page, "tuned")
+    page.locator("#other").select_option("fifo-backfill")
+    page.wait_for_function(
+        "document.querySelector('#panel h2')?.textContent === 'tuned beside fifo-backfill'"
+    )
+    readers = [StoreReader(folder / name) for name in ("tuned", "fifo-backfill")]
+    for reader in readers:
+        reader.refresh()
+    found = compare(*readers)
+    assert found["jobs"] == 150
+    shown = page.locator("#panel").inner_text()
+    assert "150 jobs started in both" in shown
+    assert found["parting"]["this"]["did"] in shown
+    assert found["parting"]["other"]["did"] in shown
+    again = compare(readers[0], readers[0])
+    assert (again["parting"], again["less"], again["more"]) == (None, [], [])
+
+
+def test_what_was_asked_for_last_is_shown_whichever_answer_comes_last(page: Any) -> None:
+    """The run that is chosen loads slowly; meanwhile its comparison is asked for."""
+    held: list[Any] = []
+    page.page.route("**/overview?*", lambda route: held.append(route))
+    page.locator("#run").select_option("tuned")
+    page.locator("#other").select_option("fifo-backfill")
+    heading = "document.querySelector('#panel h2')?.textContent"
+    page.wait_for_function(f"{heading} === 'tuned beside fifo-backfill'")
+    assert len(held) == 1
+    page.evaluate("document.querySelector('#note').textContent = ''")
+    held[0].continue_()
+    page.wait_for_function("document.querySelector('#note').textContent.includes('decisions,')")
+    page.page.wait_for_timeout(500)  # a moment asked for by mistake would be shown by now
+    assert page.evaluate(heading) == "tuned beside fifo-backfill"
+
+
+def other_course(folder: Path) -> tuple[dict[str, Any], str]:
+    """A start by `tuned`, another choice by which others wait otherwise: what comes of it, and its job."""
+    reader = StoreReader(folder / "tuned")
+    reader.refresh()
+    for row in range(len(reader)):
+        job = reader.cells(row)["job"]
+        if reader.cells(row)["kind"] != "start" or len(reader.timeline.jobs[job].attempts) != 1:
+            continue
+        for one in candidates(reader.record(row)):
+            if not one.taken:
+                found = instead(reader, row, str(one.number), hours=24.0)
+                if any(listed["job"] != job for listed in (*found["less"], *found["more"])):
+                    return found, job
+    raise AssertionError("no other choice changes anything for others")
+
+
+def test_a_button_replays_from_a_decision_with_another_choice(page: Any, folder: Path) -> None:
+    found, job = other_course(folder)
+    choose(page, "tuned")
+    page.locator("#q").fill(job)
+    page.locator("#q").press("Enter")
+    page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
+    page.locator(".instead button.replay").get_by_text(found["instead"], exact=True).first.click()
+    page.wait_for_function("document.querySelector('.outcome progress')")
+    page.wait_for_function("document.querySelector('.outcome .verdict')", timeout=REPLAY_MS)
+    verdict = page.locator(".outcome .verdict").inner_text()
+    counts = f"Of {found['jobs']} jobs {found['num_less']} wait less and {found['num_more']} more;"
+    assert verdict.startswith(counts)
+    shown = page.locator(".outcome").inner_text()
+    for listed in (*found["less"], *found["more"]):
+        assert f"job {listed['job']}" in shown
+    assert "kWh" in shown
+    other = next(one["job"] for one in (*found["less"], *found["more"]) if one["job"] != job)
+    page.locator(".outcome table button.link").get_by_text(f"job {other}", exact=True).click()
+    page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {other}'")
+
+
+def test_a_replay_ends_when_its_decision_is_left(page: Any, folder: Path) -> None:
+    found, job = other_course(folder)
+    choose(page, "tuned")
+    for _ in range(2):  # the second one may start: the first is over
+        page.locator("#q").fill(job)
+        page.locator("#q").press("Enter")
+        page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
+        page.locator(".instead button.replay").get_by_text(found["instead"], exact=True).first.click()
+        page.wait_for_function("document.querySelector('.outcome progress')")
+        page.locator("#q").fill("nobody at all")
+        with page.page.expect_response(lambda answer: "stop=" in answer.url) as left:
+            page.locator("#q").press("Enter")
+        assert left.value.json()["error"] == "it was left"
+
+
+def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any, folder: Path) -> None:
+    readers = [StoreReader(folder / name) for name in ("tuned", "fifo-backfill")]
+    for reader in readers:
+        reader.refresh()
+    worth = compare(*readers)["parting"]["worth"]
+    assert worth is not None
+    expected = instead(readers[0], worth["row"], str(worth["number"]), hours=24.0)
+    choose(page, "tuned")
+    page.locator("#other").select_option("fifo-backfill")
+    page.wait_for_function("document.querySelector('#panel').textContent.includes('this parting was worth')")
+    page.locator(".instead button.replay").last.click()
+    page.wait_for_function("document.querySelector('.outcome .verdict')", timeout=REPLAY_MS)
+    same = page.locator(".outcome .verdict").inner_text().startswith("Nothing is otherwise")
+    assert same == expected["same"]
+
+
+def test_dark_mode_is_tensorboard_s(page: Any) -> None:
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.page.evaluate("document.body.classList.add('dark-mode')")
+    page.wait_for_function(f"getComputedStyle(document.body).backgroundColor !== '{light}'")
+    assert colours(page) > 30
+
+
+def test_what_is_added_to_a_store_is_shown_when_it_is_followed(page: Any, folder: Path) -> None:
+    choose(page, "tuned")
+    jobs = page.locator("#note").inner_text()
+    page.locator("#live").check()
+    store = DecisionStore(folder / "tuned", StoreInfo(time="trace", of=""), held_s=0.0)
+    later_s = 1e8
+    store.add_events([JobEvent(time_s=later_s, kind="submit", job="a-new-one", num_gpus=2.0)])
+    store.flush()
+    page.wait_for_function(f"document.querySelector('#note').textContent !== {jobs!r}")
+    page.locator("#q").fill("a-new-one")
+    page.locator("#q").press("Enter")
+    page.wait_for_function("document.querySelector('#panel h2')?.textContent === 'Job a-new-one'")

@@ -1,0 +1,62 @@
+"""Training over two nodes: a process for each GPU, by torchrun and by rlsched, and they find each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.shell import Place
+
+pytest.importorskip("torch", reason="needs the extra `train`")
+pytestmark = pytest.mark.slow
+TRAIN = """
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+one = torch.tensor([float(os.environ["LOCAL_RANK"]) + 1.0])
+dist.all_reduce(one)
+print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", one.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("distributed"))
+    (place.folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    yield place
+    place.stop()
+
+
+@pytest.mark.parametrize("how", ["--launch torchrun train.py", "--launch per-gpu -- PYTHON train.py"])
+def test_four_processes_on_two_nodes_add_up(place: Place, how: str) -> None:
+    done = place.type(f"rlsched run --gpus 4 {how}".replace("PYTHON", place.python))
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = sorted(re.findall(r"rank (\d) of 4 sum 6.0", done.stdout))
+    assert said == ["0", "1", "2", "3"]
+
+
+def test_when_one_fails_the_others_are_ended_and_its_code_is_the_jobs(place: Place) -> None:
+    script = place.folder / "fails.sh"
+    script.write_text("#!/bin/sh\n[ $RANK = 1 ] && exit 7\nexec sleep 600\n", encoding="utf-8")
+    done = place.type("rlsched run --gpus 2 --launch per-gpu fails.sh")
+    assert done.returncode == 7, done.stderr
+
+
+def test_a_signal_goes_to_each_of_them(place: Place) -> None:
+    script = place.folder / "ends.sh"
+    script.write_text("#!/bin/sh\ntrap 'echo $RANK ends; exit 0' TERM\nsleep 600 & wait\n", encoding="utf-8")
+    job = place.client.submit(
+        ["sh", str(script)], num_gpus=2, launcher="per-gpu", time_limit_s=2.0, cwd=str(place.folder)
+    )
+    assert place.client.wait(job).exit_code == 124  # at the time limit
+    output = b"".join(place.client.log(job)).decode().split("\n")
+    assert {"0 ends", "1 ends"} <= set(output)
+
+
+def test_a_program_that_is_not_there_is_said(place: Place) -> None:
+    done = place.type("rlsched run --gpus 2 --launch per-gpu -- no-such-program")
+    assert done.returncode == 127
+    assert "no-such-program: No such file or directory" in done.stdout + done.stderr

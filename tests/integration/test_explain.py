@@ -1,0 +1,129 @@
+"""`rlsched explain`: the operator's question, answered from a broker's store and from a replay's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+import rlsched as rs
+from rlsched.broker.replay import records_by_number
+from rlsched.cli.explain import explain
+from rlsched.decide.actions import Start
+from rlsched.decide.record import Names
+from rlsched.decisions.queued import queue_at
+from rlsched.decisions.reading import StoreReader
+from rlsched.decisions.words import done
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from tests.integration.cluster import Cluster, all_up, until
+
+OPTIONS = ("--policy", "fifo-backfill", "--prediction", "running-mean")
+
+
+def told(*arguments: str) -> str:
+    result = CliRunner().invoke(explain, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def ended(folder: Path, job: str) -> bool:
+    """Whether a store has the end of a job."""
+    reader = StoreReader(folder)
+    reader.refresh()
+    return job in reader.timeline.jobs and bool(reader.timeline.jobs[job].state)
+
+
+def test_a_broker_s_jobs_are_told_by_the_names_that_queue_shows(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, nodes=["n0"], broker_options=OPTIONS)
+    try:
+        with cluster.client() as client:
+            all_up(client, 1)
+            first = client.submit(["sleep", "600"], num_gpus=4, name="first")
+            second = client.submit(["true"], num_gpus=2, name="second")
+            until(lambda: client.job(first).state == "running", "it runs")
+            client.cancel(first)
+            assert client.wait(second).state == "completed"
+            info = client.job(second)
+            store = cluster.directory / "broker"
+            until(lambda: ended(store / "decisions", str(second)), "the store is written")
+        text = told(str(second), "--run", str(store))
+        places = zip(info.nodes, info.gpus, strict=True)
+        place = " ".join(f"{node}[{','.join(map(str, gpus))}]" for node, gpus in places)
+        assert text.startswith(f"job {second} (second of {info.user}): completed")
+        assert f"on {place}" in text
+        decision = json.loads(told(str(second), "--run", str(store), "--json"))["attempts"][0]["why"]
+        record = records_by_number(store)[decision["number"]]
+        assert decision["did"] == done(record)
+        assert isinstance(record.action, Start)
+        assert record.names.jobs[record.action.seq] == str(second)
+        assert "cancelled" in told(str(first), "--run", str(store))
+        assert f"decision {decision['number']}: " in told(
+            "--decision", str(decision["number"]), "--run", str(store)
+        )
+        assert "jobs waited" in told("--at", "2099-01-01", "--run", str(store))
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("replay")
+    trace, spec = synthesize("helios", jobs=80, load=1.1, gpus=8, seed=3)
+    rs.simulate(trace, spec, ["fifo-backfill", "qssf"], records=folder)
+    return folder
+
+
+def test_every_attempt_of_a_replay_has_its_decision(replay: Path) -> None:
+    reader = StoreReader(replay / "qssf")
+    reader.refresh()
+    assert len(reader.timeline.jobs) == 80
+    for job in reader.timeline.jobs.values():
+        story = json.loads(told(job.job, "--run", str(replay / "qssf"), "--json"))
+        for attempt in story["attempts"]:
+            assert attempt["why"]["job"] == job.job
+            assert attempt["why"]["time_s"] == attempt["start_s"]
+            assert attempt["waited_s"] == pytest.approx(attempt["start_s"] - story["submit_s"])
+    moment = json.loads(
+        told("--at", str(reader.timeline.last_s / 2), "--run", str(replay / "qssf"), "--json")
+    )
+    waiting = [job for job in reader.timeline.jobs.values() if job.waits_at(reader.timeline.last_s / 2)]
+    assert moment["num_waiting"] == len(waiting)
+
+
+def test_the_queue_of_a_moment_is_in_the_policy_s_order(replay: Path) -> None:
+    reader = StoreReader(replay / "qssf")
+    reader.refresh()
+    times_s = [*reader.times_s.tolist(), *((reader.times_s[1:] + reader.times_s[:-1]) / 2)]
+    at_s = max(times_s, key=lambda one: len(reader.timeline.queue_at(one)))
+    moment = json.loads(told("--at", str(at_s), "--run", str(replay / "qssf"), "--json"))
+    jobs = [(job["predicted_s"] * job["num_gpus"], job["job"]) for job in moment["waiting"]]
+    assert moment["num_in_order"] == len(jobs) > 5
+    assert [key for key, _ in jobs] == sorted(key for key, _ in jobs)
+    assert [job for _, job in jobs] != [job.job for job in reader.timeline.queue_at(at_s)]
+    assert "the queue, in its order:" in told("--at", str(at_s), "--run", str(replay / "qssf"))
+    lost = StoreReader(replay / "qssf")  # of decisions without their queues
+    lost.refresh()
+    lost.record = lambda row: msgspec.structs.replace(reader.record(row), names=Names())  # type: ignore[method-assign]
+    assert [job.job for job, _ in queue_at(lost, at_s)] == [job.job for job in reader.timeline.queue_at(at_s)]
+
+
+def test_wrong_turns_are_one_line(replay: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        ((), "expected a JOB, --at WHEN or --decision N"),
+        (("7", "--run", str(tmp_path)), "expected a store of decisions"),
+        (("7", "--run", str(replay)), "2 stores of decisions there; name one: fifo-backfill, qssf"),
+        (("nobody", "--run", str(replay / "qssf")), "no job 'nobody' in this store; it has 80"),
+        (
+            ("--decision", "99999", "--run", str(replay / "qssf")),
+            "no decision 99999 in this store; it has 0 to",
+        ),
+        (("7", "--at", "noon", "--run", str(replay / "qssf")), "expected seconds of the trace"),
+    ):
+        with pytest.raises(InputError, match=r"\w") as error:
+            CliRunner().invoke(explain, arguments, catch_exceptions=False)
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)

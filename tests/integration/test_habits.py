@@ -1,0 +1,91 @@
+"""Slurm's habits: every line of docs/how-to/from-slurm.md is typed on a cluster that runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster import DEADLINE_S, until
+from tests.integration.shell import Place
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "from-slurm.md"
+pytestmark = pytest.mark.slow
+
+
+def habits(heading: str) -> list[str]:
+    """The commands in the second column of the table below a heading."""
+    text = PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\|[^|]*\| `(?:rlsched )?(.*)` \|$", text, re.M)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    place = Place(tmp_path_factory.mktemp("habits"))
+    yield place
+    place.stop()
+
+
+@pytest.mark.parametrize(
+    "line", [one for part in ("Submitting", "Watching", "Changing") for one in habits(part)]
+)
+def test_a_habit_works(place: Place, line: str) -> None:
+    done = place.type(place.with_numbers(f"rlsched {line}"))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    if not line.startswith("node "):
+        place.clear()
+
+
+@pytest.mark.parametrize("line", habits("What there is not"))
+def test_what_there_is_not_is_refused_by_name(place: Place, line: str) -> None:
+    done = place.type(place.with_numbers(f"rlsched {line}"))
+    assert done.returncode == 2, done.stdout
+    (said,) = (one for one in done.stderr.splitlines() if not one.startswith("note: "))
+    words = [word for word in line.split() if word.startswith(("-", "Num")) or word in ("salloc", "scontrol")]
+    word = words[0]
+    assert word.partition("=")[0].lstrip("-") in said
+    place.clear()
+
+
+def test_there_are_sixty_of_them() -> None:
+    works = [one for part in ("Submitting", "Watching", "Changing") for one in habits(part)]
+    assert len(works) >= 50
+    assert len(works) + len(habits("What there is not")) >= 60
+
+
+def test_a_script_for_two_nodes_needs_another_verb_alone(place: Place) -> None:
+    script = place.folder / "gang.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=gang\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=2\n"
+        "#SBATCH --time=10\n#SBATCH --mem=64M\n#SBATCH --hint=nomultithread\n\n"
+        'echo "rank $RLSCHED_RANK of $RLSCHED_NUM_RANKS, $SEED"\nexit $RLSCHED_RANK\n',
+        encoding="utf-8",
+    )
+    done = place.type("SEED=7 rlsched run gang.sh")
+    assert sorted(done.stdout.splitlines()) == ["0: rank 0 of 2, 7", "1: rank 1 of 2, 7"]
+    assert done.returncode == 1  # the second rank's
+    assert "left out: --hint=nomultithread" in done.stderr
+    place.clear()
+
+
+def test_interrupted_it_is_cancelled(place: Place) -> None:
+    env = os.environ | {"RLSCHED_HOME": str(place.home), "RLSCHED_BROKER": place.address}
+    with subprocess.Popen(
+        [sys.executable, "-m", "rlsched", "run", "--", "sh", "-c", "echo on; sleep 600"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_S) == 130
+    until(lambda: not place.client.jobs(), "it is gone")
+    assert place.client.jobs(finished=True)[-1].state == "cancelled"

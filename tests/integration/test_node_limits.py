@@ -1,0 +1,215 @@
+"""A job that takes all it can get, by groups and without: its node and its neighbours go on.
+
+What is taken is bounded by the job itself too, so that a failure here ends no machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched_node import shim
+from rlsched_node.cgroup import Cgroup, Cgroups
+from rlsched_node.limits import Limits
+from rlsched_node.ranks import Ranks
+from rlsched_node.shims import Shims
+from rlsched_node.steps import Event, Exited, Started
+from rlsched_node.store import AttemptDir, AttemptStore
+from rlsched_node.user import JobUser
+from tests.integration.ranks import KEY, collect, has_output, output, start, until
+
+pytestmark = pytest.mark.slow
+
+NEIGHBOUR = KEY._replace(job=99)
+MIB = 1 << 20
+LIMITS = Limits(memory_bytes=96 * MIB, asked_memory=True, processes=60)
+PYTHON = (sys.executable, "-I", "-S", "-c")
+HUNGRY = """
+held = []
+for _ in range(40):
+    held.append(b"x" * (32 << 20))  # 1.25 GiB in all
+    print(len(held), flush=True)
+"""
+FAMILY = f"""
+import os
+children = []
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        exec({HUNGRY!r})
+        os._exit(0)
+    children.append(pid)
+codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
+raise SystemExit(any(codes))
+"""
+BOMB = """
+import os, sys, time
+made = 0
+try:
+    while made < 400:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        made += 1
+finally:
+    print("made", made, flush=True)
+"""
+
+
+class Node:
+    """The ranks of a node, and a neighbour that counts while others misbehave."""
+
+    def __init__(self, ranks: Ranks, store: AttemptStore, cgroups: Cgroups | None, stop: Path) -> None:
+        self.ranks, self.store, self._stop = ranks, store, stop
+        self._is_grouped = cgroups is not None
+        self.controllers = frozenset() if cgroups is None else cgroups.controllers
+        self._neighbour = start(
+            ranks,
+            store,
+            "sh",
+            "-c",
+            f"until [ -e {stop} ]; do echo tick; sleep 0.05; done; exit 7",
+            key=NEIGHBOUR,
+            limits=Limits(processes=1000),
+        )
+        until(has_output(self._neighbour, "tick"))
+
+    def ended(self, directory: AttemptDir) -> Exited:
+        """How the rank ended; its group is empty, and nothing of it is left."""
+        event = collect(self.ranks, Exited)[-1]
+        assert isinstance(event, Exited)
+        assert event.key == KEY
+        record = directory.launch()
+        assert record is not None
+        assert not Cgroup(record.cgroup).is_populated()
+        return event
+
+    def is_unharmed(self) -> None:
+        """The neighbour still counts, and ends as it likes; another job starts and ends."""
+        before = output(self._neighbour).count("tick")
+        until(lambda: output(self._neighbour).count("tick") > before + 2)
+        again = KEY._replace(job=2)
+        start(self.ranks, self.store, "true", key=again)
+        assert collect(self.ranks, Exited)[-1] == Exited(again, 0)
+        self._stop.touch()
+        assert collect(self.ranks, Exited)[-1] == Exited(NEIGHBOUR, 7)
+
+    def need(self, controller: str) -> None:
+        """Skip where a group is asked for that cannot hold anybody to this."""
+        if self._is_grouped and controller not in self.controllers:
+            pytest.skip(f"groups here have no controller {controller}")
+
+
+@pytest.fixture(params=["groups", "processes"])
+def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+    cgroups = Cgroups(str(tmp_path)) if request.param == "groups" else None
+    if cgroups is not None and cgroups.note:
+        pytest.skip(f"no control groups: {cgroups.note}")
+    is_subreaper = shim.become_subreaper()
+    ranks = Ranks(store, cgroups=cgroups, is_subreaper=is_subreaper, shims=Shims(forks=is_subreaper))
+    yield Node(ranks, store, cgroups, tmp_path / "stop")
+    for key in list(store.scan()):
+        ranks.hard_kill(key)
+    ranks.close()
+    shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: the other tests have none
+
+
+def somebody() -> JobUser | None:
+    """A user of no other process, for root is held to no number of processes; None: whoever runs this."""
+    if os.geteuid() != 0:
+        return None
+    uid = 60_000 + os.getpid() % 5_000
+    return JobUser("rlsched-test", uid, uid, "/", "/bin/sh")
+
+
+def test_a_fork_bomb_is_held_to_its_number_of_processes(node: Node) -> None:
+    node.need("pids")
+    bomb = (sys.executable, "-I", "-S", "-c", BOMB)
+    user = None if "pids" in node.controllers else somebody()
+    if user is not None:
+        bomb = ("/bin/sh", "-c", "n=0; while [ $n -lt 400 ]; do sleep 30 & n=$((n+1)); echo made $n; done")
+    directory = start(node.ranks, node.store, *bomb, limits=LIMITS, user=user)
+    event = node.ended(directory)
+    assert event.exit_code != 0, output(directory)
+    numbers = [int(line.split()[1]) for line in output(directory).splitlines() if line.startswith("made")]
+    assert max(numbers, default=0) < LIMITS.processes
+    node.is_unharmed()
+
+
+def test_who_allocates_all_memory_gets_no_more_than_was_asked_for(node: Node) -> None:
+    node.need("memory")
+    directory = start(node.ranks, node.store, *PYTHON, HUNGRY, limits=LIMITS)
+    event = node.ended(directory)
+    got_mib = 32 * max([int(line) for line in output(directory).splitlines() if line.isdecimal()], default=0)
+    assert got_mib <= LIMITS.memory_bytes >> 20
+    if "memory" in node.controllers:
+        assert (event.exit_code, event.reason) == (137, "out_of_memory")
+        assert "for want of memory" in output(directory)
+    else:
+        assert (event.exit_code, event.reason) == (1, "")
+        assert "MemoryError" in output(directory)
+    node.is_unharmed()
+
+
+def test_the_processes_of_a_group_share_its_memory(node: Node) -> None:
+    """Four of 32 MiB each: each is below the bound, and together they are not."""
+    if "memory" not in node.controllers:
+        pytest.skip("no group here has the controller memory: each process is bounded by itself")
+    directory = start(node.ranks, node.store, *PYTHON, FAMILY, limits=LIMITS)
+    event = node.ended(directory)
+    assert (event.exit_code, event.reason) == (137, "out_of_memory"), "the whole rank, and not a part of it"
+    node.is_unharmed()
+
+
+def test_ten_gigabytes_of_output_take_what_output_may_take(node: Node) -> None:
+    directory = start(
+        node.ranks,
+        node.store,
+        *("dd", "if=/dev/zero", "bs=1M", "count=10240", "status=none"),
+        max_output_mib=64,
+    )
+    most, path = 0, directory.path / "output.log"
+    events: list[Event] = []
+
+    def is_over() -> bool:
+        nonlocal most
+        most = max(most, path.stat().st_blocks * 512)
+        events.extend(node.ranks.collect())
+        return any(isinstance(event, Exited) for event in events)
+
+    until(is_over, 300.0)
+    assert most < 1024 * MIB, "between two looks of the shim"
+    assert path.stat().st_blocks * 512 <= 65 * MIB
+    assert path.stat().st_size >= 10_240 * MIB
+    node.is_unharmed()
+
+
+def test_who_ignores_sigterm_is_killed_after_its_grace(node: Node) -> None:
+    deaf = "trap '' TERM HUP INT; echo up; while :; do sleep 0.1; done"
+    directory = start(node.ranks, node.store, "sh", "-c", deaf)
+    collect(node.ranks, Started)
+    until(has_output(directory, "up"))
+    node.ranks.end(KEY, 0.2, "killed")
+    event = node.ended(directory)
+    assert (event.exit_code, event.reason) == (137, "killed")
+    node.is_unharmed()
+
+
+@pytest.mark.parametrize("is_shim_shot", [False, True])
+def test_children_in_sessions_of_their_own_are_ended_too(node: Node, is_shim_shot: bool) -> None:
+    away = "setsid sh -c 'trap \"\" TERM HUP; echo $$; while :; do sleep 1; done' & "
+    directory = start(node.ranks, node.store, "sh", "-c", away * 5 + "wait")
+    collect(node.ranks, Started)
+    until(lambda: output(directory).count("\n") == 5)
+    children = [int(line) for line in output(directory).split()]
+    if is_shim_shot:
+        node.ranks.hard_kill(KEY)
+    else:
+        node.ranks.end(KEY, 0.2, "killed")
+    node.ended(directory)
+    assert all(shim.start_ticks(pid) is None for pid in children)
+    node.is_unharmed()

@@ -1,0 +1,332 @@
+"""A real Slurm whose jobs rlsched decides: as users see it, and when something is away or goes wrong.
+
+Skipped by name where there is no Slurm: `apt-get install slurmctld slurmd slurm-client munge`, as root.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.client.client import Client
+from rlsched.cluster.spec import ClusterSpec
+from tests.integration.cluster import RLSCHED, until
+from tests.integration.real_slurm import RealSlurm, lacking
+from tests.soak.slurm_gateway import OnSlurm, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is a Slurm")]
+USER = 1
+"""`daemon`, an ordinary user for Slurm."""
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that other users may read, unlike those of pytest."""
+    monkeypatch.setenv("SLURM_CONF", "")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def system(place: Path) -> Iterator[OnSlurm]:
+    system = OnSlurm(place, nodes=2, release_after_s=4.0)
+    yield system
+    system.close()
+
+
+@pytest.fixture
+def script(place: Path) -> Path:
+    path = place / "sleep.sh"
+    path.write_text("#!/bin/sh\nsleep $1\nexit ${2:-0}\n")
+    path.chmod(0o755)
+    return path
+
+
+def state(system: OnSlurm, key: str) -> str:
+    job = system.slurm.jobs().get(key)
+    return job.state if job is not None else ""
+
+
+def marks(system: OnSlurm, key: str) -> dict[str, str]:
+    """What its AdminComment says; a job that was submitted just now may not be listed yet."""
+    until(lambda: key in system.slurm.jobs(), f"job {key} is listed")
+    return system.slurm.jobs()[key].marks or {}
+
+
+def probe(system: OnSlurm, script: Path) -> str:
+    """A short job is submitted, and a while passes."""
+    key = system.slurm.sbatch("--gres=gpu:1", script=script, arguments=("0",))
+    subprocess.run(["sleep", "0.5"], check=True)
+    return key
+
+
+def broker_states(client: Client) -> list[str]:
+    return [job.state for job in client.jobs(finished=True)]
+
+
+def engine(system: OnSlurm | None, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    place = ("--dir", str(system.stamps)) if system is not None else ()
+    return subprocess.run(
+        [*RLSCHED, "engine", "slurm", *place, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=60.0,
+        check=False,
+    )
+
+
+def test_jobs_run_where_decided_under_kill_9(place: Path) -> None:
+    system = OnSlurm(place)
+    try:
+        outcome = run(system, count=40, kills=6, seed=7, timeout_s=240.0, saves=True)
+        print(system.log("gateway"))
+    finally:
+        system.close()
+    assert not outcome.wrong
+    assert not outcome.codes
+    assert not outcome.twice
+    assert not outcome.lost
+    assert outcome.right >= 30
+
+
+def test_what_users_do_counts(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch(*options: str, arguments: tuple[str, ...] = ("60",)) -> str:
+        return slurm.sbatch(*options, script=script, arguments=arguments, uid=USER)
+
+    def scontrol(*words: str) -> None:
+        slurm.ask("scontrol", *words, uid=USER)
+
+    with system.client() as client:
+        first, second = sbatch("--gres=gpu:4"), sbatch("-N1", "--gpus=4")
+        until(lambda: state(system, first) == state(system, second) == "RUNNING", "both nodes are full")
+        held, waiting = sbatch("--gres=gpu:1", "-H"), sbatch("--gres=gpu:1")
+        until(lambda: broker_states(client) == ["running", "running", "queued"], "a held job is not offered")
+        shown = slurm.ask("squeue", "-h", "-j", waiting, "-o", "%T %r", uid=USER)
+        assert shown.startswith("PENDING JobHeld")
+        scontrol("hold", waiting)
+        until(lambda: "cancelled" in broker_states(client), "a user's hold withdraws it")
+        slurm.ask("scancel", first, uid=USER)
+        until(lambda: state(system, first) == "CANCELLED", "it is cancelled")
+        until(lambda: broker_states(client).count("cancelled") == 2, "scancel cancels the broker's job")
+        scontrol("release", held)
+        until(lambda: state(system, held) == "RUNNING", "a released job is decided")
+        assert state(system, waiting) == "PENDING"
+        scontrol("release", waiting)
+        until(lambda: state(system, waiting) == "RUNNING", "the other one too")
+        other = slurm.sbatch("-p", "other", "--gres=gpu:i0:1", script=script, arguments=("60",))
+        assert subprocess.run(
+            ["scontrol", "update", f"JobId={waiting}", "ReqNodeList=n1"],
+            capture_output=True,
+            check=False,
+            user=USER,
+        ).returncode, "a user does not place jobs"
+        slurm.ask("scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=fan")
+        reasons = {}
+
+        def is_drained() -> bool:
+            reasons.update({node.name: node.reason for node in client.nodes()})
+            return "fan" in reasons["n1"]
+
+        until(is_drained, "a drain is the broker's too")
+        assert state(system, other) == "PENDING", "its node is full"
+        slurm.ask("scancel", second)
+        until(lambda: state(system, other) == "RUNNING", "another partition's job starts")
+        third = sbatch("--gres=gpu:4")
+        fourth = sbatch("--gres=gpu:3", arguments=("0", "5"))
+        until(lambda: state(system, fourth) == "FAILED", "the rest of a node is offered", 120.0)
+        assert state(system, third) == "PENDING"
+        left = sbatch("--gres=gpu:1", "-w", "n2")
+        until(
+            lambda: state(system, left) in ("PENDING", "RUNNING", "COMPLETED"), "what is no shape is Slurm's"
+        )
+        assert slurm.jobs()[left].marks == {"left": "req_nodes"}
+        until(
+            lambda: 5 in [job.exit_code for job in client.jobs(finished=True)], "exit codes are the job's own"
+        )
+
+
+def test_without_a_broker_held_jobs_go_to_slurm_and_are_taken_back(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch() -> str:
+        return slurm.sbatch("--gres=gpu:4", script=script, arguments=("3",))
+
+    jobs = [sbatch() for _ in range(4)]
+    until(lambda: state(system, jobs[1]) == "RUNNING", "the first run")
+    assert slurm.jobs()[jobs[3]].is_held
+    system.kill("broker")
+    until(lambda: all(state(system, job) == "COMPLETED" for job in jobs), "Slurm's own order runs the rest")
+    assert marks(system, probe(system, script)) == {}, "new jobs are not held"
+    system.start("broker")
+    with system.client(timeout_s=30.0) as client:
+        until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "nodes are back")
+        until(lambda: "s" in marks(system, probe(system, script)), "new jobs are held again")
+        until(lambda: all(job.is_over for job in slurm.jobs().values()), "all is over")
+        until(lambda: not client.jobs(), "in the broker too")
+
+
+def test_without_a_gateway_release_and_remove_leave_no_held_job(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+    jobs = [slurm.sbatch("--gres=gpu:4", script=script, arguments=("2",)) for _ in range(4)]
+    until(lambda: state(system, jobs[1]) == "RUNNING", "the first run")
+    system.kill("gateway")
+    busy = engine(system, "--release", "--release-after", "3600", "--partition", "gpu")
+    assert (busy.returncode, busy.stdout) == (0, "")
+    until(
+        lambda: (
+            "waiting jobs" in engine(system, "--release", "--release-after", "4", "--partition", "gpu").stdout
+        ),
+        "nobody decides for long enough",
+    )
+    until(lambda: all(state(system, job) == "COMPLETED" for job in jobs), "Slurm's own order runs the rest")
+    system.start("gateway")
+    until(lambda: "s" in marks(system, probe(system, script)), "new jobs are held again")
+    last = [slurm.sbatch("--gres=gpu:4", script=script, arguments=("1",)) for _ in range(4)]
+    system.kill("gateway")
+    removed = engine(system, "--remove", "--partition", "gpu")
+    assert removed.returncode == 0, removed.stderr
+    until(lambda: all(state(system, job) == "COMPLETED" for job in last), "no held job is left")
+    again = slurm.sbatch("--gres=gpu:1", script=script, arguments=("0",))
+    assert marks(system, again) == {}
+
+
+def test_what_slurm_would_refuse_is_not_offered(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch(*options: str, seconds: str = "0") -> str:
+        return slurm.sbatch("--gres=gpu:4", *options, script=script, arguments=(seconds,))
+
+    slurm.ask("scontrol", "update", "NodeName=n2", "AvailableFeatures=fast", "ActiveFeatures=fast")
+    slurm.ask("scontrol", "update", "PartitionName=gpu", "MaxTime=60")
+    words = ("Reservation=night", "StartTime=now", "Duration=60", "Nodes=n2", "Users=root")
+    with system.client() as client:
+        whole = sbatch("--exclusive")
+        own = {
+            "features": sbatch("-C", "fast"),
+            "exc_nodes": sbatch("-x", "n1"),
+            "req_nodes": sbatch("-w", "n2"),
+        }
+        until(lambda: all(state(system, key) == "COMPLETED" for key in own.values()), "Slurm places its own")
+        assert {why: marks(system, key) for why, key in own.items()} == {why: {"left": why} for why in own}
+        assert all(slurm.jobs()[key].nodes == ["n2"] for key in own.values())
+        until(lambda: state(system, whole) == "COMPLETED", "a whole node is decided")
+        too_long, later = sbatch("-t", "90", seconds="60"), [sbatch() for _ in range(3)]
+        until(lambda: all(state(system, key) == "COMPLETED" for key in later), "others go on")
+        until(lambda: not client.jobs(), "what a limit keeps from starting is not offered")
+        assert (state(system, too_long), slurm.jobs()[too_long].is_held) == ("PENDING", True)
+        slurm.ask("scancel", too_long)
+        slurm.ask("scontrol", "create", *words)
+        until(
+            lambda: "reserved" in {node.name: node.reason for node in client.nodes()}["n2"], "it is reserved"
+        )
+        reserved = sbatch("--reservation=night")
+        until(lambda: state(system, reserved) == "COMPLETED", "a reservation is Slurm's own")
+        assert marks(system, reserved) == {"left": "reservation"}
+    spec = system.directory / "cluster.toml"
+    done = subprocess.run([*RLSCHED, "cluster", "import", "-o", str(spec)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ClusterSpec.read(spec).num_gpus == 8
+
+
+def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, script: Path) -> None:
+    shortest_first = ("--policy", "qssf-backfill", "--prediction", "running-mean")
+    ordered = ("--priority-only",)
+    system = OnSlurm(place, nodes=2, exact=False, broker_options=shortest_first, gateway_options=ordered)
+    slurm = system.slurm
+
+    def nice(key: str) -> int:
+        return slurm.jobs()[key].nice
+
+    def sbatch(gpus: int, *arguments: str) -> str:
+        return slurm.sbatch(f"--gres=gpu:{gpus}", script=script, arguments=arguments)
+
+    try:
+        with system.client() as client:
+            first = [sbatch(4, "8"), sbatch(4, "8", "3")]
+            until(lambda: broker_states(client) == ["running"] * 2, "what Slurm starts is the broker's too")
+            large, small, middle = sbatch(4, "2"), sbatch(1, "2"), sbatch(2, "2")
+            until(lambda: nice(small) < nice(middle) < nice(large) < 0, "they wait in the queue's order")
+            assert not any(job.is_held for job in slurm.jobs().values())
+            running = {job.nodes[0]: job.gpus[0] for job in client.jobs() if job.state == "running"}
+            assert running == {"n1": [0, 1, 2, 3], "n2": [0, 1, 2, 3]}
+            system.shoot("gateway")
+            until(lambda: state(system, first[1]) == "FAILED", "a job of before ends")
+            until(
+                lambda: 3 in [job.exit_code for job in client.jobs(finished=True)], "the broker hears of it"
+            )
+            until(lambda: state(system, small) == "COMPLETED", "the small one runs")
+            began = {key: slurm.jobs()[key].start_s for key in (small, middle, large)}
+            assert max(began[small], began[middle]) <= began[large], "Slurm alone starts the large one first"
+            until(lambda: not client.jobs(), "all are over")
+            states = broker_states(client)
+            assert sorted(states) == ["completed"] * 4 + ["failed"], [job.reason for job in client.jobs(True)]
+            last = [sbatch(4, "4") for _ in range(4)]
+            until(lambda: nice(last[3]) < 0, "the last has a place")
+        removed = engine(system, "--remove", "--partition", "gpu")
+        assert removed.returncode == 0, removed.stderr
+        assert system.running["gateway"].wait(20.0) == 0, "the gateway ends"
+        left = [job for job in slurm.jobs().values() if job.state == "PENDING"]
+        assert left
+        assert [(job.nice, job.marks) for job in left] == [(0, None)] * len(left), "no trace is left"
+    finally:
+        system.close()
+
+
+def test_one_line_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = RealSlurm(tmp_path / "slurm", nodes=1)
+    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
+    stamps = ("--dir", str(tmp_path / "stamps"))
+    here = ("--partition", "gpu", *stamps)
+    try:
+        said = {
+            "Slurm absent": engine(None, *here, PATH=str(Path(RLSCHED[0]).parent)),
+            "no controller": engine(None, *here, SLURM_CONF=str(tmp_path / "none.conf")),
+            "no partition": engine(None, "--partition", "gpus", *stamps),
+            "no plugin": engine(None, *here),
+            "none named": engine(None, *stamps),
+        }
+        fake = tmp_path / "bin"
+        fake.mkdir()
+        (fake / "scontrol").write_text("#!/bin/sh\necho 'SLURM_VERSION           = 17.11.2'\n")
+        (fake / "scontrol").chmod(0o755)
+        said["unknown version"] = engine(None, *here, PATH=f"{fake}:{os.environ['PATH']}")
+    finally:
+        slurm.close()
+    wanted = {
+        "Slurm absent": "no Slurm here: squeue",
+        "no controller": "is slurmctld up, and SLURM_CONF right?",
+        "no partition": "partition 'gpus': this Slurm has gpu, other",
+        "no plugin": "JobSubmitPlugins of this Slurm is (null): expected lua",
+        "none named": "--partition: expected at least one",
+        "unknown version": "Slurm 17.11.2: expected 21.08",
+    }
+    for case, line in wanted.items():
+        done = said[case]
+        assert done.returncode == 2, (case, done)
+        assert line in done.stderr, (case, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1, (case, done.stderr)
+
+
+def test_a_job_starts_at_the_clock_that_was_decided(place: Path, script: Path) -> None:
+    frugal = ("--speed-energy", "0.9", "--policy", "easy")
+    clocks = ("--sm-clocks-mhz", "1980,1395")
+    system = OnSlurm(place, nodes=2, broker_options=frugal, gateway_options=clocks)
+    try:
+        with system.client() as client:
+            key = system.slurm.sbatch("--gres=gpu:1", script=script, arguments=("5",))
+            until(lambda: state(system, key) == "RUNNING", "it runs")
+            said = system.slurm.ask("scontrol", "show", "job", key)
+            assert "TresFreq=gpu:1395" in said.replace("GPU", "gpu"), said
+            until(lambda: [job.sm_clocks_mhz for job in client.jobs()] == [[1395]], "the broker hears of it")
+            assert 0.5 < (client.jobs()[0].sm_clock_frac or 0.0) < 1.0
+    finally:
+        system.close()

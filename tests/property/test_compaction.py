@@ -1,0 +1,215 @@
+"""A base and the entries after it make the same broker as all entries, wherever the cut is."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.book import Book
+from rlsched.broker.compaction import compaction
+from rlsched.broker.events import ClientAsked
+from rlsched.broker.journal.checking import check
+from rlsched.broker.journal.entries import BasePart, GpusHeld
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.reading import read_journal
+from rlsched.cluster.arrays import RUNNING
+from rlsched.decide.scheduler import Scheduler
+from rlsched.wire.messages import (
+    Cancel,
+    DependsOn,
+    Heartbeat,
+    Held,
+    Hold,
+    Holding,
+    Release,
+    Requeue,
+    SetMember,
+    SetQuota,
+    Tasks,
+    Update,
+)
+from rlsched.workload.predict.kinds import HEDGE
+from tests.property.broker_life import (
+    CASES,
+    RANKS,
+    STEPS,
+    Life,
+    born,
+    go_on,
+    put_together,
+    scheduler_of,
+    shape,
+)
+from tests.unit.broker_machine.hand import submit
+
+
+def facts(book: Book) -> list[object]:
+    """`shape` without what a base does not promise: ledger numbers of jobs that are over, past jobs."""
+    job = book.cluster.arrays.job
+    job.look_s[job.status != RUNNING] = 0.0  # what the slot's last job left, and nobody reads
+    found = shape(book)
+    predictor = book.predictions.predictor
+    losses = [] if predictor is None else predictor.hedge.losses.round(9).tolist()
+    ended = 0 if predictor is None else predictor.ended
+    live = sorted((job, [one.tobytes() for one in said]) for job, said in book.predictions._open.items())
+    return [
+        *found[:6],
+        [book.number_of_seq[seq] for seq in sorted(book.job_of_seq)],
+        found[7],
+        (book.predictions.mean.sums, losses, ended, live),
+        (book.quotas.rows(book.now_s), book.accounts.members(), book.eligibility.counts()),
+        ([(party.used, party.since_ms) for _, party in sorted(_parties(book))], book.quotas.due_s),
+        (
+            sorted(book.ran_on.items()),
+            book.health_failures,
+            [book.tokens[job.spec.token] for job in book.job_of_seq.values()],
+            book.held.by_node,
+        ),
+        (book.cluster.waiting(0), book.gates._held, book.gates.due_s),
+        sorted(
+            (array.number, array.coming, array.aside, array.live, array.fresh, array.state)
+            for array in book.arrays.known.values()
+        ),
+        [(job.number, job.spec) for job in sorted(book.job_of_seq.values(), key=lambda job: job.number)],
+        [(one.number, one.spec, one.changes, one.dropped) for one in book.arrays.live.values()],
+        {
+            job: set(book.gates.awaited(job))
+            for job in (*book.jobs, *book.arrays.live)
+            if book.gates.awaited(job)
+        },
+    ]
+
+
+def _parties(book: Book) -> Iterator[Any]:
+    for key, party in book.quotas._parties.items():
+        if party.since_ms:
+            yield key, party
+
+
+class _Life(Life):
+    """With quotas, accounts, holds, times to begin, dependencies, GPUs of others, engines that are away."""
+
+    def step(self) -> None:
+        if self.chance.random() < 0.1:
+            self._engine(self.chance.choice(sorted(self.broker.book.nodes)))
+        if self.chance.random() < 0.03:
+            kind, name = self.chance.choice((("user", "ada"), ("user", "default"), ("vc", "v")))
+            limit = self.chance.choice((None, 4, 8))
+            order: Any = SetQuota(
+                kind=kind, name=name, gpus=limit, gpu_hours=self.chance.choice((None, None, 0.3))
+            )
+            if self.chance.random() < 0.2:
+                order = SetMember(account=self.chance.choice(("a", "b")), person="ada")
+            self.broker.batch([ClientAsked(b"c", 0, order, Peer("admin", "c"))], after_s=0.5)
+        elif self.chance.random() < 0.1:
+            self.gate()
+        super().step()
+
+    def gate(self) -> None:
+        """A job comes that waits for something, or somebody holds, releases or changes one."""
+        live = [job.number for job in self.broker.book.job_of_seq.values()]
+        live += list(self.broker.book.arrays.live)
+        others = self.chance.sample(live, min(len(live), self.chance.randint(0, 2)))
+        kind: Any = self.chance.choice(("after", "afterany", "afterok", "afternotok"))
+        on = [DependsOn(kind, job) for job in others]
+        order: Any = submit(
+            self.chance.randint(1, 3),
+            token=f"gated-{self.broker.book.last_number}",
+            hold=self.chance.random() < 0.3,
+            begin_s=self.chance.choice((None, None, self.broker.now_s + 40.0)),
+            depends_on=on,
+            tasks=[Tasks(0, 20, 3)] if self.chance.random() < 0.3 else [],
+        )
+        if live and self.chance.random() < 0.4:
+            order = self.order(self.chance.choice(live), on)
+        self.broker.batch([ClientAsked(b"c", 0, order, Peer("admin", "c", "ada"))], after_s=0.5)
+
+    def order(self, job: int, on: list[DependsOn]) -> Any:
+        """Something about a live job, or about some tasks of an array."""
+        chance = self.chance
+        first = 3 * chance.randint(0, 6)
+        some = [Tasks(first, min(18, first + 3 * chance.randint(0, 3)), 3)]
+        tasks = some if job in self.broker.book.arrays.live and chance.random() < 0.7 else []
+        if chance.random() < 0.5:
+            return chance.choice((Hold, Release, Requeue, Cancel))(job=job, tasks=tasks)
+        changes: dict[str, Any] = {
+            "name": f"n{chance.randint(0, 9)}",
+            "priority": chance.choice(("low", "normal", "high")),
+            "time_limit_s": chance.choice((60.0, 600.0, math.inf)),
+            "begin_s": self.broker.now_s + chance.choice((-5.0, 30.0)),
+            "depends_on": on,
+            "array_limit": chance.randint(0, 3),
+        }
+        return Update(job=job, tasks=tasks, **dict(chance.sample(sorted(changes.items()), 2)))
+
+    def _engine(self, node: str) -> None:
+        """What an engine says of a node of its."""
+        chance = self.chance
+        if chance.random() < 0.2:
+            away = chance.random() < 0.3
+            self.broker.says(
+                node, Heartbeat(name=node, unhealthy="it does not answer" if away else "", engine_away=away)
+            )
+            return
+        gpus = chance.sample(range(4), chance.randint(0, 3))
+        until_s = chance.choice((None, self.broker.now_s + 90.0))
+        held = [Holding(by=f"job {gpu % 2}", gpus=[gpu], until_s=until_s) for gpu in gpus]
+        self.broker.says(node, Held(held=held))
+
+
+def compacted(path: Path, after_s: float, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compact the entries of before a time; how many are left."""
+    monkeypatch.setattr(compaction, "load_scheduler", lambda _: scheduler)
+    cut = compaction.made(path, after_s, RANKS.half_life_s)
+    assert cut is not None
+    journal = Journal(path)
+    assert compaction.put(journal, cut)
+    while journal.drop(37):
+        pass
+    journal.close()
+    return len(read_journal(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_base_and_what_follows_it_are_the_whole(
+    tmp_path: Path, case: tuple[str, str, float], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, chance = tmp_path / "journal.sqlite", Random(seed)
+    journal = Journal(path)
+    life = born(journal, case, seed, _Life)
+    times = []
+    for _ in range(STEPS):
+        life.step()
+        times.append(life.broker.now_s)
+    assert life.broker.book.ended > 10
+    journalled = read_journal(path)
+    assert sum(isinstance(row.entry, GpusHeld) for row in journalled) > 1
+    journal._db.execute("DELETE FROM snapshots")
+    journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    journal.close()
+
+    policy, prediction, _ = case
+    before = len(read_journal(path))
+    shutil.copy(path, tmp_path / "whole.sqlite")
+    shutil.copy(path, tmp_path / "cut.sqlite")
+    for after_s in sorted(chance.sample(times[40:], 2)):  # the second begins with the base of the first
+        left = compacted(tmp_path / "cut.sqlite", after_s, scheduler_of(policy), monkeypatch)
+        assert left < before
+    assert isinstance(read_journal(tmp_path / "cut.sqlite")[0].entry, BasePart)
+    report = check(tmp_path / "cut.sqlite")
+    assert (report.damage, report.derived) == ([], [])
+    whole, cut = Journal(tmp_path / "whole.sqlite"), Journal(tmp_path / "cut.sqlite")
+    assert facts(put_together(cut, case)) == facts(put_together(whole, case))
+    _, entries = go_on(life, (whole, cut), case, seed)
+    if prediction != HEDGE:  # what it says of new jobs rests on the past ones that it knows
+        assert len(entries[0]) > 20
+        assert entries[0] == entries[1], "what happens next is not the same"

@@ -1,0 +1,103 @@
+"""Dry runs at the broker: what is asked is looked at before a forecaster sees it, and all are answered."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from rlsched.broker.access.roles import Peer
+from rlsched.broker.events import ClientAsked, Reply
+from rlsched.broker.forecasts.forecasting import MAX_OF_ONE, MAX_QUESTIONS, Forecasting
+from rlsched.broker.forecasts.messages import Setup
+from rlsched.broker.jobs.submissions import MAX_GANG_GPUS
+from rlsched.wire.messages import DryRun, DryRunAnswer, Refused
+
+SETUP = Setup(
+    journal="", store="", forecaster="futures", policy="", policy_name="", seed=0, prediction=None,
+    half_life_s=1.0, least_s=1.0,
+)  # fmt: skip
+ANSWERS = """
+import sys
+from rlsched.broker.forecasts.messages import Answer, get_told, put
+get_told(sys.stdin.buffer)
+while (question := get_told(sys.stdin.buffer)) is not None:
+    put(sys.stdout.buffer, Answer(number=question.number, said_s=1.0))
+"""
+SILENT = "import sys; sys.stdin.buffer.read()"
+PEERS = iter(range(1, 1000))
+
+
+def asked(question: DryRun, person: str = "ada") -> ClientAsked:
+    return ClientAsked(f"peer{next(PEERS)}".encode(), 1, question, Peer("user", person, person))
+
+
+def ask(forecasting: Forecasting, question: DryRun, person: str = "ada") -> str:
+    return forecasting.ask(asked(question, person), question)
+
+
+def replies(forecasting: Forecasting, most: int = 1) -> list[Reply]:
+    found: list[Reply] = []
+    until_s = time.monotonic() + 20.0
+    while len(found) < most:
+        assert time.monotonic() < until_s
+        found += forecasting.step()[1]
+    return found
+
+
+@pytest.fixture
+def made() -> Iterator[list[Forecasting]]:
+    found: list[Forecasting] = []
+    yield found
+    for one in found:
+        one.close()
+
+
+def forecasting(made: list[Forecasting], program: str) -> Forecasting:
+    def command() -> Sequence[str]:
+        return [sys.executable, "-c", program]
+
+    made.append(Forecasting(SETUP, print, after_s=math.inf, command=command))
+    return made[-1]
+
+
+def test_what_no_job_may_look_like_is_refused_and_what_comes_after_is_answered(
+    made: list[Forecasting],
+) -> None:
+    mine = forecasting(made, ANSWERS)
+    for facts, why in (
+        ({"num_gpus": -1}, f"num_gpus must be 1 to {MAX_GANG_GPUS}, got -1"),
+        ({"num_gpus": 0}, f"num_gpus must be 1 to {MAX_GANG_GPUS}, got 0"),
+        ({"time_limit_s": -5.0}, "time_limit_s must be above 0, got -5"),
+        ({"time_limit_s": math.nan}, "time_limit_s must be above 0, got nan"),
+        ({"tonight_s": math.inf}, "tonight_s must be a time in Unix seconds, got inf"),
+        ({"vc": "x" * 300_000}, "vc must be at most 64 characters, got 300,000"),
+        ({"workload": "nope"}, "expected a workload of the catalogue, got 'nope'"),
+    ):
+        assert ask(mine, DryRun(**{"num_gpus": 1} | facts)).startswith(why)
+    assert mine.process is None
+    assert ask(mine, DryRun(num_gpus=1)) == ""
+    [reply] = replies(mine)
+    assert isinstance(reply.message, DryRunAnswer)
+
+
+def test_one_person_does_not_take_up_all_of_it(made: list[Forecasting]) -> None:
+    mine = forecasting(made, SILENT)
+    for _ in range(MAX_OF_ONE):
+        assert ask(mine, DryRun(num_gpus=1)) == ""
+    assert ask(mine, DryRun(num_gpus=1)).startswith(f"{MAX_OF_ONE} of your dry runs wait")
+    for number in range(MAX_QUESTIONS - MAX_OF_ONE):
+        assert ask(mine, DryRun(num_gpus=1), f"other{number}") == ""
+    assert ask(mine, DryRun(num_gpus=1), "bob").startswith(f"{MAX_QUESTIONS} dry runs wait")
+
+
+def test_questions_of_a_forecaster_that_is_gone_are_refused_at_once(made: list[Forecasting]) -> None:
+    mine = forecasting(made, SILENT)
+    assert ask(mine, DryRun(num_gpus=1)) == ""
+    assert ask(mine, DryRun(num_gpus=2)) == ""
+    mine.use(SETUP)  # another policy decides from now on
+    for reply in replies(mine, 2):
+        assert reply.message == Refused(message="the forecaster ended meanwhile; ask again")

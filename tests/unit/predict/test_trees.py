@@ -1,0 +1,33 @@
+"""Boosted trees as arrays: what the kernel says is what scikit-learn says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlsched.workload.predict.distribution import BINS
+from rlsched.workload.predict.survival import hazards_to_probabilities
+from rlsched.workload.predict.trees import hazards_to_end, trees_of
+
+ensemble = pytest.importorskip("sklearn.ensemble")
+JOBS, COLUMNS = 400, np.array([0, 2, 3])
+
+
+def test_the_kernel_says_what_the_library_says() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(JOBS, 4)).astype(np.float32)
+    features[rng.random(features.shape) < 0.2] = np.nan
+    bins = np.arange(BINS - 1, dtype=np.float64)
+    rows = np.column_stack([np.repeat(features[:, COLUMNS], BINS - 1, axis=0), np.tile(bins, JOBS)])
+    risk = np.nan_to_num(rows[:, 0]) + 0.3 * rows[:, -1] - 2.0 * np.isnan(rows[:, 1])
+    ends = rng.random(len(rows)) < 1.0 / (1.0 + np.exp(2.0 - risk))
+    fitted = ensemble.HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=24, early_stopping=False)
+    fitted.fit(rows, ends)
+
+    got = np.empty((JOBS, BINS))
+    hazards_to_end(features, COLUMNS, *trees_of(fitted), got)
+
+    hazards = fitted.predict_proba(rows)[:, 1].reshape(JOBS, BINS - 1)
+    expected = hazards_to_probabilities(np.column_stack([hazards, np.ones(JOBS)]))
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    assert np.ptp(expected[:, 0]) > 0.1, "the trees tell jobs apart"

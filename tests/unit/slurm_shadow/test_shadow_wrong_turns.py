@@ -1,0 +1,111 @@
+"""`rlsched engine slurm --shadow` where it cannot begin: one line each, exit code 2, and nothing is made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlsched.cli.engine import slurm
+from rlsched.engine.reader import PROGRAMS
+from rlsched.errors import InputError
+
+CONFIG = {
+    "SLURM_VERSION": "22.05.8",
+    "ClusterName": "c",
+    "SlurmUser": "slurm(64030)",
+    "PrivateData": "none",
+    "MinJobAge": "300 sec",
+}
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands in a PATH with nothing else; each can be written anew."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in PROGRAMS:
+        _write(folder, name, "exit 0")
+    _configure(folder)
+    _write(folder, "sinfo", 'case "$1" in -h) echo gpu; echo cpu;; *) echo \'{"nodes": []}\';; esac')
+    _write(folder, "squeue", "echo '{\"jobs\": []}'")
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def _write(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def _configure(folder: Path, **changes: str) -> None:
+    lines = "".join(f"{name} = {value}\n" for name, value in (CONFIG | changes).items())
+    _write(folder, "scontrol", f"echo '{lines}'")
+
+
+def refused(directory: Path, *options: str) -> str:
+    """What is said where it cannot begin."""
+    words = ["--shadow", "--partition", "gpu", "--dir", str(directory / "shadow"), *options]
+    with pytest.raises(InputError) as caught:
+        slurm.main(words, standalone_mode=False)
+    assert not (directory / "shadow").exists()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no Slurm here: squeue, sinfo, scontrol, scancel not found in PATH" in refused(tmp_path)
+
+
+def test_a_controller_that_is_away(tmp_path: Path, commands: Path) -> None:
+    _write(commands, "scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact controller' >&2; exit 1")
+    assert "Unable to contact controller; is slurmctld up" in refused(tmp_path)
+
+
+def test_an_unknown_version(tmp_path: Path, commands: Path) -> None:
+    _configure(commands, SLURM_VERSION="19.05.1")
+    assert refused(tmp_path) == "Slurm 19.05.1: expected 21.08 to 25.11, whose JSON is known"
+
+
+@pytest.mark.usefixtures("commands")
+def test_an_unknown_partition(tmp_path: Path) -> None:
+    assert refused(tmp_path, "--partition", "gpus") == "partition 'gpus': this Slurm has cpu, gpu"
+
+
+def test_no_rights_to_see_the_jobs_of_others(
+    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 1)
+    _configure(commands, PrivateData="accounts,jobs,usage")
+    assert refused(tmp_path).startswith("user daemon sees no jobs of others (PrivateData of this Slurm)")
+
+
+@pytest.mark.usefixtures("commands")
+def test_looks_that_are_too_rare(tmp_path: Path) -> None:
+    assert "forgets jobs 300 s after their end (MinJobAge)" in refused(tmp_path, "--poll-s", "200")
+
+
+@pytest.mark.usefixtures("commands")
+def test_json_that_cannot_be_read(tmp_path: Path, commands: Path) -> None:
+    _write(commands, "squeue", "echo not JSON")
+    assert "`squeue --json` says what cannot be read" in refused(tmp_path)
+
+
+@pytest.mark.usefixtures("commands")
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    assert "--shadow: give one of them" in refused(tmp_path, "--remove")
+
+
+@pytest.mark.usefixtures("commands")
+def test_no_nodes_with_gpus(tmp_path: Path) -> None:
+    assert "partition gpu: no node with a GPU" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(("policy", "why"), [("nobody", "nobody"), ("pack", "which a broker does not have")])
+def test_a_policy_that_cannot_decide(tmp_path: Path, commands: Path, policy: str, why: str) -> None:
+    node = '{"name": "n1", "gres": "gpu:4", "partitions": ["gpu"], "state": "idle"}'
+    _write(commands, "sinfo", f'case "$1" in -h) echo gpu;; *) echo \'{{"nodes": [{node}]}}\';; esac')
+    assert why in refused(tmp_path, "--policy", policy)

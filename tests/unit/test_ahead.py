@@ -1,0 +1,119 @@
+"""Kernels are compiled in several processes, and nothing depends on these."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsched.ahead import compile_pieces
+from rlsched.broker.ahead import entries_of
+from rlsched.broker.policy import load_policy
+from rlsched.compiling import COMPILING, SAYS, Compiling
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.jit import Kernel, widened
+
+
+@pytest.fixture
+def by_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(COMPILING, "by_verb", True)
+
+
+@pytest.mark.usefixtures("by_verb")
+def test_every_piece_is_compiled_though_processes_die(tmp_path: Path) -> None:
+    last = [tmp_path / str(number) for number in range(3)]
+    fails = partial(int, "no number")
+    compile_pieces([partial(os._exit, 3), fails, *(partial(path.touch) for path in last)], 2)
+    assert all(path.exists() for path in last)
+
+
+@pytest.mark.usefixtures("by_verb")
+def test_all_may_die() -> None:
+    compile_pieces([partial(os._exit, 3)] * 4, 2)
+
+
+def test_where_no_verb_runs_there_are_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(COMPILING, "by_verb", False)
+    compile_pieces([partial((tmp_path / "a").touch), partial((tmp_path / "b").touch)], 2)
+    monkeypatch.setattr(COMPILING, "by_verb", True)
+    compile_pieces([partial((tmp_path / "a").touch)], 2)
+    compile_pieces([partial((tmp_path / "a").touch), partial((tmp_path / "b").touch)], 1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_process_compiles_counts_where_it_is_said() -> None:
+    here, beside, said = Compiling(), Compiling(), list[tuple[Any, ...]]()
+    beside.hand_on = said.append
+    beside.begins(b"entry", {b"inside"})
+    beside.has(b"inside", compiled=True)
+    beside.has(b"other", compiled=False)
+    beside.waits()
+    beside.has(b"entry", compiled=True)
+    beside.ends({b"inside"})
+    for method, *arguments in said:
+        getattr(here, method)(*arguments)
+    assert (here.compiled, here.found, beside.compiled) == (2, 0, 0), (
+        "what it finds is found here, too, later"
+    )
+    here.begins(b"next", {b"inside", b"entry"})
+    assert here._now == f"{SAYS}: 2 of 3"
+
+
+SLEEPS = """
+import time, sys
+from functools import partial
+from rlsched import ahead
+from rlsched.compiling import COMPILING
+
+class Child(ahead._Child):
+    def takes_next(self, left):
+        given = super().takes_next(left)
+        print(self._process.pid, flush=True)
+        return given
+
+if __name__ == "__main__":
+    ahead._Child, COMPILING.by_verb = Child, True
+    ahead.compile_pieces([partial(time.sleep, 600)] * 2, 2)
+"""
+
+
+@pytest.mark.parametrize("ends_by", [signal.SIGINT, signal.SIGKILL])
+def test_they_end_with_who_started_them(ends_by: int, tmp_path: Path) -> None:
+    script = tmp_path / "sleeps.py"
+    script.write_text(SLEEPS)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(parent.stdout.readline()) for _ in range(2)]
+    parent.send_signal(ends_by)
+    parent.communicate(timeout=60.0)
+    deadline_s = time.monotonic() + 60.0
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline_s
+
+
+def test_what_a_broker_calls_is_known_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    called, call = set[Any](), Kernel._find_and_call
+
+    def note(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+        found = call(kernel, args)
+        called.add((kernel, tuple(widened(kernel._entry.typeof_pyval(one)) for one in args)))
+        return found
+
+    policy = Policy("tuned")
+    monkeypatch.setattr(Kernel, "_find_and_call", note)
+    load_policy(policy, None, 60_000.0)
+    known = {
+        (kernel, tuple(widened(kernel._made_entry().typeof_pyval(one)) for one in args))
+        for kernel, args in entries_of(load_scheduler(policy))
+    }
+    assert called == known

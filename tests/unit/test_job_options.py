@@ -1,0 +1,270 @@
+"""Times, begin times, dependencies, GPUs and environments as people write them."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import click
+import pytest
+
+from rlsched.cli.batch_script import read_script
+from rlsched.cli.job_options import (
+    begin_s,
+    dependencies,
+    exported,
+    notices,
+    submission,
+    time_s,
+    total_gpus,
+)
+from rlsched.cli.selecting import states_of
+from rlsched.cli.sizes import memory_mib
+from rlsched.cli.submit import submit
+from rlsched.errors import InputError
+from rlsched.wire.messages import DependsOn
+
+NOON_S = time.mktime((2026, 11, 1, 12, 0, 0, 0, 0, -1))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("30", 1_800.0),
+        ("1:30", 90.0),
+        ("1:30:00", 5_400.0),
+        ("1-12", 129_600.0),
+        ("1-12:30", 131_400.0),
+        ("2-0:0:5", 172_805.0),
+        ("90s", 90.0),
+        ("90m", 5_400.0),
+        ("1.5h", 5_400.0),
+        ("2d", 172_800.0),
+        ("UNLIMITED", None),
+        ("0", None),
+    ],
+)
+def test_a_time_is_slurms_or_has_a_unit(text: str, expected: float | None) -> None:
+    assert time_s(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "0:0", "1h30m", "1-", "nan", "9" * 400])
+def test_what_is_no_time_is_said_with_examples(text: str) -> None:
+    with pytest.raises(InputError, match="expected minutes"):
+        time_s(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "later_s"),
+    [
+        ("now", 0.0),
+        ("now+30", 30.0),
+        ("now+2hours", 7_200.0),
+        ("now+1h", 3_600.0),
+        ("16:00", 4 * 3_600.0),
+        ("11:30", 23.5 * 3_600.0),
+        ("2026-11-01T13:00", 3_600.0),
+    ],
+)
+def test_a_job_begins_later(text: str, later_s: float) -> None:
+    assert begin_s(text, NOON_S) == NOON_S + later_s
+
+
+@pytest.mark.parametrize("text", ["tomorrow-ish", "25:00", "now+1fortnight", "now-1h"])
+def test_what_is_no_beginning_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--begin"):
+        begin_s(text, NOON_S)
+
+
+def test_dependencies_are_slurms_words() -> None:
+    found, singleton = dependencies("afterok:17:18,after:3,singleton")
+    assert found == [DependsOn("afterok", 17), DependsOn("afterok", 18), DependsOn("after", 3)]
+    assert singleton
+    for wrong in ("afterok", "afterok:x", "before:3", "afterok:1?afterok:2", "after:3+5"):
+        with pytest.raises(InputError, match="--dependency"):
+            dependencies(wrong)
+
+
+def typed(*options: str) -> dict[str, object]:
+    """What somebody types beside a command, as the verb has it."""
+    return submit.make_context("submit", [*options, "true"]).params
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ("", 1),
+        ("--gpus=3 --nodes=2", 3),
+        ("--gpus-per-node=8 --nodes=2", 16),
+        ("--gres=gpu:4", 4),
+        ("--gres=gres/gpu:2 --nodes=3", 6),
+        ("--gres=gpu", 1),
+        ("--gpus-per-task=2 --ntasks=4", 8),
+        ("--gpus=a100:3 --nodes=2", 3),
+        ("--gres=gpu:h100:2 --nodes=2", 4),
+    ],
+)
+def test_gpus_are_counted_as_slurm_does(options: str, gpus: int) -> None:
+    assert total_gpus(typed(*options.split())) == gpus
+
+
+@pytest.mark.parametrize(
+    ("options", "types"),
+    [
+        ("", []),
+        ("-Ga100:2", ["a100"]),
+        ("--gpus-per-node=a100:2", ["a100"]),
+        ("--gpus-per-task=a100:1", ["a100"]),
+        ("--gres=gpu:a100:2", ["a100"]),
+        ("--gres=gpu:a100", ["a100"]),
+        ("--gpu-type=H100", ["H100"]),
+        ("--gpu-type=A100,h100-80gb", ["A100", "h100-80gb"]),
+        ("-C a100|h100", ["a100", "h100"]),
+        ("--gpu-type=any -C a100", []),
+        ("--gpu-type=H100 --gres=gpu:a100:2", ["H100"]),
+    ],
+)
+def test_gpu_types_are_asked_for_also_as_in_slurm(options: str, types: list[str]) -> None:
+    assert submission(typed(*options.split()))["gpu_types"] == types
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--gpu-type=", "--gpu-type '': expected any, or GPU types such as H100"),
+        ("--gpu-type=A100,any", "--gpu-type 'A100,any': expected any"),
+        ("--constraint=a100&ib", "--constraint 'a100&ib': expected any"),
+        ("--gres=fpga:1", "expected gpu:N or gpu:TYPE:N"),
+        ("-Ga100:0", "0 is not in the range"),
+        ("-G-1", "-1 is not in the range"),
+    ],
+)
+def test_gpus_that_cannot_be_are_refused(option: str, said: str) -> None:
+    with pytest.raises((click.UsageError, InputError), match=re.escape(said)):
+        submission(typed(option))
+
+
+def test_the_environment_that_a_job_has() -> None:
+    own = {"PATH": "/bin", "TOKEN": "secret", "SHLVL": "2", "ODD": "\udcff"}
+    assert exported("ALL", own) == {"PATH": "/bin", "TOKEN": "secret"}
+    assert exported("NONE", own) == {}
+    assert exported("PATH,A=1,GONE", own) == {"PATH": "/bin", "A": "1"}
+    assert exported("ALL,PATH=/opt", own) == {"PATH": "/opt", "TOKEN": "secret"}
+    with pytest.raises(InputError, match="expected ALL, NONE"):
+        exported("=x", own)
+
+
+def test_mail_types_are_notices() -> None:
+    assert notices("start", "END,FAIL") == ["start", "end", "fail"]
+    assert notices("", "ALL") == ["start", "end", "fail", "requeue"]
+    assert notices("", "NONE") == []
+    with pytest.raises(InputError, match="BEGIN, END, FAIL, REQUEUE"):
+        notices("", "TIME_LIMIT_50")
+
+
+def test_states_are_slurms_too() -> None:
+    assert states_of("PD,R") == {"queued", "running"}
+    with pytest.raises(InputError, match="--state 'pendng'"):
+        states_of("pendng")
+
+
+SCRIPT = """#!/bin/bash
+# what it does
+#SBATCH --job-name=resnet -N2
+#SBATCH --gpus-per-node 4   # a comment
+#SBATCH --mem=32G --exclusive
+#SBATCH -o out-%j.txt
+#RLSCHED --preemptible --share no
+
+#SBATCH -t 1:00:00
+echo on
+#SBATCH --time=5
+"""
+
+
+def parsed(tmp_path: object, text: str, *arguments: str) -> dict[str, object]:
+    path = f"{tmp_path}/job.sh"
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    context = submit.make_context("submit", [*arguments, path, "a", "b c"])
+    return context.params
+
+
+def test_a_script_says_what_it_needs(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    found = parsed(tmp_path, SCRIPT, "-t", "2h", "--gpus-per-node", "8")
+    assert (found["name"], found["nodes"]) == ("resnet", 2)
+    assert total_gpus(found) == 16, "the command line stands above"
+    assert found["time"] == "2h"
+    assert (found["preemptible"], found["share"]) == (True, "no")
+    assert found["mem"] == "32G"
+    assert found["command"] == ("/bin/bash", "-c", SCRIPT, f"{tmp_path}/job.sh", "a", "b c")
+    said = capsys.readouterr().err
+    assert said.startswith("note: ")
+    assert said.endswith("left out: --exclusive, -o out-%j.txt\n")
+
+
+def test_a_script_without_a_name_has_its_files(tmp_path: object) -> None:
+    assert parsed(tmp_path, "#!/bin/sh\ntrue\n")["name"] == "job.sh"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("#SBATCH --licenses=matlab", "line 2: #SBATCH --licenses=matlab: rlsched has no such option"),
+        ("#RLSCHED --memo 3G", "line 2: #RLSCHED --memo 3G: rlsched has no such option"),
+        ("#SBATCH --job-name='open", "No closing quotation"),
+    ],
+)
+def test_a_directive_that_is_not_understood_is_named(tmp_path: object, line: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        parsed(tmp_path, f"#!/bin/sh\n{line}\ntrue\n")
+
+
+def test_a_value_that_cannot_be_is_told_as_on_the_command_line(tmp_path: object) -> None:
+    with pytest.raises(click.UsageError) as told:
+        parsed(tmp_path, "#!/bin/sh\n#SBATCH --gpus=none\ntrue\n")
+    assert "'--gpus'" in told.value.format_message()
+
+
+def test_programs_and_other_scripts_are_run_as_they_are(tmp_path: object) -> None:
+    assert read_script(["python", "train.py"], submit) is None
+    assert read_script(["/bin/true"], submit) is None
+    with open(f"{tmp_path}/x.py", "w", encoding="utf-8") as file:
+        file.write("#!/usr/bin/env python3\n#RLSCHED --gpus 2\nprint()\n")
+    script = read_script([f"{tmp_path}/x.py", "1"], submit)
+    assert script is not None
+    assert script.command == [f"{tmp_path}/x.py", "1"]
+    assert script.arguments == ["--gpus", "2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "mib"),
+    [
+        ({}, 0),
+        ({"mem": "64G"}, 65_536),
+        ({"mem": "500"}, 500),
+        ({"mem": "1.5T", "nodes": 2}, 3 << 20),
+        ({"mem": "10KB"}, 1),
+        ({"mem": "0"}, 0),
+        ({"mem_per_gpu": "2GiB"}, 8192),
+        ({"mem_per_cpu": "100M", "cpus_per_task": 3, "ntasks": 2}, 600),
+    ],
+)
+def test_memory_is_asked_for_as_in_slurm(options: dict[str, object], mib: int) -> None:
+    asked = typed() | options
+    assert memory_mib(asked, 4) == mib
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mem": "much"}, r"--mem 'much': expected a size such as 64G"),
+        ({"mem": "-1"}, r"--mem '-1': expected a size"),
+        ({"mem": "1G", "mem_per_gpu": "1G"}, "expected one of --mem, --mem-per-gpu and --mem-per-cpu"),
+        ({"mem_per_cpu": "1G"}, "--mem-per-cpu needs -c"),
+    ],
+)
+def test_memory_that_cannot_be_read_is_refused(options: dict[str, object], said: str) -> None:
+    asked = {param.name: None for param in submit.params} | options
+    with pytest.raises(InputError, match=said):
+        memory_mib(asked, total_gpus(asked))

@@ -1,0 +1,72 @@
+"""Accounts are looked up without waiting for a directory service that hangs."""
+
+from __future__ import annotations
+
+import pwd
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from rlsched_node.accounts import MOST_HANGING, Accounts, AccountsAwayError
+
+ADA = pwd.struct_passwd(("ada", "x", 4711, 4712, "", "/home/ada", "/bin/sh"))
+
+
+class Service:
+    """A directory service that can hang."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = 0
+        self.known = {"ada": ADA}
+
+    def look_up(self, name: str) -> pwd.struct_passwd:
+        self.asked += 1
+        assert self.answers.wait(30.0)
+        return self.known[name]
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    service = Service()
+    monkeypatch.setattr(pwd, "getpwnam", service.look_up)
+    yield service
+    service.answers.set()
+
+
+def test_it_answers(service: Service) -> None:
+    accounts = Accounts()
+    assert accounts.of("ada") == ADA
+    with pytest.raises(KeyError):
+        accounts.of("eve")
+    del service.known["ada"]
+    with pytest.raises(KeyError):
+        accounts.of("ada")  # nobody goes on as an account that was removed
+
+
+def test_one_that_hangs_is_waited_for_once(service: Service) -> None:
+    accounts = Accounts(wait_s=0.2)
+    assert accounts.of("ada") == ADA
+    service.answers.clear()
+    began_s = time.monotonic()
+    for name in ("eve", "bob", *(f"u{k}" for k in range(20))):
+        with pytest.raises(
+            AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
+        ):
+            accounts.of(name)
+    assert accounts.of("ada") == ADA, "who is known may go on"
+    assert time.monotonic() - began_s < 2.0
+    assert service.asked <= 1 + MOST_HANGING
+    service.answers.set()
+    deadline_s = time.monotonic() + 10.0
+    while time.monotonic() < deadline_s:
+        try:
+            accounts.of("bob")
+        except KeyError:
+            return
+        except AccountsAwayError:
+            continue
+    raise AssertionError("it answers again, and nobody listens")

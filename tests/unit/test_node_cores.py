@@ -1,0 +1,233 @@
+"""Which processors a rank gets, and what it is held to: on machines that are made up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rlsched.wire.messages import Launch
+from rlsched_node import cgroup
+from rlsched_node.attempt import AttemptKey
+from rlsched_node.bounds import Bounds
+from rlsched_node.cgroup import Cgroup, Cgroups
+from rlsched_node.cores import Cores, cores_of_machine
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.limits import OOM_FIRST, Limits, hold, in_words, memory_for_jobs_mib, numbers, on_machine
+from rlsched_node.store import LaunchRecord
+
+NEAR = [{0, 1, 2, 3}, {4, 5, 6, 7}]
+THREADS = {cpu: {cpu, (cpu + 2) % 4 + cpu // 4 * 4} for cpu in range(8)}
+"""Two sockets of two cores with two threads each: 0 and 2 are one core, 1 and 3, 4 and 6, 5 and 7."""
+MIB = 1 << 20
+
+
+def key(job: int) -> AttemptKey:
+    return AttemptKey(job, 1, 0, "c1")
+
+
+def launch(job: int, gpus: list[int], **asked: int) -> Launch:
+    return Launch(
+        epoch=1,
+        job=job,
+        attempt=1,
+        rank=0,
+        num_ranks=1,
+        nodes=["n0"],
+        gpus=gpus,
+        command=["true"],
+        env={},
+        cwd="/",
+        **asked,  # type: ignore[arg-type]
+    )
+
+
+def test_cores_are_near_their_gpu_and_whole() -> None:
+    cores = Cores(range(8), NEAR, THREADS)
+    assert cores.take("a", 2, [1]) == [4, 6], "one core of the second socket, and not halves of two"
+    assert cores.take("b", 3, [1]) == [0, 5, 7], "the rest of that socket, then the other"
+    assert cores.shared == [1, 2, 3]
+    assert cores.take("c", 2, [0]) == [1, 3], "2 is half of a core that is in use"
+
+
+def test_cores_that_nobody_asked_for_are_shared_and_come_back() -> None:
+    cores = Cores(range(4), [{0, 1}, {2, 3}])
+    cores.take("a", 3, [0])
+    assert cores.shared == [3]
+    assert cores.take("b", 2, [1]) == [3], "what there is"
+    assert cores.shared == [0, 1, 2, 3], "somewhere the others must run"
+    assert cores.give_back("a")
+    assert not cores.give_back("a")
+    assert cores.shared == [0, 1, 2]
+
+
+def test_without_a_topology_the_lowest_go_first() -> None:
+    assert Cores({3, 5, 9}).take("a", 2, [7]) == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8", [0, 1, 2, 3, 8]), ("", []), ("5", [5]), ("1-2", [1, 2])]
+)
+def test_lists_of_processors_as_the_kernel_writes_them(text: str, cpus: list[int]) -> None:
+    assert numbers(text + "\n") == set(cpus)
+    assert in_words(cpus) == text
+
+
+def test_simulated_gpus_have_simulated_cores_which_the_machine_runs() -> None:
+    cores = cores_of_machine(SimulatedGpus(2))
+    assert cores.count == 32
+    assert cores.take("a", 3, [1]) == [16, 17, 18]
+    here = os.sched_getaffinity(0)
+    assert here.issuperset(on_machine([0, 16, 17, 5000]))
+    assert on_machine(sorted(here)) == sorted(here)
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of eight processors."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))  # noqa: ARG005
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Cgroup:
+    """A directory that looks like a group with controllers."""
+    for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpuset.cpus", "io.weight"):
+        (tmp_path / name).touch()
+    return Cgroup(str(tmp_path))
+
+
+ASKED = Limits(cpus=[0, 1], owns_cpus=True, memory_bytes=MIB, asked_memory=True, processes=9, weight=200)
+
+
+@pytest.mark.usefixtures("eight")
+def test_a_group_with_controllers_leaves_nothing_to_the_processes(group: Cgroup, tmp_path: Path) -> None:
+    assert hold(group, ASKED) == hold(group, ASKED)
+    setup = hold(group, ASKED)
+    assert (setup.cpus, setup.data_bytes, setup.processes, setup.oom_score_adj) == ([], 0, 0, 0)
+    wrote = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert wrote == {
+        "memory.max": str(MIB),
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+        "pids.max": "9",
+        "cpuset.cpus": "0-1",
+        "io.weight": "200",
+    }, "and cpu.weight, which is not there, is not made"
+
+
+@pytest.mark.usefixtures("eight")
+def test_without_controllers_each_process_is_held(tmp_path: Path) -> None:
+    setup = hold(Cgroup(str(tmp_path)), ASKED)
+    assert (setup.cpus, setup.data_bytes, setup.processes) == ([0, 1], MIB, 9)
+    assert hold(Cgroup(""), ASKED) == setup
+
+
+def test_memory_that_nobody_asked_for_is_a_groups_bound_alone_and_goes_first(tmp_path: Path) -> None:
+    setup = hold(Cgroup(str(tmp_path)), Limits(memory_bytes=MIB))
+    assert (setup.data_bytes, setup.oom_score_adj) == (0, OOM_FIRST)
+
+
+def test_of_the_nodes_memory_some_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def machine(mib: int) -> None:
+        sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": mib << 8}
+        monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+
+    for total, kept in ((4096, 512), (100_000, 5_000), (1 << 21, 16_384), (256, 255)):
+        machine(total)
+        assert memory_for_jobs_mib() == total - kept
+
+
+class Groups(Cgroups):
+    """Those of a machine whose controllers are all given on, as plain directories."""
+
+    def __init__(self, root: Path, controllers: tuple[str, ...] = cgroup.CONTROLLERS) -> None:
+        self.root, self.note, self.missing = str(root), "", ""
+        self.controllers, self._memory_bytes = frozenset(controllers), 0
+
+
+def bounds(groups: Cgroups) -> Bounds:
+    return Bounds(Cores(range(8), NEAR), groups, num_gpus=2, memory_mib=1000, max_processes=50)
+
+
+def test_a_rank_gets_what_it_asked_for_else_the_part_of_its_gpus(tmp_path: Path) -> None:
+    node = bounds(Groups(tmp_path))
+    assert node.of(key(1), launch(1, [1], cores=2, memory_mib=900)) == Limits(
+        cpus=[4, 5], owns_cpus=True, memory_bytes=900 * MIB, asked_memory=True, processes=50
+    )
+    assert node.of(key(2), launch(2, [0])) == Limits(
+        cpus=[0, 1, 2, 3, 6, 7], memory_bytes=500 * MIB, processes=50
+    )
+    both = node.of(key(3), launch(3, [0, 1]))
+    assert (both.memory_bytes, both.weight) == (1000 * MIB, 200)
+
+
+@pytest.mark.usefixtures("eight")
+def test_idle_cores_are_lent_and_taken_back(tmp_path: Path) -> None:
+    node = bounds(Groups(tmp_path))
+    group = tmp_path / "c1.1.1.0"
+    group.mkdir()
+    cpus = group / "cpuset.cpus"
+    cpus.touch()
+    assert node.of(key(1), launch(1, [0])).cpus == list(range(8))
+    node.of(key(2), launch(2, [1], cores=4))
+    assert cpus.read_text() == "0-3"
+    node.over(key(2))
+    assert cpus.read_text() == "0-7"
+    node.over(key(1))
+    node.of(key(2), launch(2, [1], cores=4))
+    assert cpus.read_text() == "0-7", "who is over is told nothing"
+
+
+def test_a_later_daemon_knows_whose_cores_are_whose(tmp_path: Path) -> None:
+    first = bounds(Groups(tmp_path))
+    limits = first.of(key(1), launch(1, [1], cores=4))
+    second = bounds(Groups(tmp_path))
+    second.adopt(key(1), LaunchRecord(gpus=[1], command=["x"], env={}, cwd="/", limits=limits))
+    assert second.of(key(2), launch(2, [0])).cpus == [0, 1, 2, 3]
+    before_limits = LaunchRecord(gpus=[0], command=["x"], env={}, cwd="/")
+    second.adopt(key(3), before_limits)
+    second.over(key(1))
+    assert second.of(key(4), launch(4, [1])).cpus == list(range(8))
+
+
+def test_a_node_says_what_does_not_hold(tmp_path: Path) -> None:
+    assert bounds(Groups(tmp_path)).note == ""
+    assert bounds(Groups(tmp_path)).holds_to == ["cores", "memory", "processes"]
+    weak = bounds(Groups(tmp_path, ("cpu", "memory")))
+    assert weak.holds_to == ["memory"]
+    assert (
+        weak.note == "control groups without controllers: weaker limits of cores, processes (rlsched doctor)"
+    )
+    assert weak.weaker[0].startswith("cores by affinity")
+    none = Groups(tmp_path, ())
+    none.note = "there is no cgroup v2"
+    assert bounds(none).note.startswith("no control groups: ")
+    assert bounds(none).holds_to == []
+
+
+class TestOwnGroup:
+    """What a daemon does with the group that it was given: on plain files, which take all that is written."""
+
+    @pytest.fixture
+    def own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        own = tmp_path / "unit"
+        own.mkdir()
+        (own / "cgroup.controllers").write_text("cpuset cpu io memory pids hugetlb\n")
+        (own / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        monkeypatch.delenv("INVOCATION_ID", raising=False)
+        return own
+
+    def test_alone_in_its_group_it_steps_aside(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        moved: list[tuple[str, str]] = []
+        monkeypatch.setattr(cgroup, "_write", lambda path, text: moved.append((path, text)))
+        assert cgroup._step_aside(str(own)) == ""
+        assert moved == [(f"{own}/rlsched-node/cgroup.procs", "0")]
+
+    def test_beside_others_it_stays(self, own: Path) -> None:
+        (own / "cgroup.procs").write_text(f"{os.getpid()}\n1\n")
+        assert cgroup._step_aside(str(own)) == f"other processes are in {own}"
+
+    def test_below_systemd_its_unit_has_to_say_so(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("INVOCATION_ID", "x")
+        assert "DelegateSubgroup=rlsched-node" in cgroup._step_aside(str(own))

@@ -1,0 +1,622 @@
+"""The gateway's state machine over a Slurm in memory."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlsched.broker.access.keys import KeyPair
+from rlsched.broker.jobs.submissions import wrong
+from rlsched.engine.attempts import FOREIGN_EXIT_CODE
+from rlsched.engine.facts import marks_of
+from rlsched.engine.fakes import FakeSlurm
+from rlsched.engine.gateway import Gateway
+from rlsched.engine.offers import PROOF_DIGITS, offer_secret
+from rlsched.engine.ordering import spaced
+from rlsched.engine.orders import submission
+from rlsched.engine.partitions import empty, unlike
+from rlsched.engine.steps import Ask, Say, Times
+from rlsched.engine.writer import Writer
+from rlsched.wire.messages import (
+    Begin,
+    Cancel,
+    Ended,
+    EndedAck,
+    Heartbeat,
+    Held,
+    Hello,
+    Holding,
+    JobInfo,
+    Jobs,
+    Kill,
+    Launch,
+    Launched,
+    LaunchRefused,
+    Ok,
+    Submit,
+    Submitted,
+    Welcome,
+)
+
+TIMES = Times(start_s=10.0, repeat_s=1.0, ask_again_s=2.0, release_after_s=60.0)
+
+
+class Bench:
+    """A gateway, a Slurm, and a broker that says what a test tells it to."""
+
+    def __init__(self, nices: tuple[int, int] | None = None, sm_clocks_mhz: tuple[int, ...] = ()) -> None:
+        self.slurm = FakeSlurm(("n1", "n2"), holds=nices is None)
+        self.slurm.step(1000.0)
+        self.nices, self.sm_clocks_mhz = nices, sm_clocks_mhz
+        self.restart()
+        self.asked: list[Ask] = []
+        self.said: list[tuple[str, object]] = []
+
+    def restart(self) -> None:
+        self.gateway = Gateway(
+            "slurm",
+            "c",
+            ("gpu",),
+            Writer(self.slurm.obey),
+            TIMES,
+            secret=b"nobody's",
+            nices=self.nices,
+            sm_clocks_mhz=self.sm_clocks_mhz,
+        )
+
+    def look(self, after_s: float = 1.0) -> None:
+        self.slurm.step(self.slurm.now_s + after_s)
+        self._take(self.gateway.look(self.slurm.facts()))
+
+    def tell(self, node: str, message: object) -> None:
+        self._take(self.gateway.told(node, message, self.slurm.now_s))  # type: ignore[arg-type]
+
+    def _take(self, steps: list[Say | Ask]) -> None:
+        self.asked += [step for step in steps if isinstance(step, Ask)]
+        self.said += [(step.node, step.message) for step in steps if isinstance(step, Say)]
+
+    def register(self) -> None:
+        self.look()
+        for node in self.slurm.nodes:
+            self.tell(node, Welcome(epoch=1, cluster="b1", heartbeat_s=2.0))
+
+    def submitted(self) -> list[Submit]:
+        return [one.message for one in self.asked if isinstance(one.message, Submit)]
+
+    def answer(self, job: int) -> None:
+        ask = next(one for one in self.asked if isinstance(one.message, Submit))
+        self._take(self.gateway.answered(ask.about, Submitted(job=job), self.slurm.now_s))
+        self.asked.remove(ask)
+
+    def launch(
+        self,
+        key: str,
+        *gpus: int,
+        attempt: int = 1,
+        nodes: tuple[str, ...] = ("n1",),
+        sm_clock_mhz: int = 0,
+        job: int = 17,
+        person: str = "",
+        offered: bool = True,
+    ) -> None:
+        if offered and self.gateway._desk.offered.get(key) is None:  # the broker has answered before
+            self._take(self.gateway.answered(("submit", key), Submitted(job=job), self.slurm.now_s))
+        for rank, node in enumerate(nodes):
+            order = Launch(
+                epoch=1,
+                job=job,
+                person=person,
+                attempt=attempt,
+                rank=rank,
+                num_ranks=len(nodes),
+                nodes=list(nodes),
+                gpus=list(gpus),
+                command=["slurm", key, f"s{key}"],
+                env={},
+                cwd="",
+                sm_clock_mhz=sm_clock_mhz,
+            )
+            self.tell(node, order)
+
+    def of(self, kind: type) -> list[object]:
+        return [message for _, message in self.said if isinstance(message, kind)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.register()
+    return bench
+
+
+def test_a_held_job_is_offered_and_started_where_it_was_decided(bench: Bench) -> None:
+    key = bench.slurm.sbatch(2, runs_s=5.0, code=3)
+    bench.look()
+    (offer,) = bench.submitted()
+    said, _, proof = offer.token.rpartition("-")
+    assert (said, offer.num_gpus, offer.vc, offer.on_lost) == ("slurm-c-1-s1-0", 2, "gpu", "wait")
+    assert len(proof) == PROOF_DIGITS
+    bench.answer(17)
+    bench.launch(key, 1, 3)
+    assert len([line for line in bench.slurm.lines if "ReqNodeList" in line]) == 1, "one write places it"
+    bench.look()
+    bench.look(6.0)
+    bench.look()
+    assert bench.of(Launched)
+    assert bench.slurm.jobs[key].starts[0][:2] == (["n1"], [1, 3])
+    assert [(one.exit_code, one.reason) for one in bench.of(Ended)][:1] == [(3, "")]  # type: ignore[attr-defined]
+
+
+def test_a_job_starts_at_the_clock_that_was_decided() -> None:
+    bench = Bench(sm_clocks_mhz=(1980, 1395))
+    bench.register()
+    hello = next(message for _, message in bench.said if isinstance(message, Hello))
+    assert (hello.sm_clocks_mhz, hello.capabilities.clocks, hello.clocks_note) == ([1980, 1395], True, "")
+    key = bench.slurm.sbatch(2, runs_s=5.0)
+    bench.look()
+    bench.answer(17)
+    bench.launch(key, 1, 3, sm_clock_mhz=1395)
+    bench.look()
+    assert " TresFreq=gpu:1395" in next(line for line in bench.slurm.lines if "ReqNodeList=n1" in line)
+    (launched,) = bench.of(Launched)
+    assert isinstance(launched, Launched)
+    assert launched.sm_clock_mhz == 1395
+    bench.restart()  # what was written to the job says it again
+    bench.said.clear()
+    bench.register()
+    report = next(one for _, one in bench.said if isinstance(one, Hello)).attempts
+    assert [(one.state, one.sm_clock_mhz) for one in report] == [("running", 1395)]
+
+
+def test_a_job_that_is_left_to_slurm_has_its_clocks_back() -> None:
+    bench = Bench(sm_clocks_mhz=(1980, 1395))
+    bench.register()
+    key = bench.slurm.sbatch(1)
+    bench.slurm.why["n1"] = "down"
+    bench.look()
+    bench.launch(key, 0, sm_clock_mhz=1395)
+    for _ in range(14):  # it does not start, and is held again
+        bench.look()
+    for _ in range(4):  # and nobody decides any more
+        bench.look(30.0)
+    assert "left=released" in bench.slurm.jobs[key].comment
+    (left,) = [line for line in bench.slurm.lines if "left=released" in line]
+    assert " TresFreq=gpu:high" in left
+
+
+def test_a_gang_gets_the_same_gpus_on_every_node_or_is_refused(bench: Bench) -> None:
+    key = bench.slurm.sbatch(4, nodes=2)
+    bench.look()
+    assert bench.submitted()[0].num_gpus == 8
+    bench.launch(key, 0, 1, 2, 3, nodes=("n1", "n2"))
+    bench.look()
+    assert bench.slurm.jobs[key].on == ["n1", "n2"]
+
+
+def test_gpus_of_others_are_told_before_jobs_that_would_get_them(bench: Bench) -> None:
+    first, other = bench.slurm.sbatch(4), bench.slurm.sbatch(1)
+    bench.look()
+    bench.launch(first, 0, 1, 2, 3)
+    bench.look()
+    bench.slurm.scancel(first)
+    foreign = bench.slurm.jobs[other]
+    foreign.comment, foreign.state, foreign.on, foreign.wanted_gpus = "", "RUNNING", ["n1"], [0]
+    foreign.runs_s = 60.0
+    third = bench.slurm.sbatch(4)
+    steps = bench.gateway.look(bench.slurm.facts())
+    words = [type(step.message) for step in steps]
+    assert words.index(Held) < words.index(Ended) < words.index(Submit)
+    assert [step.message.command[1] for step in steps if isinstance(step.message, Submit)] == [third]
+
+
+def test_a_job_that_slurm_does_not_start_is_held_again_and_refused(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1)
+    bench.slurm.why["n1"] = "down"
+    bench.look()
+    bench.launch(key, 0)
+    for _ in range(14):
+        bench.look()
+    (refused, *_) = bench.of(LaunchRefused)
+    assert refused.is_for_now  # type: ignore[attr-defined]
+    assert bench.slurm.jobs[key].is_held
+
+
+def test_a_job_that_a_limit_keeps_from_starting_is_offered_later(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1)
+    bench.look()
+    bench.answer(17)
+    bench.slurm.why["n1"], bench.slurm.limits[key] = "down", "QOSMaxGRESPerUser"
+    bench.launch(key, 0)
+    for _ in range(4):
+        bench.look()
+    assert {one.reason for one in bench.of(Ended)} == {"node_stopped"}  # type: ignore[attr-defined]
+    assert bench.slurm.jobs[key].is_held
+    bench.look()
+    assert Cancel(job=17) in [one.message for one in bench.asked]
+    bench.said.clear()
+    bench.launch(key, 2, attempt=2)
+    bench.tell("n1", Kill(epoch=1, job=17, attempt=2, rank=0))
+    assert {one.reason for one in bench.of(Ended)} == {"node_stopped", "killed"}  # type: ignore[attr-defined]
+    for _ in range(8):
+        bench.look()
+    assert bench.submitted() == []
+    assert bench.slurm.jobs[key].state == "PENDING", "an order on its way does not cancel the user's job"
+    bench.tell("n1", EndedAck(job=17, attempt=1, rank=0))
+    ask = next(one for one in bench.asked if isinstance(one.message, Cancel))
+    bench._take(bench.gateway.answered(ask.about, Ok(), bench.slurm.now_s))
+    bench.look(60.0)
+    bench.look()
+    assert [one.token.rpartition("-")[0] for one in bench.submitted()] == ["slurm-c-1-s1-1"]
+
+
+def test_a_job_never_gets_more_gpus_than_it_asked_for(bench: Bench) -> None:
+    """Slurm adds GPUs by type to those that a job had before: a second placement elsewhere is left to it."""
+    key = bench.slurm.sbatch(1, runs_s=100.0)
+    bench.look()
+    bench.launch(key, 0)
+    bench.look()
+    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.look()
+    assert bench.slurm.jobs[key].state == "PENDING"
+    bench.launch(key, 2, attempt=2)
+    assert "left=placed" in bench.slurm.jobs[key].comment
+    assert bench.slurm.jobs[key].wanted_gpus != [2]
+
+
+def test_nobody_starts_or_ends_slurm_jobs_of_others_by_naming_them(bench: Bench) -> None:
+    waits, runs = bench.slurm.sbatch(1, runs_s=60.0), bench.slurm.sbatch(1, runs_s=60.0)
+    bench.look()
+    bench.answer(17)
+    bench.launch(runs, 0, person="ada")
+    bench.look()
+    bench.look()
+    assert bench.slurm.jobs[runs].state == "RUNNING"
+    for number, key in ((21, waits), (22, runs)):
+        bench.launch(key, 2, job=number, person="eve")
+        bench.look()
+        ends = [one for one in bench.of(Ended) if one.job == number]  # type: ignore[attr-defined]
+        assert {(one.exit_code, one.reason) for one in ends} == {(FOREIGN_EXIT_CODE, "")}  # type: ignore[attr-defined]
+        bench.tell("n1", Kill(epoch=1, job=number, attempt=1, rank=0))
+        bench.look()
+    assert [bench.slurm.jobs[key].state for key in (waits, runs)] == ["PENDING", "RUNNING"]
+    assert bench.slurm.jobs[waits].is_held
+
+
+def test_nobody_jumps_the_queue_by_naming_an_own_slurm_job_once_more(bench: Bench) -> None:
+    """Ada submits a second job to the broker, in the words of the first: a short one, of one GPU."""
+    key = bench.slurm.sbatch(4, runs_s=60.0)
+    bench.look()
+    bench.launch(key, 0, job=99, person="ada", offered=False)
+    bench.look()
+    assert bench.slurm.jobs[key].is_held, "the broker has not said yet which of its jobs that is"
+    assert not bench.of(Ended)
+    bench.answer(17)
+    (end,) = bench.of(Ended)
+    assert (end.job, end.exit_code) == (99, FOREIGN_EXIT_CODE)  # type: ignore[attr-defined]
+    assert not bench.of(LaunchRefused), "a node that refuses gets no jobs for a while"
+    bench.look()
+    bench.launch(key, 0, 1, 2, 3, person="ada")
+    bench.look()
+    bench.look()
+    assert bench.slurm.jobs[key].starts[0][:2] == (["n1"], [0, 1, 2, 3])
+    tell = Launch(
+        epoch=1, job=98, attempt=1, rank=0, num_ranks=1, nodes=["n1"], gpus=[0], command=["sleep", "9"],
+        env={}, cwd="",
+    )  # fmt: skip
+    bench.tell("n1", tell)
+    assert [(one.job, one.exit_code) for one in bench.of(Ended)][-1:] == [(98, FOREIGN_EXIT_CODE)]  # type: ignore[attr-defined]
+
+
+def test_an_order_that_comes_before_the_answer_waits_for_it(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1, runs_s=60.0)
+    bench.look()
+    bench.launch(key, 3, offered=False)
+    assert bench.slurm.jobs[key].is_held
+    bench.answer(17)
+    assert not bench.slurm.jobs[key].is_held, "at once"
+    bench.look()
+    assert bench.slurm.jobs[key].starts[0][1] == [3]
+
+
+def test_a_restart_makes_the_same_tokens_and_nobody_else_does(bench: Bench) -> None:
+    bench.slurm.sbatch(1)
+    bench.look()
+    (first,) = bench.submitted()
+    bench.restart()
+    bench.asked.clear()
+    bench.register()
+    bench.look()
+    assert [one.token for one in bench.submitted()][-1] == first.token
+    pair = KeyPair(b"public", b"secret")
+    assert offer_secret(pair) == offer_secret(KeyPair(b"other", b"secret")) != offer_secret(KeyPair(b"", b""))
+    bench.gateway = Gateway(
+        "slurm", "c", ("gpu",), Writer(bench.slurm.obey), TIMES, secret=offer_secret(pair)
+    )
+    bench.asked.clear()
+    bench.register()
+    bench.look()
+    assert first.token not in [one.token for one in bench.submitted()]
+
+
+def test_a_kill_that_comes_first_lets_nothing_start(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1)
+    bench.look()
+    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0))
+    bench.launch(key, 0)
+    bench.look()
+    assert bench.slurm.jobs[key].starts == []
+    assert len(bench.of(Ended)) == 2
+
+
+def test_scancel_and_holds_of_users_withdraw_the_offer(bench: Bench) -> None:
+    keys = [bench.slurm.sbatch(1) for _ in range(2)]
+    bench.look()
+    bench.answer(1)
+    bench.answer(2)
+    bench.slurm.scancel(keys[0])
+    bench.slurm.jobs[keys[1]].is_held_by_user = True
+    bench.look()
+    assert [one.message for one in bench.asked if isinstance(one.message, Cancel)] == [
+        Cancel(job=1),
+        Cancel(job=2),
+    ]
+    assert "o=1" in bench.slurm.jobs[keys[1]].comment, "it is offered under another token later"
+
+
+def test_gpus_of_others_are_told(bench: Bench) -> None:
+    key = bench.slurm.sbatch(2, runs_s=9.0)
+    job = bench.slurm.jobs[key]
+    job.comment, job.is_held, job.wanted, job.wanted_gpus = "", False, ["n2"], [0, 3]
+    bench.look()
+    assert [one.gpus for one in bench.of(Held)[-1].held] == [[0, 3]]  # type: ignore[attr-defined]
+    bench.look(10.0)
+    assert bench.of(Held)[-1].held == []  # type: ignore[attr-defined]
+
+
+def test_what_may_be_lost_is_said_again(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1, runs_s=60.0)
+    bench.look()
+    bench.answer(17)
+    bench.launch(key, 0)
+    bench.look()
+    bench.look()
+    before = {kind: bench.of(kind) for kind in (Launched, Held, Heartbeat)}
+    bench.said.clear()
+    bench._take(bench.gateway.say_again(bench.slurm.now_s))
+    assert bench.of(Launched) == before[Launched][-1:]
+    assert {node for node, message in bench.said if isinstance(message, Held)} == {"n1", "n2"}
+    assert {node for node, message in bench.said if isinstance(message, Heartbeat)} == {"n1", "n2"}
+
+
+def test_a_job_of_any_name_is_offered() -> None:
+    facts = FakeSlurm()
+    facts.sbatch(1)
+    (job,) = facts.facts().jobs.values()
+    odd = msgspec.structs.replace(job, name="a\tb\x1b[31m" + "c" * 300)
+    offer = submission(odd, "slurm-c-1-s1-0", "s1", 1, preempts=False)
+    assert wrong(offer) == ""
+    assert offer.name.startswith(r"a\tb\x1b[31mc")
+
+
+def test_partitions_are_of_nodes_that_are_alike() -> None:
+    facts = FakeSlurm(("n1", "n2", "n3")).facts()
+    assert unlike(facts, ("gpu",), "hand over") == []
+    nodes = dict(facts.nodes)
+    nodes["n2"] = msgspec.structs.replace(nodes["n2"], gpus=2)
+    nodes["n3"] = msgspec.structs.replace(nodes["n3"], partitions=["gpu", "big"])
+    odd = msgspec.structs.replace(facts, nodes=nodes)
+    assert unlike(odd, ("gpu", "big"), "hand over") == [
+        "node n2: 2 GPUs, and n1 of the same partition gpu has 4: "
+        "hand over partitions of nodes that are alike",
+        "node n3: it is in partitions gpu and big: hand over one of them",
+    ]
+    (line,) = empty(odd, ("gpu", "cpu"))
+    assert line.startswith("partition cpu: no node with a GPU in it")
+
+
+def test_slurm_away_is_said_and_nothing_is_withdrawn(bench: Bench) -> None:
+    bench.slurm.sbatch(1)
+    bench.look()
+    bench.answer(17)
+    for second in range(30):
+        bench._take(bench.gateway.cannot_look("no answer", bench.slurm.now_s + second))
+    beats = bench.of(Heartbeat)[-2:]
+    assert all(beat.engine_away and beat.unhealthy for beat in beats)  # type: ignore[attr-defined]
+    assert not [one for one in bench.asked if isinstance(one.message, Cancel)]
+
+
+def test_a_gateway_that_is_restarted_says_what_runs(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1, runs_s=100.0)
+    bench.look()
+    bench.launch(key, 2)
+    bench.look()
+    bench.gateway = Gateway("slurm", "c", ("gpu",), Writer(bench.slurm.obey), TIMES)
+    bench.said.clear()
+    bench.look()
+    reports = {hello.name: hello.attempts for hello in bench.of(Hello)}  # type: ignore[attr-defined]
+    assert [(one.job, one.attempt, one.state) for one in reports["n1"]] == [(17, 1, "running")]
+    assert reports["n2"] == []
+
+
+def test_without_a_broker_held_jobs_go_to_slurm(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1)
+    bench.look()
+    for _ in range(4):
+        bench.look(30.0)
+    assert not bench.slurm.jobs[key].is_held
+    assert "left=released" in bench.slurm.jobs[key].comment
+
+
+def queued(job: int, key: float) -> JobInfo:
+    return JobInfo(
+        job=job,
+        name="job",
+        user="ada",
+        vc="gpu",
+        state="queued",
+        num_gpus=1,
+        attempt=0,
+        submit_s=0.0,
+        predicted_s=1.0,
+        start_s=None,
+        end_s=None,
+        exit_code=None,
+        nodes=[],
+        gpus=[],
+        decided_by="",
+        reason="",
+        queue_key=key,
+    )
+
+
+def test_without_placement_jobs_get_nices_by_the_queue_and_starts_are_told() -> None:
+    bench = Bench(nices=(-60_000, -1_000))
+    bench.register()
+    bench.slurm.sbatch(4, runs_s=50.0)
+    bench.slurm.sbatch(4, runs_s=5.0, code=3)
+    large, small, middle, own = (bench.slurm.sbatch(gpus, runs_s=5.0) for gpus in (4, 1, 2, 1))
+    jobs = bench.slurm.jobs
+    jobs[own].comment, jobs[small].nice = "a site's own", 5
+    bench.look()
+    assert marks_of(jobs[small].comment) == {"g": "1", "s": f"{1004:x}", "v": "5"}
+    bench.look()
+    assert [one.num_gpus for one in bench.submitted()] == [4, 4, 4, 1, 2]
+    for job in range(1, 6):
+        bench.answer(job)
+    keys = {3: 9.0, 4: 2.0, 5: 5.0}
+    listed = Jobs(jobs=[queued(job, key) for job, key in keys.items()])
+    bench._take(bench.gateway.answered(("jobs", ""), listed, bench.slurm.now_s))
+    bench.look()
+    assert -60_000 <= jobs[small].nice < jobs[middle].nice < jobs[large].nice <= -1_000
+    assert (jobs[own].comment, jobs[own].nice) == ("a site's own", 0)
+    begun = [one.message for one in bench.asked if isinstance(one.message, Begin)]
+    assert begun == [Begin(job=job, nodes=[f"n{job}"], gpus=[[0, 1, 2, 3]]) for job in (1, 2)]
+    assert bench.of(Held)[-1].held == [], "what the broker hears of is no other's"  # type: ignore[attr-defined]
+    order = Launch(
+        epoch=1,
+        job=2,
+        attempt=1,
+        rank=0,
+        num_ranks=1,
+        nodes=["n2"],
+        gpus=[0, 1, 2, 3],
+        command=["slurm", "2", f"{1002:x}"],
+        env={},
+        cwd="",
+    )
+    bench.tell("n2", order)
+    assert bench.of(Launched)
+    bench.restart()
+    bench.said.clear()
+    bench.look()
+    assert [hello.attempts[0].job for hello in bench.of(Hello) if hello.attempts] == [2]  # type: ignore[attr-defined]
+    bench.look(6.0)
+    assert [(one.exit_code, one.reason) for one in bench.of(Ended)] == [(3, "")]  # type: ignore[attr-defined]
+    assert not [line for line in bench.slurm.lines if not line.startswith("update")], "nothing is held"
+
+
+@given(
+    order=st.lists(st.none() | st.integers(-60_000, -1_000), max_size=60),
+    low=st.just(-60_000),
+    high=st.just(-1_000),
+)
+def test_nices_ascend_and_few_change(order: list[int | None], low: int, high: int) -> None:
+    found = spaced(order, low, high)
+    assert len(found) == len(order)
+    assert all(before < after for before, after in pairwise(found))
+    assert all(low <= nice <= high for nice in found)
+    if all(nice is not None for nice in order) and all(a < b for a, b in pairwise(order)):  # type: ignore[operator]
+        assert found == order, "what is in order stays"
+
+
+@pytest.mark.parametrize("has_started", [False, True])
+def test_a_kill_between_two_looks_ends_nothing_that_slurm_may_have_started(
+    bench: Bench, has_started: bool
+) -> None:
+    """What was read before a job was released says that it is held, and proves nothing."""
+    key = bench.slurm.sbatch(2, runs_s=50.0)
+    bench.look()
+    bench.launch(key, 0, 1)
+    if has_started:
+        bench.slurm.step(bench.slurm.now_s + 0.1)
+    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    assert not bench.of(Ended), "nobody knows yet"
+    for _ in range(4):
+        bench.look()
+    assert bench.slurm.jobs[key].is_held
+    assert bench.of(Ended)
+    bench.launch(key, 2, 3, attempt=2)
+    for _ in range(4):
+        bench.look()
+    marks, starts = marks_of(bench.slurm.jobs[key].comment), bench.slurm.jobs[key].starts
+    assert marks is not None
+    assert marks.get("left") == "placed", "by now it has GPUs by their types"
+    assert not [one for one in bench.of(Launched) if one.attempt == 2]  # type: ignore[attr-defined]
+    assert [gpus for _, gpus, _ in starts] == [[0, 1]] * has_started
+
+
+def test_a_run_counts_for_the_attempt_of_its_marks_alone(bench: Bench) -> None:
+    """The writes of a gateway that was shot may come late: its `scontrol` outlives it."""
+    key = bench.slurm.sbatch(2, runs_s=50.0)
+    bench.look()
+    bench.slurm.loses = 2
+    bench.launch(key, 0, 1)
+    bench.restart()
+    bench.register()
+    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.slurm.obey(
+        [
+            f"update JobId={key} AdminComment=rlsched:g=2;n=1;s=s{key};x=1;j=17.1;r=0;c=b1;w=n1;t=1;i=0+1 "
+            "ReqNodeList=n1 TresPerNode=gres:gpu:i0:1,gres:gpu:i1:1",
+            f"release {key}",
+        ]
+    )
+    bench.slurm.step(bench.slurm.now_s + 0.1)
+    bench.said.clear()
+    bench.launch(key, 2, 3, attempt=2)
+    for _ in range(5):
+        bench.look()
+    job = bench.slurm.jobs[key]
+    assert (job.state, job.restarts, job.starts[0][1]) == ("RUNNING", 0, [0, 1]), "it goes on"
+    assert not bench.of(Launched), "not as the attempt that was decided for other GPUs"
+    assert [(one.attempt, one.reason) for one in bench.of(Ended)][:1] == [(2, "cancelled")]  # type: ignore[attr-defined]
+    assert Held(held=[Holding(by=f"Slurm's job {key} of ada", gpus=[0, 1], until_s=job.start_s + 50.0)]) in (
+        bench.of(Held)
+    )
+
+
+def test_what_the_broker_no_longer_asks_for_is_not_remembered(bench: Bench) -> None:
+    desk = bench.gateway._desk
+    for number in range(20):
+        key = bench.slurm.sbatch(1, runs_s=0.5)
+        bench.look()
+        bench.launch(key, 0, job=100 + number)
+        bench.tell("n1", Kill(epoch=1, job=200 + number, attempt=1, rank=0))  # one that is not known
+        desk.withdrawn.add(300 + number)
+        bench.look()
+        bench.look(2.0)
+        bench.tell("n1", EndedAck(job=100 + number, attempt=1, rank=0))
+    assert {len(desk.forgotten), len(desk.dead), len(desk.withdrawn)} == {20}
+    for _ in range(2):  # what Slurm still names is known, and so is what the broker has
+        bench.look(20.0)
+        bench._take(
+            bench.gateway.answered(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)
+        )
+    assert len(desk.forgotten) == 20
+    assert ([key.job for key in desk.dead], desk.withdrawn) == ([219], {319})
+    bench.slurm.jobs.clear()
+    bench.look(20.0)
+    bench._take(bench.gateway.answered(("jobs", ""), Jobs(jobs=[]), bench.slurm.now_s))
+    assert (desk.forgotten, desk.dead, desk.withdrawn) == (set(), set(), set())
+
+
+def info(job: int) -> JobInfo:
+    return JobInfo(
+        job=job, name="", user="ada", vc="gpu", state="running", num_gpus=1, attempt=1, submit_s=0.0,
+        predicted_s=None, start_s=None, end_s=None, exit_code=None, nodes=[], gpus=[], decided_by="",
+        reason="",
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""A folder of an earlier training: refused in one line, or cleared of what trainings left there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlsched.errors import InputError
+from rlsched_agents.cli.used_logdir import check_logdir, clear
+
+LEFT = (
+    "training.json",
+    "events.out.tfevents.1700000000.here",
+    "checkpoints/last.zip",
+    "seed-3/policy.zip",
+    "seed-3/checkpoints/best.zip",
+)
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    for name in (*LEFT, "notes.md", "other/checkpoints/last.zip"):
+        path = tmp_path / "log" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_whatever_a_training_left_is_not_written_over(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(
+        InputError, match=rf"an earlier training is here \({name}\); --resume goes on"
+    ) as found:
+        check_logdir(tmp_path, resume=False, overwrite=False)
+    assert "\n" not in str(found.value)
+    check_logdir(tmp_path, resume=True, overwrite=False)
+    check_logdir(tmp_path, resume=False, overwrite=True)
+    with pytest.raises(InputError, match="not both"):
+        check_logdir(tmp_path, resume=True, overwrite=True)
+
+
+def test_a_folder_of_something_else_is_free(tmp_path: Path) -> None:
+    check_logdir(tmp_path / "none", resume=False, overwrite=False)
+    (tmp_path / "notes.md").write_text("mine")
+    check_logdir(tmp_path, resume=False, overwrite=False)
+
+
+def test_what_others_keep_there_stays(used: Path) -> None:
+    clear(used)
+    assert sorted(str(path.relative_to(used)) for path in used.rglob("*") if path.is_file()) == [
+        "notes.md",
+        "other/checkpoints/last.zip",
+    ]
+    check_logdir(used, resume=False, overwrite=False)

@@ -1,0 +1,48 @@
+"""Histories with starts that a known rule made: jobs of the generator, and a site that is late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.policy import Policy
+from rlsched.workload.predictability import parse_predictability
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.engine import Engine, Predictions
+
+
+def easy_history(jobs: int, load: float, gpus: int, *, late_s: float = 0.0) -> tuple[Trace, ClusterSpec]:
+    """What EASY by requested limits makes of synthetic jobs, as a site would have recorded it.
+
+    Args:
+        jobs: How many.
+        load: Offered load.
+        gpus: Of the cluster.
+        late_s: Jobs come to the scheduler's notice up to so much after their submission, 2 % of them an hour
+            later: what no replay knows.
+    """
+    trace, spec = synthesize(
+        "helios", jobs, load, gpus, seed=3, predictability=parse_predictability("causal")
+    )
+    rng = np.random.default_rng(0)
+    limit_s = np.ceil((trace.duration_s * np.exp(rng.exponential(1.0, jobs)) + 600) / 60) * 60
+    noticed_s = trace.submit_s + late_s * (rng.random(jobs) + 120 * (rng.random(jobs) < 0.02))
+    order = np.argsort(noticed_s, kind="stable")
+    seen = replace(trace.select(order), submit_s=noticed_s[order])
+    policy = Policy("easy")
+    predictions = Predictions(limit_s[order], np.zeros(jobs))
+    table = Engine(seen, spec, order=policy.rule.order, predictions=predictions).run_rule(policy.rule)
+    wait_s = np.empty(jobs)
+    wait_s[order] = table.start_s - trace.submit_s[order]
+    unknown = np.full(jobs, np.nan)
+    history = replace(
+        trace,
+        extra={**trace.extra, "queue_s": wait_s},
+        time_limit_s=limit_s,
+        predicted_s=unknown,
+        predicted_spread=unknown,
+    )
+    return history, spec
