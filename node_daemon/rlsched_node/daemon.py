@@ -39,7 +39,7 @@ from rlsched_node.launch import (
     refuse_on_full_disk,
     refuse_on_full_gpus,
 )
-from rlsched_node.lease_file import read_lease, since_boot_s, write_lease
+from rlsched_node.lease_file import since_boot_s, write_renewed
 from rlsched_node.leftovers import attempt_directory_of
 from rlsched_node.limits import memory_for_jobs_mib, most_processes
 from rlsched_node.link import BrokerLink
@@ -348,9 +348,9 @@ class NodeDaemon:
             case Persist(cluster, epoch):
                 with _log_os_errors(f"epoch {epoch} is remembered in memory alone"):
                     self._home.persist(cluster, epoch)
-            case RenewLease(until_s, grace_s, lost_after_s):
-                with _log_os_errors("fenced ranks end when the lease that they have is over"):
-                    write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
+            case RenewLease(renewed_s):
+                with _log_os_errors("ranks of jobs with --lost-after end when their time has run out"):
+                    write_renewed(str(self._home.lease), renewed_s)
             case RecordEnded(key, exit_code, reason):
                 with _log_os_errors(f"attempt {key} is remembered in memory alone"):
                     self._store.at(key).create_ended(exit_code, reason)
@@ -415,7 +415,6 @@ class NodeDaemon:
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()
-        lease = read_lease(str(self._home.lease))
         self._clocks_note = clocks.note
         return Hello(
             name=self._config.name,
@@ -431,11 +430,13 @@ class NodeDaemon:
             sm_clocks_mhz=clocks.sm_clocks_mhz,
             clocks_note=clocks.note,
             directory_id=self._home.state.directory_id,
-            lost_after_s=lease[2] if lease else 0.0,
             host=self._config.host or own_host(self._addresses[0]),
             notes=[self._bounds.note] if self._bounds.note else [],
             capabilities=Capabilities(
-                holds_to=self._bounds.holds_to, gpu_memory_mib=least_memory_mib(gpus), shares=True
+                holds_to=self._bounds.holds_to,
+                gpu_memory_mib=least_memory_mib(gpus),
+                shares=True,
+                fences=True,
             ),
         )
 

@@ -91,7 +91,7 @@ class NodeMachine:
         has_standby: bool = False,
     ) -> None:
         self._hello, self._has_standby = hello, has_standby
-        self._lease = Lease(hello.lost_after_s)
+        self._lease = Lease()
         self.cluster = hello.cluster
         self.epoch = hello.epoch
         self.attempts = Attempts(hello.gpus, attempts)
@@ -182,7 +182,7 @@ class NodeMachine:
                     return
                 yield from self._obey(message.epoch)
                 key = self._key(message.job, message.attempt, message.rank)
-                if isinstance(message, Launch) and message.fenced and self._lease.is_over(now_s):
+                if isinstance(message, Launch) and self._lease.has_run_out(message.lost_after_s, now_s):
                     yield Note(f"ignored the launch of {key}: no heartbeat has been answered for too long")
                     self.is_registered = False  # what it orders may be old: ask anew, with the next tick
                 elif isinstance(message, Launch):
@@ -248,7 +248,9 @@ class NodeMachine:
         self.attempts.tells_limits = welcome.hears_limits
         self.tells_usage = welcome.hears_usage
         self._refusal = ""
-        yield self._lease.welcome(request, welcome.lost_after_s)
+        renewed = self._lease.answered(request)
+        if renewed is not None:
+            yield renewed
         yield Note(f"registered with the broker at epoch {self.epoch}")
         forget = set(welcome.forget)
         for attempt in self.attempts.of_cluster(self.cluster):
@@ -323,7 +325,6 @@ class NodeMachine:
             cluster=self.cluster,
             epoch=self.epoch,
             attempts=reports,
-            lost_after_s=self._lease.lost_after_s,
         )
         yield Send(hello, self._lease.ask(now_s))
 

@@ -144,11 +144,9 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Fenced ranks may go on until `until_s` (seconds since boot), then they have `grace_s` to end."""
+    """Write that the broker has answered a heartbeat that was sent at `renewed_s`, seconds since boot."""
 
-    until_s: float
-    grace_s: float
-    lost_after_s: float
+    renewed_s: float
 
 
 @dataclass(frozen=True, slots=True)

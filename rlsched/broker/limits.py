@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+MAX_LOST_AFTER_S: Final = 1e9
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -10,9 +14,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         heartbeat_s: How often nodes are asked to say that they are alive.
-        lease_s: A node not heard of for this long is away: it keeps its jobs and gets no new ones.
-        lost_after_s: A node not heard of for this long is down, and its jobs are queued again, but for those
-            that wait for it. By then the node has ended them itself (see `HeartbeatAck`). At least `lease_s`.
+        lease_s: A node without a heartbeat for this long is unreachable: it keeps its jobs and gets no new
+            ones.
+        lost_after_s: `Submit.lost_after_s` of jobs that do not say. 0: never; else at least `lease_s`.
         launch_timeout_s: Ranks must have acknowledged by then.
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
@@ -24,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat_s: float = 2.0
     lease_s: float = 20.0
-    lost_after_s: float = 600.0
+    lost_after_s: float = 0.0
     launch_timeout_s: float = 30.0
     drain_s: float = 30.0
     kill_again_s: float = 10.0
@@ -32,3 +36,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
     ended_s: float = 3_600.0
     ended_jobs: int = 10_000
+
+    def wrong_lost_after(self, lost_after_s: float | None) -> str:
+        """What is wrong with a job's `lost_after_s`, in one line; "" if nothing."""
+        if not lost_after_s or self.lease_s <= lost_after_s <= MAX_LOST_AFTER_S:
+            return ""
+        return (
+            f"lost_after_s must be 0 (never) or {self.lease_s:g} to {MAX_LOST_AFTER_S:g} s, got "
+            f"{lost_after_s:g}: before {self.lease_s:g} s no node is unreachable (rlsched broker --lease-s)"
+        )

@@ -173,7 +173,7 @@ def _absent(book: Book, now_s: float) -> list[str]:
     """Nodes that could make room and get no new jobs; of many the first."""
     nodes = {name: node for name, node in book.nodes.items() if not node.removed}
     lines = []
-    for state in ("down", "away", "asleep", "waking"):
+    for state in ("down", "unreachable", "asleep", "waking"):
         names = [name for name, node in nodes.items() if node.state == state]
         more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
         if names:

@@ -2,7 +2,7 @@
 
 A started attempt is never started twice: its number grows with every start, a node starts (job, attempt,
 rank) at most once and obeys the highest broker epoch alone, and an attempt is given up only when every rank
-is over or its node's lease is.
+has ended, its node has ended it for `--lost-after`, or an operator or a reboot says that it is dead.
 
 A preempted job's GPUs are given away in the ledger at once, and in truth when its ranks are over: an attempt
 that has got such a GPU is launched, all its ranks together, once the last of them is empty. The job itself
@@ -61,7 +61,7 @@ VANISHED = "vanished"
 OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED = "cancelled"
-_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
+_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
 """Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 MAX_REASON_CHARACTERS = 300
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
@@ -407,7 +407,7 @@ class Attempts:
                     time_limit_s=job.spec.time_limit_s,
                     grace_s=self._limits.grace_s if job.spec.preemptible else None,
                     sm_clock_mhz=self._clock_mhz(rank.node, attempt),
-                    fenced=job.spec.on_lost == "requeue",
+                    lost_after_s=job.spec.lost_after_s,
                     launcher=job.spec.launcher,
                     gpus_of_ranks=[len(other.gpus) for other in attempt.ranks],
                     master=self._master(attempt),

@@ -49,6 +49,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The least that one of its GPUs has; 0: nobody knows."""
     shares: bool = False
     """It runs several jobs on a GPU (`Launch.beside`); no node did before it said so."""
+    fences: bool = False
+    """It ends ranks by their `Launch.lost_after_s`. Jobs on a node that does not are never lost by time."""
 
     @property
     def is_own(self) -> bool:
@@ -112,8 +114,6 @@ class Hello(
     """Why they cannot."""
     directory_id: str = ""
     """Random, of the directory in which it keeps its attempts."""
-    lost_after_s: float = 0.0
-    """The `Welcome.lost_after_s` that its ranks go by still."""
     wall_s: float | None = None
     """What its clock says as it sends this, Unix seconds."""
     unhealthy: str = ""
