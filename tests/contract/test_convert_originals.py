@@ -136,7 +136,7 @@ def test_a_history_without_gpus_is_converted_with_a_warning(tmp_path: Path, caps
         assert convert(tmp_path / "jobs.txt", tmp_path / "t.csv", *how) == 0
         said = capsys.readouterr().err
         assert said.startswith(
-            f"warning: {tmp_path / 'jobs.txt'}: no job of this history has GPUs (6 jobs): "
+            f"warning: {tmp_path / 'jobs.txt'}: no job of this history has GPUs (jobs: 6): "
         )
         assert "--format ...,ReqTRES,AllocTRES" in said
         assert said.count("\n") == 1

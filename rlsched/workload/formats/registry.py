@@ -113,7 +113,7 @@ def no_gpus(name: str, trace: Trace) -> str | None:
         return None
     found = FORMATS.get(name)
     ask = "expected num_gpus above 0 in some row" if found is None else found.gpus
-    return f"no job of this history has GPUs ({len(trace):,} jobs): {ask}"
+    return f"no job of this history has GPUs (jobs: {len(trace):,}): {ask}"
 
 
 def recognise(path: Path) -> str:
