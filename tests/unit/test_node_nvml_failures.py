@@ -6,7 +6,6 @@ added is in these tests by itself, and fails `test_the_fake_has_every_call` unti
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import inspect
 import logging
@@ -20,9 +19,9 @@ from typing import NamedTuple
 
 import pytest
 
-import rlsched.cli.doctor
 import rlsched_node.gpu
 from rlsched.broker.access.keys import KeyHome
+from rlsched.cli import doctor
 from rlsched.errors import InputError
 from rlsched.wire.messages import Holding
 from rlsched_node.bounds import least_memory_mib, minors_of
@@ -69,7 +68,7 @@ FOR_EVER = -1
 def called() -> set[str]:
     """The functions of the C library that the code calls, by the source of pynvml."""
     texts = [path.read_text() for path in Path(rlsched_node.gpu.__file__).parent.glob("*.py")]
-    texts.append(Path(rlsched.cli.doctor.__file__).read_text())
+    texts.append(Path(doctor.__file__).read_text())
     left = {name for text in texts for name in re.findall(r"pynvml\.(nvml\w+)\(", text)}
     seen, found = set[str](), set[str]()
     while left:
@@ -151,12 +150,15 @@ def start(nvml: ctypes.CDLL, directory: Path) -> Node:
 
 def use(node: Node, gpu: int) -> bool:
     """All that the daemon asks of NVML to start and end a job: whether the GPU is given."""
+    refusal: LaunchError | None = None
     try:
         node.meter.outages.refuse(node.gpus, [gpu])
         refuse_on_full_gpus(node.gpus, [gpu], 100)
     except LaunchError as error:
-        assert error.is_for_now, "no fault of the job's"
-        assert str(error).startswith(f"GPU {gpu} ")
+        refusal = error
+    if refusal is not None:
+        assert refusal.is_for_now, "no fault of the job's"
+        assert str(refusal).startswith(f"GPU {gpu} ")
         return False
     assert node.gpus.visible_as(gpu) == f"GPU-fake-{gpu}"
     node.locks.lock([gpu], 1980)
@@ -216,12 +218,15 @@ def check(
     nvml.fake_reset()
     if at_start:
         nvml.fake_fail(function.encode(), 1 if of_a_gpu else -1, code, times)
+    node, refusal = None, ""
     try:
         node = start(nvml, directory)
     except InputError as error:
-        assert not of_a_gpu, error
+        refusal = str(error)
+    if node is None:
+        assert not of_a_gpu, refusal
         assert times == FOR_EVER or code in NEVER
-        assert name in str(error)
+        assert name in refusal
         return
     if not at_start:
         nvml.fake_fail(function.encode(), 1 if of_a_gpu else -1, code, times)
@@ -276,3 +281,45 @@ def test_so_it_is_with_every_error_of_nvml(
     function: str, nvml: ctypes.CDLL, tmp_path: Path, said: Said
 ) -> None:
     check_all(sorted(set(CODES.values())), function, nvml, tmp_path, said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_daemon_starts(
+    function: str, nvml: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real one, whose first message says which GPU it has not."""
+    monkeypatch.setattr(Meter, "start", lambda _: None)
+    home = KeyHome(tmp_path)
+    for code in (CODES["GPU_IS_LOST"], CODES["UNKNOWN"]) if function in OF_A_GPU else ():
+        nvml.fake_reset()
+        nvml.fake_fail(function.encode(), 1, code, FOR_EVER)
+        gpus = open_gpus(None, is_simulated=False, node="n0")
+        config = NodeConfig(
+            name="n0", broker="tcp://127.0.0.1:1", directory=tmp_path / "n0", allow_root=True, host="n0"
+        )
+        daemon = NodeDaemon(config, gpus, home.node("n0"), home.broker().public)
+        try:
+            hello, outages = daemon._hello(), daemon._usage.gpus.outages
+            assert (hello.gpus, hello.gpu_uuids[0], hello.gpu_type) == (2, "GPU-fake-0", "Fake H200")
+            assert (hello.capabilities.gpu_memory_mib, bool(hello.sm_clocks_mhz)) == (1000, True)
+            assert [one.gpus for one in outages.held] in ([], [[1]])
+            assert daemon._health.news() in ("", None) or "GPU" not in str(daemon._health._told)
+        finally:
+            daemon._close()
+
+
+@pytest.mark.parametrize("times", [1, FOR_EVER])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_doctor_names_what_does_not_answer(function: str, times: int, nvml: ctypes.CDLL) -> None:
+    for code in sorted(set(CODES.values())):
+        nvml.fake_reset()
+        nvml.fake_fail(function.encode(), 1 if function in OF_A_GPU else -1, code, times)
+        first, *more = doctor._looked_at("GPUs", doctor._gpus)
+        name = str(pynvml.NVMLError(code))
+        assert first.what == "GPUs"
+        assert [one.what for one in more] in ([], ["clocks"])
+        if first.state != "ok":
+            assert name in first.line
+            assert function not in OF_A_GPU or f"GPU 1 does not answer ({name})" in first.line
+        assert nvml.fake_open_count() in (0, 1 if function == "nvmlShutdown" else 0)

@@ -66,6 +66,11 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
         except pynvml.NVMLError as error:
             kind = _ERRORS.get(error.value, GpuError)
             raise kind(f"NVML, {function.__name__.lstrip('_')}{args[1:] or ''}: {error}") from error
+        except (
+            pynvml.NVMLLibraryMismatchError
+        ) as error:  # of another family: a function that this driver lacks
+            name = f"NVML, {function.__name__.lstrip('_')}{args[1:] or ''}"
+            raise GpuNotSupportedError(f"{name}: Function Not Found in this driver") from error
 
     return call
 

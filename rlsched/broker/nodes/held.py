@@ -1,5 +1,6 @@
-"""GPUs that the broker has not to give: an engine has given them to other jobs, or a node has found them lost or
-in use by a foreign process.
+"""GPUs that the broker cannot give away: an engine has given them to other jobs, or they are out of service.
+
+Out of service are GPUs that their node has found lost, or in use by a foreign process.
 
 Each holding is a job of the ledger that is nobody's candidate: it has its GPUs from its first instant, is
 never preempted, and teaches no prediction. So rules, plans and rows see which GPUs are taken, and until when.

@@ -57,7 +57,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that the broker is not to give away: other jobs have them, or they are out of service."""
+    """GPUs of a node that the broker cannot give away: other jobs have them, or they are out of service."""
 
     by: str
     """Who has them, or why they are out of service, for people; the same for as long as they are held."""
