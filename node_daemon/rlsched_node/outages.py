@@ -48,10 +48,15 @@ class Outages:
     Args:
         count: How many GPUs the node has.
         is_ours: Whether rlsched started the process of this number.
+
+    Attributes:
+        busy: GPUs that ranks have. What computes there is taken for theirs (a container's processes are
+            children of its engine), and the broker does not give these GPUs away; `refuse` looks.
     """
 
     def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
         self._count, self._is_ours = count, is_ours
+        self.busy = frozenset[int]()
         self._out: dict[int, _Outage] = {}
         self._own: dict[int, int | None] = {}  # start ticks of processes that are known to be rlsched's
         self._seen: dict[int, frozenset[int]] = {}  # by GPU, the processes of the last look
@@ -93,7 +98,7 @@ class Outages:
             ours: Processes of ranks.
         """
         processes = (reading.processes if reading is not None else None) or ()
-        foreign = self._foreign(gpu, processes, ours)
+        foreign = [] if gpu in self.busy else self._foreign(gpu, processes, ours)
         with self._lock:
             self._seen[gpu] = frozenset(one.pid for one in processes)
             outage = self._out.get(gpu)
@@ -147,6 +152,8 @@ class Outages:
 
     def _is_foreign(self, gpu: int, pid: int, ours: Container[int] = frozenset()) -> bool:
         """Whether a process is not rlsched's. One that is ending is none: the driver shows it for a while."""
+        if pid in ours and pid in self._own:
+            return False
         fields = shim.read_stat(pid)
         ticks = None if fields is None else int(fields[19])
         with self._lock:

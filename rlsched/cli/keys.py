@@ -127,7 +127,7 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
     """The command that starts this node, for the user who runs this, and what its options mean.
 
-    A daemon that is root has to say as whom jobs run, and these cannot enter a directory below its keys.
+    A daemon that is root needs the user that jobs run as, who cannot enter a directory below its keys.
     """
     words = ["rlsched", "node", "--broker", address, "--name", name]
     if keys is not None:
@@ -135,11 +135,11 @@ def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
     if os.geteuid() != 0 or os.environ.get("RLSCHED_ALLOW_ROOT", "") in _YES:
         return [f"next: {shlex.join(words)}"]
     user = os.environ.get("SUDO_USER", "root")
-    as_whom = ["--run-as-owner"] if user == "root" else ["--run-as", user]
-    said = "each job runs as the account of the person who submits it; --run-as USER: all as one user"
+    options = ["--run-as-owner"] if user == "root" else ["--run-as", user]
+    meaning = "each job runs as the account of the person who submits it; --run-as USER: all as one user"
     if user != "root":
-        said = f"all jobs run as {user}; --run-as-owner: each as the account of the person who submits it"
-    return [f"next: {shlex.join([*words, *as_whom, '--dir', JOBS_DIRECTORY])}", f"      {said}"]
+        meaning = f"all jobs run as {user}; --run-as-owner: each as the account of the person who submits it"
+    return [f"next: {shlex.join([*words, *options, '--dir', JOBS_DIRECTORY])}", f"      {meaning}"]
 
 
 @keys.command("list")

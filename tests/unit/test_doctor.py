@@ -82,12 +82,12 @@ def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
         (tmp_path / "empty.c").write_text("int nothing;")
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, tmp_path / "empty.c"], check=True)
     code = "from rlsched.cli.doctor import _gpus, _looked_at; print(*_looked_at('GPUs', _gpus))"
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         check=True,
         env={"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
-    assert "state='note', line='none that NVML shows (" in said.stdout
-    assert said.stderr == ""
+    assert "state='note', line='none that NVML shows (" in done.stdout
+    assert done.stderr == ""

@@ -57,7 +57,7 @@ def test_a_gpu_in_use_by_another_program_is_held_until_it_has_been_free_for_a_wh
     why = f"in use by process {other} ({name}, 18432 MiB), not started by rlsched"
     assert outages.held == [Holding(by=why, gpus=[1])]
     read(outages, 1, os.getpid(), other)
-    assert outages.held == [Holding(by=why, gpus=[1])], "another process beside it is no news"
+    assert outages.held == [Holding(by=why, gpus=[1])], "a further process changes nothing"
     looks_well(outages, 1, BACK_AFTER_LOOKS - 1)
     assert len(outages.held) == 1
     read(outages, 1, other)
@@ -73,6 +73,18 @@ def test_processes_of_ranks_and_those_that_are_marked_are_no_foreign_ones(other:
     read(outages, 0, os.getpid(), other, ours=frozenset({other}))
     read(outages, 0, os.getpid(), other)
     assert outages.held == [], "a rank's process stays one when its rank is no longer looked at"
+
+
+def test_what_computes_on_a_ranks_gpu_is_taken_for_the_ranks_until_it_is_over(other: int) -> None:
+    """A container's processes are no children of the rank that started it."""
+    outages = Outages(2, lambda _: False)
+    outages.busy = frozenset({1})
+    read(outages, 0, other)
+    read(outages, 1, other)
+    assert [one.gpus for one in outages.held] == [[0]]
+    outages.busy = frozenset()
+    read(outages, 1, other)
+    assert [one.gpus for one in outages.held] == [[0], [1]]
 
 
 def test_a_process_that_has_ended_is_no_foreign_one_at_once() -> None:

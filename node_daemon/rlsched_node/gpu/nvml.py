@@ -504,7 +504,7 @@ def _by_index(gpu: int) -> Any:
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Ask once more where the first call failed for another reason than that nobody may ask.
+    """Ask once more where the first call failed, unless it is not supported or not permitted.
 
     Raises:
         GpuError: the second one failed too.

@@ -67,6 +67,7 @@ class UsageWatch:
             if attempt.phase is Phase.RUNNING and attempt.key not in known:
                 self._begin(attempt)
         self._gpus.follow(held)
+        self._meter.outages.busy = frozenset(held)
         if time.monotonic() >= self._keep_at_s:
             self._keep_at_s = time.monotonic() + KEEP_EVERY_S
             self.keep()

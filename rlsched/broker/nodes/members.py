@@ -189,7 +189,7 @@ class Members:
         ]
 
     def held_gpus(self, node: str) -> set[int]:
-        """GPU numbers of a node that it said last are not to be given away."""
+        """GPU numbers in the last `Held` of a node."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def hold(self) -> None:
