@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -28,14 +29,13 @@ from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
 from rlsched_node.cores import cores_of_machine
-from rlsched_node.gpu.device import GpuSet
+from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import (
     LaunchError,
     Terms,
     rank_environment,
-    refuse_foreign_processes,
     refuse_on_full_disk,
     refuse_on_full_gpus,
 )
@@ -56,6 +56,7 @@ from rlsched_node.steps import (
     EndRank,
     Event,
     Exited,
+    GpusOut,
     HardKill,
     HoldClocks,
     Limited,
@@ -120,17 +121,18 @@ class NodeDaemon:
             gpus.count,
             self._memory_mib,
             most_processes() if config.max_processes is None else config.max_processes,
-            minors_of(gpus),
+            functools.partial(minors_of, gpus),
         )
         is_subreaper = shim.become_subreaper()
         check = _health_check(config)
+        self._spared = check.pids if check is not None else set[int]()
         self._ranks = Ranks(
             self._store,
             self._mishaps,
             cgroups=self._cgroups,
             is_subreaper=is_subreaper,
             shims=Shims(forks=is_subreaper),
-            spared=check.pids if check is not None else (),
+            spared=self._spared,
         )
         self._clocks = ClockLocks(config.directory, gpus)
         self._addresses = broker_addresses(config.broker)
@@ -144,6 +146,7 @@ class NodeDaemon:
             config.directory,
             {attempt.key for attempt in self._machine.attempts.live},
             config.record_gpus,
+            is_ours=self._is_ours,
         )
         self._health = Health(check, OwnChecks(self._usage.gpus, config.directory, config.min_free_mib))
         self._link = BrokerLink(self._addresses, pair, broker_public)
@@ -255,6 +258,8 @@ class NodeDaemon:
             poller.poll(int(timeout_s * 1e3) + 1)
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
+            with self._mishaps.set_aside("looking after the node's GPUs"):
+                self._feed(GpusOut(self._usage.gpus.outages.held))
             with self._mishaps.set_aside("what the broker sent"):
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("what the ranks did"):
@@ -369,6 +374,7 @@ class NodeDaemon:
         for event in self._started(key, launch):
             if isinstance(event, StartFailed):
                 self._bounds.over(key)
+                yield GpusOut(self._usage.gpus.outages.held)  # known to the broker before it decides again
             yield event
 
     def _started(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
@@ -376,7 +382,7 @@ class NodeDaemon:
         try:
             user = self._users.of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
-            refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
+            self._usage.gpus.outages.refuse(self._gpus, launch.gpus)
             refuse_on_full_gpus(self._gpus, launch.gpus, launch.gpu_memory_mib)
             env = rank_environment(
                 launch,
@@ -410,8 +416,13 @@ class NodeDaemon:
         return ClocksLocked(key, self._clocks.of(gpus))
 
     def _is_ours(self, pid: int) -> bool:
+        """Whether a process is of a rank, or of the health check."""
         directory = attempt_directory_of(pid)
-        return directory is not None and Path(directory).is_relative_to(self._store.attempts)
+        if directory is not None and Path(directory).is_relative_to(self._store.attempts):
+            return True
+        with contextlib.suppress(OSError):
+            return os.getsid(pid) in self._spared
+        return False
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()
@@ -420,7 +431,7 @@ class NodeDaemon:
             name=self._config.name,
             gpus=gpus.count,
             gpu_type=self._config.gpu_type,
-            gpu_uuids=[gpus.uuid(gpu) for gpu in range(gpus.count)],
+            gpu_uuids=[_uuid(gpus, gpu) for gpu in range(gpus.count)],
             cpus=self._cores.count,
             memory_mib=self._memory_mib,
             vc=self._config.vc,
@@ -439,6 +450,14 @@ class NodeDaemon:
                 fences=True,
             ),
         )
+
+
+def _uuid(gpus: GpuSet, gpu: int) -> str:
+    """A GPU's UUID; "" of one that does not answer."""
+    try:
+        return gpus.uuid(gpu)
+    except GpuError:
+        return ""
 
 
 def _health_check(config: NodeConfig) -> HealthCheck | None:

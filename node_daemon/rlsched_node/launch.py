@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.devices import FOR_ALL, close_others
-from rlsched_node.gpu.device import GpuSet
+from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.limits import Limits, hold
 from rlsched_node.shims import Shims, Spawned
 from rlsched_node.store import AttemptDir, LaunchRecord
@@ -162,28 +162,17 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
     return launch.command
 
 
-def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[[int], bool]) -> None:
-    """Look at the devices, not only at the books.
-
-    Raises:
-        LaunchError: somebody else computes on one of these GPUs.
-        GpuError: a GPU is lost.
-    """
-    for gpu in wanted:
-        for process in gpus.foreign_processes(gpu, is_ours) or ():
-            used = "" if process.used_mib is None else f" ({process.used_mib} MiB)"
-            raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
-
-
 def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) -> None:
     """See that as much memory is free on each GPU as the job asked for, whoever has the rest.
 
     Raises:
-        LaunchError: less is.
-        GpuError: a GPU is lost.
+        LaunchError: less is. A GPU that does not say now is taken at the broker's word.
     """
     for gpu in wanted if gpu_memory_mib else ():
-        total, used = gpus.memory_total_mib(gpu), gpus.memory_used_mib(gpu)
+        try:
+            total, used = gpus.memory_total_mib(gpu), gpus.memory_used_mib(gpu)
+        except GpuError:
+            continue
         if total is not None and used is not None and total - used < gpu_memory_mib:
             raise LaunchError(
                 f"GPU {gpu} has {total - used} of {total} MiB free, and the job asks for {gpu_memory_mib}",

@@ -16,8 +16,10 @@ from rlsched.wire.messages import (
     FetchLog,
     Heartbeat,
     HeartbeatAck,
+    Held,
     Hello,
     HoldClock,
+    Holding,
     Kill,
     Launch,
     Leaving,
@@ -38,6 +40,7 @@ from rlsched_node.steps import (
     EndJobs,
     Event,
     Exited,
+    GpusOut,
     Limited,
     Note,
     Persist,
@@ -148,6 +151,8 @@ class NodeMachine:
                 yield from self.attempts.limited(key, limit_s)
             case Checked():
                 yield from self._checked(event.unhealthy, now_s)
+            case GpusOut(held):
+                yield from self._gpus_out(held)
             case Tick():
                 yield from self._tick(now_s)
             case Stopping():
@@ -278,6 +283,19 @@ class NodeMachine:
             self.is_checked = True
             if self.is_connected:
                 yield from self._say_hello(now_s)
+
+    def _gpus_out(self, held: list[Holding]) -> Iterator[Effect]:
+        before = {(gpu, one.by) for one in self._hello.held for gpu in one.gpus}
+        now = {(gpu, one.by) for one in held for gpu in one.gpus}
+        if now == before:
+            return
+        for gpu, why in sorted(now - before):
+            yield Note(f"GPU {gpu} gets no new jobs: {why}")
+        for gpu in sorted({gpu for gpu, _ in before} - {gpu for gpu, _ in now}):
+            yield Note(f"GPU {gpu} gets jobs again")
+        self._hello = msgspec.structs.replace(self._hello, held=held)
+        if self.is_registered:
+            yield Send(Held(held=held))
 
     def _tick(self, now_s: float) -> Iterator[Effect]:
         if self._hello_at_s is None:

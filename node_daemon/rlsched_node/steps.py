@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlsched.wire.messages import BrokerToNode, Launch, NodeMessage, RankUsage
+from rlsched.wire.messages import BrokerToNode, Holding, Launch, NodeMessage, RankUsage
 from rlsched_node.attempt import AttemptKey
 
 # ---- events -----------------------------------------------------------------------------------------
@@ -91,6 +91,13 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusOut:
+    """These are all GPUs of the node that jobs cannot have now, and why."""
+
+    held: list[Holding]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -117,6 +124,7 @@ Event = (
     | ClocksLocked
     | Limited
     | Checked
+    | GpusOut
     | Tick
     | Stopping
     | EndJobs

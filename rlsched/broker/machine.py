@@ -304,6 +304,7 @@ class Machine:
                     message.message,
                     charged=not message.is_for_now,
                     is_about_owner=message.is_about_owner,
+                    held=self._members.held_gpus(node),
                 )
             case Ended():
                 self._attempts.ended(

@@ -12,7 +12,7 @@ is no candidate before all its ranks are over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -189,10 +189,13 @@ class Attempts:
         *,
         charged: bool = True,
         is_about_owner: bool = False,
+        held: Collection[int] = (),
     ) -> None:
         """A rank could not be started: the attempt is over everywhere, the job is queued again.
 
-        The node rests: tried again at once, it would refuse until the job's retries are used up.
+        The node rests: tried again at once, it would refuse until the job's retries are used up. Where the
+        rank's own GPUs are `held`, they are out of service instead: the node goes on with the others, and the
+        job is not charged.
 
         `is_about_owner`: the node runs no jobs of this person. If no node ever did, that is no node's fault:
         the job has failed, and the node goes on. If another one did, this one lacks the account. If this very
@@ -211,8 +214,9 @@ class Attempts:
                 self.end(known, "failed", f"{node} refused to start it: {message}")
                 return
             charged = not ran_on >> self._book.nodes[node].number & 1
-        refusing = self._book.nodes[node]
-        if refusing.up and not refusing.drained:
+        refusing, has_held = self._book.nodes[node], not set(held).isdisjoint(known.attempt.ranks[rank].gpus)
+        charged = charged and not has_held
+        if refusing.up and not refusing.drained and not has_held:
             until_s = self._book.now_s + self._limits.drain_s
             self._note(
                 NodeDrained(name=node, until_s=until_s, reason=f"it refused to start a rank: {message}")

@@ -187,6 +187,10 @@ class Members:
             if one.until_s is None or math.isfinite(one.until_s)
         ]
 
+    def held_gpus(self, node: str) -> set[int]:
+        """GPU numbers in the last `Held` of a node."""
+        return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
+
     def hold(self) -> None:
         """Let no GPU be offered that others have: what can be held now is, and the rest once it is free."""
         for name in sorted(self._held):
