@@ -58,12 +58,14 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
     """
     mine = leaves(episode)
     if len(mine) != len(saved):
-        raise ValueError(f"expected {len(mine)} arrays of episodes, got {len(saved)}")
+        raise ValueError(
+            f"its episodes have {len(saved)} arrays, these {len(mine)}: they are of another version"
+        )
     for one, other in zip(mine, saved, strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
             raise ValueError(
-                f"expected episodes with an array of shape {one.shape}, got one of shape {other.shape}: they "
-                "are of other traces, of another number of clusters, or of another version"
+                f"its episodes have an array of shape {other.shape} where these have {one.shape}: they are of "
+                "other traces, of another number of clusters, or of another version"
             )
     for one, other in zip(mine, saved, strict=True):
         if one.flags.writeable:

@@ -282,8 +282,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that a `VecEnv` of Stable-Baselines3 gives itself. Other environments leave them to wrappers:
-`RecordEpisodeStatistics` and `Monitor` add `episode`."""
+"""Keys of `info` that a `VecEnv` of Stable-Baselines3 gives itself. Other environments leave `episode` to
+wrappers: `RecordEpisodeStatistics` and `Monitor` add it."""
 
 
 def check_live(live: NDArray[np.bool_]) -> None:

@@ -112,6 +112,7 @@ class Fleet:
     def get_state(self) -> dict[str, Any]:
         """Everything that decides how the episodes go on, but the stage, as plain data and arrays."""
         return {
+            "sources": [source.digest for source in self._sources],
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
             "names": list(self._names),
             "returns": self._returns.copy(),
@@ -124,8 +125,13 @@ class Fleet:
         """Go on where `get_state` was called.
 
         Raises:
-            ValueError: the state is of another number of clusters, or of other episodes.
+            ValueError: the state is of another number of clusters, or of other episodes or traces.
         """
+        mine = [source.digest for source in self._sources]
+        if state.get("sources", mine) != mine:  # states of older versions do not say it
+            raise ValueError(
+                "its episodes are of traces with other jobs, run times, predictions or nodes, by the same names"
+            )
         batch.restore(self._arrays, state["arrays"])
         for rng, saved in zip(self._rngs, state["rngs"], strict=True):
             rng.bit_generator.state = saved
