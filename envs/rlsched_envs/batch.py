@@ -64,8 +64,8 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
     for one, other in zip(mine, saved, strict=True):
         if one.shape != other.shape or one.dtype != other.dtype:
             raise ValueError(
-                f"its episodes have an array of shape {other.shape} where these have {one.shape}: they are of "
-                "other traces, of another number of clusters, or of another version"
+                f"its episodes have an array of shape {other.shape} where these have {one.shape}: they "
+                "are of other traces, of another number of clusters, or of another version"
             )
     for one, other in zip(mine, saved, strict=True):
         if one.flags.writeable:

@@ -130,7 +130,7 @@ class Fleet:
         mine = [source.digest for source in self._sources]
         if state.get("sources", mine) != mine:  # states of older versions do not say it
             raise ValueError(
-                "its episodes are of traces with other jobs, run times, predictions or nodes, by the same names"
+                "its episodes are of traces with other jobs, run times, predictions or nodes by the same name"
             )
         batch.restore(self._arrays, state["arrays"])
         for rng, saved in zip(self._rngs, state["rngs"], strict=True):

@@ -130,7 +130,7 @@ def train_rows(
         if runs > 1 and not any(own.logdir.exists() for own in files_of(files, seed, runs).values()):
             raise InputError(
                 f"--resume: expected a training of --runs {runs} from --seed {seed} on in {logdir}, found "
-                "none of its folders seed-K; give the --runs and --seed that it was begun with, or another --logdir"
+                "none of its folders seed-K; give the --runs and --seed of its beginning, or another --logdir"
             )
         init = noted_init(files, seed, runs)
     if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:

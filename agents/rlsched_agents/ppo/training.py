@@ -275,8 +275,8 @@ def _resume(
     if last.card.seeds != card.seeds:
         began, given = (", ".join(map(str, one.seeds)) for one in (last.card, card))
         raise InputError(
-            f"{files.last}: this run was begun with --seed {began}, got --seed {given}; give the same, or begin "
-            "again with --overwrite"
+            f"{files.last}: this run was begun with --seed {began}, got --seed {given}; give the "
+            "same, or begin again with --overwrite"
         )
     _network(model).load_weights(last.weights)
     found = restore_run(files.last, model, normalizer, average)
