@@ -12,7 +12,7 @@ import pytest
 import torch
 from gymnasium import wrappers
 from numpy.typing import NDArray
-from stable_baselines3 import PPO, SAC
+from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import rlsched as rs
@@ -113,6 +113,18 @@ def test_it_sets_what_its_own_library_would(
     if not kwargs.get("policy_kwargs", {}).get("squash_output"):
         assert 0.05 < on_the_edge.mean() < 0.95, "both clipped and not"
         assert (found[on_the_edge] == wanted[on_the_edge]).all()
+
+
+def test_a_model_of_a2c_is_served_likewise(env: gymnasium.Env[Any, Any], tmp_path: Path) -> None:
+    theirs = A2C("MlpPolicy", env, n_steps=4, seed=1, device="cpu")
+    theirs.learn(8)
+    theirs.save(tmp_path / "a.zip")
+    scheduler = load_scheduler(Policy.of(f"sb3:{tmp_path / 'a.zip'}"))
+    assert isinstance(scheduler, RuleScheduler)
+    seen = recorded(env, theirs)
+    np.testing.assert_allclose(
+        set_by(scheduler, seen), theirs.predict(seen, deterministic=True)[0], atol=2e-6
+    )
 
 
 def test_in_a_ledger_the_dials_stand_where_the_model_puts_them(model: Path) -> None:
