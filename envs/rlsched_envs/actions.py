@@ -45,8 +45,7 @@ def checked_rows(
     found = _array(actions, expected, _WHOLE)
     if found.shape != shape:
         raise ValueError(f"action: {expected}, got shape {found.shape}")
-    outside = (found < 0) | (found >= rows)
-    if in_range and outside.any():
+    if in_range and (outside := (found < 0) | (found >= rows)).any():
         where = f" for cluster {int(np.argmax(outside))}" if shape else ""
         raise ValueError(f"action: {expected}, got {found[outside][0]}{where}")
     return found.astype(np.int64)

@@ -80,17 +80,23 @@ class DialFleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Begin the draws of every cluster again, by this seed; None: by one that the system draws."""
-        count, seed = self.dones.size, drawn_seed(seed)
+        """Begin the draws of every cluster again, by this seed; None: as of `Fleet.reseed`."""
+        self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
 
     def reseed_one(self, k: int, seed: int) -> None:
         """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
+
+    def _seed_at_last(self) -> None:
+        if self._is_unseeded:
+            self.reseed(drawn_seed())
 
     def __getstate__(self) -> dict[str, Any]:
         return {
+            "is_unseeded": self._is_unseeded,
             "made": (self._sources, self.dones.size, self._drawn, self._policy, 0),
             "in_pairs": self._in_pairs,
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
@@ -103,7 +109,7 @@ class DialFleet:
         DialFleet.__init__(self, *saved["made"], in_pairs=saved["in_pairs"])
         for rng, state in zip(self._rngs, saved["rngs"], strict=True):
             rng.bit_generator.state = state
-        self._names = saved["names"]
+        self._names, self._is_unseeded = saved["names"], saved["is_unseeded"]
         batch.restore(self._episodes, saved["arrays"])
         for mine, other in zip(self._results(), saved["results"], strict=True):
             mine[...] = other
@@ -117,6 +123,7 @@ class DialFleet:
         Raises:
             InputError: none was found.
         """
+        self._seed_at_last()
         rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
         what[k] = BEGIN
         for _ in range(_TRIES):
@@ -210,8 +217,9 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     **Termination.** When the last job of the window has ended. Nothing is ever truncated. A step before the
     first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
 
-    **Draws.** `reset(seed=...)` says which windows come; without a seed each environment draws others.
-    Pickled and deep copies go on exactly where the original stands.
+    **Draws.** `reset(seed=...)` says which windows come; without a seed each environment draws others, and so
+    do copies that are made before the first `reset`. Later pickled and deep copies go on exactly where the
+    original stands.
 
     **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, of the agent
     and of the reference.

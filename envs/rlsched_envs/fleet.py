@@ -80,8 +80,12 @@ class Fleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Begin the draws of every cluster again, by this seed; None: by one that the system draws."""
-        seed = drawn_seed(seed)
+        """Begin the draws of every cluster again, by this seed.
+
+        None: by one that the system draws when the next episode begins. So copies that are made before that
+        draw other windows.
+        """
+        self._is_unseeded, seed = seed is None, seed or 0
         self._rngs = [np.random.default_rng([seed, k]) for k in range(self.dones.size)]
         self._sampling = np.array(
             [np.random.SeedSequence(seed).generate_state(1, np.uint64)[0], 0], np.uint64
@@ -89,7 +93,12 @@ class Fleet:
 
     def reseed_one(self, k: int, seed: int) -> None:
         """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
+
+    def _seed_at_last(self) -> None:
+        if self._is_unseeded:
+            self.reseed(drawn_seed())
 
     def enter(self, stage: Stage | None) -> None:
         """Draw the next episodes from this stage of a curriculum, or, with None, from the whole mixture.
@@ -144,6 +153,7 @@ class Fleet:
         return {
             "made": (self._sources, self.dones.size, self.config, 0),
             "stage": self._stage,
+            "is_unseeded": self._is_unseeded,
             "state": self.get_state(),
             "results": (self.rewards.copy(), self.dones.copy(), self.live.copy()),
         }
@@ -151,6 +161,7 @@ class Fleet:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         Fleet.__init__(self, *saved["made"])
         self.enter(saved["stage"])
+        self._is_unseeded = saved["is_unseeded"]
         self.set_state(saved["state"])
         self.rewards[:], self.dones[:], self.live[:] = saved["results"]
 
@@ -160,6 +171,7 @@ class Fleet:
         Raises:
             InputError: none was found: the traces hold no contention at these loads.
         """
+        self._seed_at_last()
         rng, config = self._rngs[k], self.config
         for _ in range(_TRIES):
             source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
@@ -306,9 +318,9 @@ class Fleet:
         }
 
 
-def drawn_seed(seed: int | None) -> int:
-    """This seed, or one of 128 bits that the system draws."""
-    entropy = np.random.SeedSequence(seed).entropy
+def drawn_seed() -> int:
+    """A seed of 128 bits that the system draws."""
+    entropy = np.random.SeedSequence().entropy
     assert isinstance(entropy, int)
     return entropy
 

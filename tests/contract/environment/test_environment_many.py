@@ -104,10 +104,14 @@ def test_the_native_vector_environment_is_the_same(kind: Kind, sources: list[Epi
 
 @both
 @pytest.mark.parametrize("make", [SyncVectorEnv, AsyncVectorEnv])
-def test_workers_without_a_seed_differ(kind: Kind, make: Any, sources: list[EpisodeSource]) -> None:
-    envs = make(fns(kind, sources))
+@pytest.mark.parametrize("copied", [False, True], ids=["made", "copied"])
+def test_workers_without_a_seed_differ(
+    kind: Kind, make: Any, copied: bool, sources: list[EpisodeSource]
+) -> None:
+    one = kind.make(sources)
+    envs = make([partial(copy.deepcopy, one) for _ in range(COUNT)] if copied else fns(kind, sources))
     try:
-        assert len({one.tobytes() for one in envs.reset()[0]}) == COUNT
+        assert len({seen.tobytes() for seen in envs.reset()[0]}) == COUNT
     finally:
         envs.close()
 

@@ -147,6 +147,9 @@ def test_without_a_seed_windows_differ(kind: Kind, sources: list[EpisodeSource])
     assert len(firsts) == 3
     env = kind.make(sources)
     assert len({env.reset()[0].tobytes() for _ in range(3)}) == 3, "reset again: another window"
+    unseeded = kind.make(sources)
+    copies = [unseeded, copy.deepcopy(unseeded), pickle.loads(pickle.dumps(unseeded))]
+    assert len({one.reset()[0].tobytes() for one in copies}) == 3, "copied before the first reset"
     assert len({kind.make(sources).reset(seed=5)[0].tobytes() for _ in range(2)}) == 1
 
 
