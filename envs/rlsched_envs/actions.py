@@ -55,8 +55,8 @@ def _array(actions: Any, expected: str, kinds: str) -> NDArray[Any]:
     try:
         found = np.asarray(actions)
     except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors on a GPU
-        said = " ".join(str(error).split())[:_SHOWN]
-        raise ValueError(f"action: {expected}, got what is no array: {said}") from None
+        reason = " ".join(str(error).split())[:_SHOWN]
+        raise ValueError(f"action: {expected}, got something that is not an array: {reason}") from None
     if found.dtype.kind not in kinds:
         text = " ".join(repr(actions).split())
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

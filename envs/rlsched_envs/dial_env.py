@@ -143,8 +143,8 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, those that end begin another
-        episode.
+        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, clusters whose episode ends
+        begin another.
 
         Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
         """

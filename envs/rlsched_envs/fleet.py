@@ -263,7 +263,7 @@ class Fleet:
         batch.sample(self.masks, self._sampling, rows)
 
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Take a legal row in every cluster; with `restart`, those that end begin another episode.
+        """Take a legal row in every cluster; with `restart`, clusters whose episode ends begin another.
 
         Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
         """

@@ -88,7 +88,7 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
         return self._seen(), {}
 
     def step(self, actions: NDArray[Any]) -> tuple[Floats, NDArray[Any], Flags, Flags, dict[str, Any]]:
-        """Step the clusters, and begin an episode in those whose last one ended in the step before.
+        """Step the clusters, and begin an episode in each whose last one ended in the step before.
 
         Raises:
             ValueError: the actions have another shape or type, or values that are not allowed.
@@ -194,7 +194,7 @@ class RowsVectorEnv(FleetVectorEnv):
         return self._fleet.observations[:, :, : self._columns].copy()
 
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[np.int64], Flags]:
-        """The rows, those that are not legal replaced by the reference's."""
+        """The rows; the reference's in place of each that is not legal."""
         fleet = self._fleet
         rows = checked_rows(actions, (self.num_envs,), fleet.masks.shape[1])
         illegal = ~fleet.masks[np.arange(self.num_envs), rows]

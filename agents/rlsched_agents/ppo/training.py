@@ -260,7 +260,7 @@ def _resume(
     if last.card.traces != card.traces:
         raise InputError(
             f"{files.last}: this run was begun on other data ({_names(last.card.traces)}), got "
-            f"{_names(card.traces)}; give the same, or begin anew with --overwrite"
+            f"{_names(card.traces)}; give the same, or begin again with --overwrite"
         )
     ours = _hyper_parameters(recipe)
     changed = sorted(

@@ -1,4 +1,4 @@
-"""Both environments side by side, for tests of what is put around them."""
+"""Both environments, for tests of the wrappers and vector environments of other libraries."""
 
 from __future__ import annotations
 

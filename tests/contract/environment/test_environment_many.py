@@ -193,7 +193,7 @@ def test_dials_under_vector_wrappers_of_actions(sources: list[EpisodeSource]) ->
 
 
 def sb3_course(kind: Kind, envs: VecEnv, steps: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
-    """What comes of so many steps, and what is told of the episodes that ended."""
+    """What comes of so many steps, and the infos of the episodes that ended."""
     rng, out, ended = np.random.default_rng(1), [], []
     out.append((np.asarray(envs.reset()).tobytes(),))
     for _ in range(steps):
@@ -228,7 +228,7 @@ def test_stable_baselines3_in_processes_as_in_one(kind: Kind, sources: list[Epis
 @pytest.mark.slow
 @both
 def test_stable_baselines3_in_processes_that_begin_empty(kind: Kind, sources: list[EpisodeSource]) -> None:
-    """`forkserver`, its default: what is pickled brings rlsched, and so the environment's name, along."""
+    """`forkserver`, its default: unpickling imports rlsched, which registers the environment's name."""
     envs = SubprocVecEnv(fns(kind, sources, 2), start_method="forkserver")
     try:
         first = np.asarray(envs.reset())

@@ -166,7 +166,7 @@ WRONG_DIALS: list[tuple[Any, str]] = [
     (np.zeros(9, np.bool_), "got dtype bool"),
     (None, "got dtype object: None"),
     ({"action": 1}, "got dtype object"),
-    ([[0.0], [0.0, 1.0]], "got what is no array"),
+    ([[0.0], [0.0, 1.0]], "got something that is not an array"),
 ]
 WRONG_ROWS: list[tuple[Any, str]] = [
     (24, "got 24"),
