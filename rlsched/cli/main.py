@@ -144,9 +144,9 @@ def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:
     module = error.name or ""
     extra = extra_for(module, verb)
     if extra:
-        return InputError(
-            f"{verb} needs {module}, which is not installed; run: pip install 'rlsched[{extra}]'"
-        )
+        from rlsched.installing import install_command
+
+        return InputError(f"{verb} needs {module}, which is not installed; run: {install_command(extra)}")
     return RlschedError(f"verb {verb!r} is not part of this installation: no module named {module!r}")
 
 

@@ -49,7 +49,7 @@ def _fidelity(found: WhatIf, canvas: Canvas) -> Section:
             Series("recorded", [best.by_size[size].recorded_s for size in sizes]),
             Series(f"replayed by {best.rule}", [best.by_size[size].replayed_s for size in sizes]),
         ],
-        "Mean wait by number of GPUs (no bar: 1 s or less).",
+        "Mean wait by number of GPUs.",
         "GPUs",
     )
     lines = "".join(paragraph(f"{one.rule}: {one.line}.", "note") for one in found.fits)
