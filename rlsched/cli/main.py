@@ -23,7 +23,7 @@ EXIT_INTERRUPTED = 130
 EPILOG = """\b
 Example:
   rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --seed 1 -o t.csv.gz --cluster-out c.toml
-  rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy qssf-backfill --policy ppo
+  rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy qssf-backfill --policy tuned
   rlsched up --nodes 2 --gpus 4
 """
 

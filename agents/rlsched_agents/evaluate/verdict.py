@@ -35,6 +35,8 @@ class _Measure(NamedTuple):
         return found
 
 
+LEAST_JOBS: Final = 20
+"""A size with fewer jobs is not said to lose: their mean is chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
@@ -109,6 +111,7 @@ def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
         size: (ours_s, base_s)
         for size, one in mine.by_gpus.items()
         if size in theirs.by_gpus
+        and one.jobs >= LEAST_JOBS
         and (ours_s := getattr(one, measure.field)) is not None
         and (base_s := getattr(theirs.by_gpus[size], measure.field)) is not None
         and ours_s > base_s + 1.0
