@@ -49,7 +49,7 @@ def sentences(policy: Policy) -> Iterator[str]:
     if settings.rule:
         yield f"What decides is {settings.rule}; the settings below are those that it reads."
         return
-    yield f"The queue goes by {policy.rule.order.in_words}; the least goes first."
+    yield f"The queue goes by {policy.rule.order.in_words}, the least first."
     if settings.blocks:
         yield "The first job that does not fit holds up all behind it."
     elif settings.reserve_after is not None:
@@ -61,8 +61,8 @@ def sentences(policy: Policy) -> Iterator[str]:
     elif settings.leave_free is not None:
         free = settings.leave_free
         yield (
-            f"Jobs that do not fit are skipped; jobs predicted to run longer than {free.longer_than.text} start "
-            f"only where {free.share:.0%} of the GPUs stay free."
+            f"Jobs that do not fit are skipped; jobs predicted to run longer than {free.longer_than.text} "
+            f"start only where {free.share:.0%} of the GPUs stay free."
         )
     else:
         yield "Jobs that do not fit are skipped."
