@@ -70,6 +70,7 @@ class LocalCluster:
         gpus: GPUs on each.
         gpu_types: Their models: of several each node has the next; none: `generic`.
         broker_options: More options of `rlsched broker`.
+        note: What is said once the cluster is ready.
     """
 
     def __init__(
@@ -82,11 +83,12 @@ class LocalCluster:
         gpus: int,
         gpu_types: Sequence[str] = (),
         broker_options: Sequence[str] = (),
+        note: str = "",
     ) -> None:
         self._directory, self._keys, self._address = directory, keys, address
         self._num_nodes, self._gpus = nodes, gpus
         self._types = list(gpu_types) or ["generic"]
-        self._broker_options = list(broker_options)
+        self._broker_options, self._note = list(broker_options), note
         self._children: list[_Child] = []
         self._stopping = False
 
@@ -110,6 +112,8 @@ class LocalCluster:
                         f"rlsched up ready: {nodes} x {self._gpus} GPUs at {address}, "
                         f"logs in {self._directory}; Ctrl-C takes it down"
                     )
+                    if self._note:
+                        announce(self._note)
                 while not self._stopping:
                     self._supervise(announce)
                     time.sleep(WATCH_S)

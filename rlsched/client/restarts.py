@@ -1,4 +1,4 @@
-"""When a process that has ended is started again, as a supervisor does it: with back-off, and so many times."""
+"""When a process that has ended is started again: with back-off, and a limited number of times in a row."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class DialArrays(NamedTuple):
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
     """The same where the partitions `before` have become others; those that are new begin at 0."""
-    fresh = no_dials(max(1, len(names)))
+    fresh = no_dials(len(names))
     somebody = dials.who[0] != NOBODY
     seen = np.zeros((fresh.dial.shape[0] if somebody else 0, dials.seen.shape[1]))
     for p, name in enumerate(names):
@@ -90,8 +90,9 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Dials that nobody sets."""
+    """Dials that nobody sets; one row at least, as all arrays of partitions: jobs come before any node does."""
     none = np.zeros((0, 0))
+    partitions = max(1, partitions)
     return DialArrays(
         np.zeros(1, np.int64),
         np.zeros(partitions, DIAL).view(np.recarray),

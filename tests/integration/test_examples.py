@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -130,5 +131,9 @@ def test_a_rule_of_ones_own_decides_online(rule: str, tmp_path: Path, environmen
 def test_train_and_serve(tmp_path: Path, environment: dict[str, str]) -> None:
     said = run([str(EXAMPLES / "train_and_serve.sh")], tmp_path, environment)
     assert "keep what you have" in said or "better by" in said
-    assert "tuned" in said
+    served = "ours" if (tmp_path / "ours.toml").exists() else "last"
+    assert ("runs/ours/last.toml, where the training ended, is served" in said) == (served == "last")
+    assert re.search(rf"^ {served} +2,000 ", said, re.M), "it is compared"
+    assert f"policy {served}" in (tmp_path / "home" / "up" / "broker.log").read_text(), "it is served"
+    assert re.search(r"^on GPUs \d,\d$", said, re.M)
     assert "job 1: " in said

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.broker.abilities import NOT_LIVE, not_live
 from rlsched.broker.journal.lock import lock_file, take_lock
 from rlsched.client import local, restarts
 from rlsched.client.local import LocalCluster
@@ -39,6 +40,18 @@ def test_a_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "up").write_text("")
     with pytest.raises(InputError, match="cannot write here"):
         cluster(tmp_path / "up").run(print)
+
+
+def test_what_is_not_decided_live_is_one_line_and_stands_in_the_documents() -> None:
+    plain, full = not_live(shares=False, speed_energy=0.0), not_live(shares=True, speed_energy=0.3)
+    assert plain.startswith(f"{full}; off here: sharing GPUs")
+    assert "(--share)" in plain
+    assert "(--speed-energy)" in plain
+    assert "\n" not in plain
+    root = Path(__file__).resolve().parent.parent.parent
+    for page in ("README.md", "docs/how-to/operate.md"):
+        text = " ".join((root / page).read_text(encoding="utf-8").split())
+        assert [one for one in NOT_LIVE if one not in text] == [], page
 
 
 def test_back_off_doubles_is_bounded_and_forgotten_after_a_calm_time() -> None:
@@ -80,7 +93,7 @@ def test_a_node_that_ends_is_started_again_and_the_others_go_on(
         monkeypatch.setattr(restarts, "MOST", 0)
         n1.kill()
         n1.wait()
-        with pytest.raises(RlschedError, match="n1 was killed by signal 9; its log .* ends with: well"):
+        with pytest.raises(RlschedError, match=r"n1 was killed by signal 9; its log .* ends with: well"):
             one._supervise(said.append)
         broker.kill()
         broker.wait()

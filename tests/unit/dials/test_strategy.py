@@ -8,9 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.cluster.dials import NETWORK
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import permit
 from rlsched.errors import InputError
 
 LINEAR = Strategy.of(np.arange(NUM_DIALS * (NUM_COLUMNS + 1), dtype=float).reshape(NUM_DIALS, -1) / 1000.0)
@@ -65,3 +71,21 @@ def test_a_file_that_is_none(content: str | None, said: str, tmp_path: Path) -> 
         Strategy.read(path)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_jobs_that_come_before_any_node_are_counted_within_the_arrays(tmp_path: Path) -> None:
+    """A broker begins with no node and so no partition: kernels write to row 0 of what a partition has."""
+    LINEAR.write(tmp_path / "one.json")
+    scheduler = load_scheduler(Policy("tuned", dials=str(tmp_path / "one.json")))
+    state = ClusterState([], OrderedQueue(scheduler.order))
+    permit(state, scheduler)
+    assert state.num_partitions == 0
+    for _ in range(2):
+        dials = state.arrays.dials
+        assert (
+            len(dials.dial) == len(dials.counted) == len(dials.seen) == len(state.arrays.derived.queue) == 1
+        )
+        assert dials.who[0] == NETWORK
+        state.add_job(num_gpus=1, submit_s=1.0, predicted_s=60.0, spread=1.0)
+        state.add_node(NodeSpec(name=f"n{len(state.nodes)}", gpus=4))
+    assert state.num_partitions == 1
