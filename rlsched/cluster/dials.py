@@ -90,7 +90,7 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Dials that nothing sets. There is one row at least: jobs may come before any node, and so any partition."""
+    """Dials that nothing sets. There is one row at least: jobs may come before any node."""
     none = np.zeros((0, 0))
     partitions = max(1, partitions)
     return DialArrays(

@@ -24,7 +24,7 @@ from rlsched_agents.evaluate.legend import LEGEND
 from rlsched_agents.evaluate.pairs import Ratio
 from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.tables import print_report
-from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
+from rlsched_agents.evaluate.verdict import LEAST_JOBS, cautions_of, verdict_of
 from rlsched_envs.modelling import Models, PowerDownPlan
 
 CLUSTER = ClusterSpec.uniform(2, 4)
@@ -87,10 +87,13 @@ def test_the_sentence_says_who_loses(report: Report) -> None:
     base = msgspec.structs.replace(report.policies["fifo"], queue_max_s=17 * 3_600.0)
     mine = msgspec.structs.replace(base, by_gpus=worse, queue_max_s=29 * 3_600.0)
     said = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": mine}))
-    assert (
-        "; 12.3 % of the jobs wait longer, jobs of 8 GPUs and 1 other size wait longer on average (" in said
-    )
+    assert "; 12.3 % of the jobs wait longer, jobs of 8 GPUs wait longer on average (" in said
+    assert ") and so do jobs of 1 other size, and the longest" in said
     assert said.endswith(", and the longest wait grows from 17.0 h to 1.2 d.")
+    few = {size: msgspec.structs.replace(one, jobs=LEAST_JOBS - 1) for size, one in worse.items()}
+    mine = msgspec.structs.replace(mine, by_gpus=few)
+    said = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": mine}))
+    assert "; 12.3 % of the jobs wait longer, and the longest" in said, "the mean of so few is chance"
     alike = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": base}))
     assert alike.endswith("; 12.3 % of the jobs wait longer, but no size of job does on average.")
     lost = with_ratios(report, queue_mean_ratio=Ratio(1.5, 1.2, 1.9))

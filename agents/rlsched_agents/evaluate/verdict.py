@@ -111,24 +111,25 @@ def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
         size: (ours_s, base_s)
         for size, one in mine.by_gpus.items()
         if size in theirs.by_gpus
-        and one.jobs >= LEAST_JOBS
         and (ours_s := getattr(one, measure.field)) is not None
         and (base_s := getattr(theirs.by_gpus[size], measure.field)) is not None
         and ours_s > base_s + 1.0
         and in_words(ours_s) != in_words(base_s)
     }
-    if worse:
-        size = max(worse, key=lambda one: worse[one][0] - worse[one][1])
+    named = [size for size in worse if mine.by_gpus[size].jobs >= LEAST_JOBS]
+    if named:
+        size = max(named, key=lambda one: worse[one][0] - worse[one][1])
         ours, base = map(in_words, worse[size])
-        others = f" and {count(len(worse) - 1, 'other size')}" if len(worse) > 1 else ""
         does = "wait" if measure is _WAITING else "take"
-        losers += f", jobs of {_gpus(size)}{others} {does} longer on average ({ours} instead of {base})"
-    elif report.paired[best].losses_frac:
+        losers += f", jobs of {_gpus(size)} {does} longer on average ({ours} instead of {base})"
+        if len(named) > 1:
+            losers += f" and so do jobs of {count(len(named) - 1, 'other size')}"
+    elif not worse and report.paired[best].losses_frac:
         losers += ", but no size of job does on average"
-    longest = (mine.queue_max_s, theirs.queue_max_s)
-    if None not in longest and in_words(longest[0]) != in_words(longest[1]):
-        grows = "grows" if longest[0] > longest[1] else "falls"
-        losers += f", and the longest wait {grows} from {in_words(longest[1])} to {in_words(longest[0])}"
+    now_s, before_s = mine.queue_max_s or 0.0, theirs.queue_max_s or 0.0
+    if in_words(now_s) != in_words(before_s):
+        grows = "grows" if now_s > before_s else "falls"
+        losers += f", and the longest wait {grows} from {in_words(before_s)} to {in_words(now_s)}"
     return f"; {losers}"
 
 
