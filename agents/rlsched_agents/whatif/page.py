@@ -27,6 +27,7 @@ def write_page(found: WhatIf, path: Path) -> None:
         ("nodes", number(found.nodes)),
         ("GPUs", number(found.gpus)),
         ("GPUs busy at once, at most", number(found.most_busy_gpus)),
+        ("run times predicted by", found.prediction or "-"),
         ("the site's rule", found.fits[0].rule if not found.refused else "not known"),
         ("grade", found.grade),
     ]
