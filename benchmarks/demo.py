@@ -23,7 +23,7 @@ from rlsched.client.client import OVER, Client
 from rlsched.wire.messages import JobInfo, StatsReport
 
 NODES, GPUS_PER_NODE = 2, 4
-POLICIES = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "ppo", "tuned")
+POLICIES = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "tuned")
 # (GPUs, seconds of work, how many): 33 processes that ask for 76 GPUs where 8 fit at once; six gangs span
 # both nodes.
 JOBS = ((1, 2.0, 9), (2, 3.0, 8), (1, 6.0, 6), (4, 2.0, 4), (6, 2.0, 3), (8, 1.5, 3))

@@ -1,7 +1,7 @@
-"""A rule of one's own: the widest job that fits starts; a job that has waited long goes before.
+"""A rule of one's own: the least predicted GPU time goes first, but for jobs that have waited a week.
 
     rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy examples/own_rule.py
-    rlsched evaluate --trace t.csv.gz --cluster c.toml --policy examples/own_rule.py --set own=[1800]
+    rlsched evaluate --trace t.csv.gz --cluster c.toml --policy examples/own_rule.py --set own=[259200]
     rlsched up --policy examples/own_rule.py
 
 The file is all that it takes. `next_move` is asked again and again at every instant until it does nothing.
@@ -15,13 +15,13 @@ from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import RuleOptions
 from rlsched.jit import kernel
 
-PATIENCE_S = 3600.0
-"""A job that has waited longer comes first. `--set own=[1800]` changes it without a change of the file."""
+PATIENCE_S = 7 * 86400.0
+"""A job that has waited longer comes first. `--set own=[259200]` changes it without a change of the file."""
 
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Start one job of partition `p`, or nothing.
+    """Start one job of partition `p` that fits, or nothing.
 
     Args:
         s: The cluster: its nodes, GPUs, jobs and queues (`rlsched.cluster.arrays`).
@@ -30,13 +30,14 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
         now_s: Now.
     """
     patience_s = o.own[0] if o.own.shape[0] else PATIENCE_S
-    queue, widest = s.derived.queue[p], -1
+    queue, least, least_gpu_s = s.derived.queue[p], -1, 0.0
     position = first_fitting(s, p, 0)
     while position >= 0:
         slot = queue[position]
         if now_s - s.job.submit_s[slot] > patience_s:
             return start_of(slot, -1)
-        if widest < 0 or s.job.gpus[slot] > s.job.gpus[widest]:
-            widest = slot
+        gpu_s = s.job.predicted_s[slot] * s.job.gpus[slot]
+        if least < 0 or gpu_s < least_gpu_s:
+            least, least_gpu_s = slot, gpu_s
         position = first_fitting(s, p, position + 1)
-    return start_of(widest, -1)
+    return start_of(least, -1)

@@ -14,7 +14,7 @@ else:
     trace, cluster = rs.synthesize("helios", jobs=2000, load=0.9, gpus=64, predictability="informative")
 
 ours = rs.Policy("easy", order="area^0.7", reserve_after="30m")
-policies = {"fifo": "fifo-backfill", "qssf": "qssf-backfill", "ours": ours, "ppo": "ppo"}
+policies = {"fifo": "fifo-backfill", "qssf": "qssf-backfill", "ours": ours, "tuned": "tuned"}
 runs = rs.simulate(trace, cluster, policies)
 
 print(runs.compare(baseline="qssf"))

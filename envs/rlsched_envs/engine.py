@@ -34,7 +34,7 @@ from rlsched.errors import InputError
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import trace_demands
 from rlsched.workload.predict import own_spread
-from rlsched.workload.predict.kinds import RUNNING_MEAN, said_at_submission
+from rlsched.workload.predict.kinds import RUNNING_MEAN, require, said_at_submission
 from rlsched.workload.relations import flags
 from rlsched.workload.trace import Trace
 from rlsched_envs import attempts, events, loop, moves
@@ -95,6 +95,9 @@ def predict_trace(
             others alone: a cluster that is scaled for a window would be overloaded, or idle, before it.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
         progress: Told how far the predictor is.
+
+    Raises:
+        InputError: the predictor is needed and cannot be used (`rlsched.workload.predict.kinds.require`).
     """
     if oracle:
         return Predictions(run_time_s(trace), np.zeros(len(trace)))
@@ -102,6 +105,8 @@ def predict_trace(
     spread_known = known & np.isfinite(trace.predicted_spread)
     predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
     if not spread_known.all():
+        if not known.all():
+            require(kind)
         end_s = reference_end_s(trace, spec, recorded_until_s)
         if not known.all():
             said_s, said = said_at_submission(trace, end_s, kind, progress=progress)

@@ -113,8 +113,8 @@ def _say_if_slow(settings: Settings, announce: Callable[[str], None]) -> Timer:
     """Say what takes so long, unless the broker is ready before."""
     name = Policy.of(settings.policy).name
     line = (
-        f"rlsched broker is starting: it loads and compiles policy {name}, which takes a minute or two the "
-        "first time on a machine"
+        f"rlsched broker is still starting: to compile policy {name} takes a minute or two the first time on "
+        "a machine"
     )
     timer = Timer(SLOW_S, announce, [line])
     timer.daemon = True

@@ -16,6 +16,7 @@ from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.cli.options import asking
 from rlsched.cli.show import print_json, print_sentences
 from rlsched.errors import RlschedError
+from rlsched.installing import install_command
 from rlsched.terminal import visible
 
 WRONG = 1
@@ -121,7 +122,7 @@ def _keys(home: Path) -> Iterator[Finding]:
 
 def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterator[Finding]:
     if find_spec("zmq") is None:
-        yield Finding("broker", "wrong", "pyzmq is missing: pip install 'rlsched[broker]'")
+        yield Finding("broker", "wrong", f"pyzmq is missing: {install_command('broker')}")
         return
     from rlsched.client.client import Client
 
@@ -161,7 +162,7 @@ def _disk(home: Path) -> Iterator[Finding]:
 def _gpus() -> Iterator[Finding]:
     if find_spec("pynvml") is None:
         yield Finding(
-            "GPUs", "note", "nvidia-ml-py is missing, which a node needs: pip install 'rlsched[node]'"
+            "GPUs", "note", f"nvidia-ml-py is missing, which a node needs: {install_command('node')}"
         )
         return
     import pynvml
@@ -245,7 +246,7 @@ def _cgroups() -> Iterator[Finding]:
 def _kernels() -> Iterator[Finding]:
     if find_spec("numba") is None:
         yield Finding(
-            "kernels", "note", "numba is missing, which the broker needs: pip install 'rlsched[broker]'"
+            "kernels", "note", f"numba is missing, which the broker needs: {install_command('broker')}"
         )
         return
     from rlsched.kernel_cache import folder

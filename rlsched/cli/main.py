@@ -23,7 +23,7 @@ EXIT_INTERRUPTED = 130
 EPILOG = """\b
 Example:
   rlsched trace synth --like helios --jobs 2000 --load 0.9 --gpus 64 --seed 1 -o t.csv.gz --cluster-out c.toml
-  rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy qssf-backfill --policy ppo
+  rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy qssf-backfill --policy tuned
   rlsched up --nodes 2 --gpus 4
 """
 
@@ -144,9 +144,9 @@ def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:
     module = error.name or ""
     extra = extra_for(module, verb)
     if extra:
-        return InputError(
-            f"{verb} needs {module}, which is not installed; run: pip install 'rlsched[{extra}]'"
-        )
+        from rlsched.installing import install_command
+
+        return InputError(f"{verb} needs {module}, which is not installed; run: {install_command(extra)}")
     return RlschedError(f"verb {verb!r} is not part of this installation: no module named {module!r}")
 
 

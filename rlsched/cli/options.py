@@ -110,7 +110,7 @@ _DECIDING = (
     click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
-        help="Who predicts run times. [default: hedge, where scikit-learn (extra predict) is installed]",
+        help="Who predicts run times. [default: hedge]",
     ),
     click.option("--logdir", metavar="DIR", type=click.Path(path_type=Path), help="Curves for TensorBoard."),
 )

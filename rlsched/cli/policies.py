@@ -144,12 +144,13 @@ def policies(ctx: click.Context, as_json: bool) -> None:
 @setting
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
-    """Print all settings of a policy as TOML, and their digest.
+    """Print what a policy does, its digest, and all of its settings as TOML, each with what it does.
 
     \b
     Example:
       rlsched policies show easy --set order=area
     """
+    from rlsched.cli.settings_shown import sentences, shown
     from rlsched.decide.policy import Policy, presets
 
     found = Policy.of(policy).changed(changes)
@@ -160,4 +161,6 @@ def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
     preset = presets().get(found.name)
     click.echo(f"# {found.name}" + (f": {preset.line}" if preset else ""))
     click.echo(f"# digest {found.digest}")
-    click.echo(found.toml, nl=False)
+    for sentence in sentences(found):
+        click.echo(f"# {sentence}")
+    click.echo(shown(found), nl=False)

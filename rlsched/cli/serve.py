@@ -208,8 +208,8 @@ def broker(
     address: str | None,
     directory: Path | None,
     keys: Path | None,
-    policy: str,  # noqa: ARG001 - these three come together, from `said`
-    fallback: str | None,  # noqa: ARG001
+    policy: str,
+    fallback: str | None,  # noqa: ARG001 - it comes with its settings, from `said`
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
     grace_s: float,
@@ -255,6 +255,16 @@ def broker(
       rlsched node --name n0 --gpus 4 --simulated      # in another terminal
       rlsched broker --policy ppo --standby            # takes over when the first one ends
     """
+    announce = set_up(log_format, level=logging.WARNING, timed=False)
+    lost_after_s = lost_after_time_s(lost_after)
+    if 0 < lost_after_s < lease_s:
+        raise InputError(f"--lost-after {lost_after}: expected at least --lease-s, which is {lease_s:g} s")
+    if of is not None and not stands_by:
+        raise InputError("--of: expected with --standby, which waits until the other broker is gone")
+    if take_over_after_s is not None and of is None:
+        raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
+    if not stands_by:
+        announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
     from rlsched.broker.access.keys import default_home
     from rlsched.broker.budgets import SenderLimits
     from rlsched.broker.limits import Limits
@@ -266,14 +276,6 @@ def broker(
     from rlsched.cli.sleeping import power_settings, sleep_plan
     from rlsched.wire.dealer import broker_address
 
-    announce = set_up(log_format, level=logging.WARNING, timed=False)
-    lost_after_s = lost_after_time_s(lost_after)
-    if 0 < lost_after_s < lease_s:
-        raise InputError(f"--lost-after {lost_after}: expected at least --lease-s, which is {lease_s:g} s")
-    if of is not None and not stands_by:
-        raise InputError("--of: expected with --standby, which waits until the other broker is gone")
-    if take_over_after_s is not None and of is None:
-        raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
     chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()

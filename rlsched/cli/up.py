@@ -62,6 +62,7 @@ def up(
       rlsched submit --wait -- nvidia-smi       # in another terminal
     """
     click.echo(f"starting a broker and {count(nodes, 'node')}", err=True)
+    from rlsched.broker.abilities import not_live
     from rlsched.broker.access.keys import default_home
     from rlsched.broker.starting import Starting
     from rlsched.wire.dealer import broker_address
@@ -88,6 +89,7 @@ def up(
         gpus=gpus,
         gpu_types=[one.strip() for one in gpu_type.split(",") if one.strip()],
         broker_options=options,
+        note=not_live(shares=shares, speed_energy=speed_energy),
     )
     with word:
         return cluster.run(click.echo, listens=word.over)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.access.private import make_private, touch_private
 from rlsched.broker.journal.lock import Holder, lock_file, take_lock
 from rlsched.client.client import Client
+from rlsched.client.restarts import MOST, Restarts
 from rlsched.compiling import SAYS
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError, RlschedError
 from rlsched.signals import on_signals
@@ -29,6 +31,8 @@ SILENT_S, AGAIN_S = 1.0, 1.5
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
+BROKER = "broker"
+"""The child that is no node."""
 _PR_SET_PDEATHSIG = 1
 _RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 
@@ -36,10 +40,21 @@ _RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 @dataclass
 class _Child:
     name: str
+    args: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
     log_from: int
     """Bytes of the log that earlier runs wrote."""
+    began_s: float
+    restarts: Restarts
+    again_s: float | None = None
+    """When it is started again; infinite: it stays down; None: it runs."""
+
+    def how(self, code: int) -> str:
+        """How it ended, and the end of its log."""
+        ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        tail = _tail(self.log, self.log_from)
+        return f"{self.name} {ended}; its log {self.log} " + (f"ends with: {tail}" if tail else "is empty")
 
 
 class LocalCluster:
@@ -53,6 +68,7 @@ class LocalCluster:
         gpus: GPUs on each.
         gpu_types: Their models: of several each node has the next; none: `generic`.
         broker_options: More options of `rlsched broker`.
+        note: What is said once the cluster is ready.
     """
 
     def __init__(
@@ -65,21 +81,25 @@ class LocalCluster:
         gpus: int,
         gpu_types: Sequence[str] = (),
         broker_options: Sequence[str] = (),
+        note: str = "",
     ) -> None:
         self._directory, self._keys, self._address = directory, keys, address
         self._num_nodes, self._gpus = nodes, gpus
         self._types = list(gpu_types) or ["generic"]
-        self._broker_options = list(broker_options)
+        self._broker_options, self._note = list(broker_options), note
         self._children: list[_Child] = []
         self._stopping = False
 
     def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
-        """Start, announce, watch until a signal or a death, take down. Returns the exit code.
+        """Start, announce, watch until a signal, take down. Returns the exit code.
+
+        A node that ends while the cluster runs is started again (`Restarts`), and the others go on.
 
         `listens`: called when the broker does.
 
         Raises:
-            RlschedError: a part did not come up, or died; the message has the end of its log.
+            RlschedError: a part did not come up, the broker ended, or every node has ended too often; the
+                message has the end of a log.
         """
         with self._alone(), on_signals(self._on_signal):
             try:
@@ -90,8 +110,10 @@ class LocalCluster:
                         f"rlsched up ready: {nodes} x {self._gpus} GPUs at {address}, "
                         f"logs in {self._directory}; Ctrl-C takes it down"
                     )
+                    if self._note:
+                        announce(self._note)
                 while not self._stopping:
-                    self._check_children()
+                    self._supervise(announce)
                     time.sleep(WATCH_S)
                 announce("taking the cluster down")
             finally:
@@ -135,7 +157,7 @@ class LocalCluster:
             raise InputError(f"{self._directory}: cannot write here: {error.strerror}") from error
         KeyHome(self._keys).broker()
         self._spawn(
-            "broker",
+            BROKER,
             "broker",
             "--address",
             self._address,
@@ -180,6 +202,10 @@ class LocalCluster:
         return address
 
     def _spawn(self, name: str, *args: str) -> None:
+        self._children.append(self._begun(name, args, Restarts()))
+
+    def _begun(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _Child:
+        """A child process that has just been started."""
         log = self._directory / f"{name}.log"
         touch_private(log)
         log_from = log.stat().st_size
@@ -192,7 +218,7 @@ class LocalCluster:
                 start_new_session=True,
                 preexec_fn=_ended_with_parent,
             )
-        self._children.append(_Child(name, process, log, log_from))
+        return _Child(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
         """Look until there is something; "" if the cluster is to stop meanwhile.
@@ -251,18 +277,42 @@ class LocalCluster:
         for child in self._children:
             code = child.process.poll()
             if code is not None:
-                kind = InputError if code == InputError.exit_code else RlschedError
-                raise kind(
-                    f"{child.name} ended with exit code {code}; its log {child.log} ends "
-                    f"with: {_tail(child.log, child.log_from)}"
-                )
+                raise _failure(child, code)
+
+    def _supervise(self, announce: Callable[[str], None]) -> None:
+        """Start nodes again that have ended, each after its back-off.
+
+        Raises:
+            RlschedError: the broker has ended, or no node is left that would be started again.
+        """
+        for at, child in enumerate(self._children):
+            now_s = time.monotonic()
+            if child.again_s is not None:
+                if now_s >= child.again_s:
+                    self._children[at] = self._begun(child.name, child.args, child.restarts)
+                    announce(f"{child.name} is started again, {child.restarts.in_a_row} of {MOST} in a row")
+                continue
+            code = child.process.poll()
+            if code is None:
+                continue
+            if child.name == BROKER:
+                raise _failure(child, code)
+            wait_s = child.restarts.after(now_s - child.began_s)
+            child.again_s = now_s + wait_s
+            if math.isfinite(wait_s):
+                then = f"it is started again in {wait_s:g} s, and the others go on"
+            else:
+                then = f"it ended {MOST + 1} times in a row and stays down; the others go on"
+            announce(f"{child.how(code)}; {then}")
+            if all(one.again_s == math.inf for one in self._children if one.name != BROKER):
+                raise _failure(child, code)
 
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
         """The broker first, so that it starts nothing anew; the nodes keep their jobs' ends for the next."""
-        self._end([child for child in self._children if child.name == "broker"])
-        self._end([child for child in self._children if child.name != "broker"])
+        self._end([child for child in self._children if child.name == BROKER])
+        self._end([child for child in self._children if child.name != BROKER])
 
     def _end(self, children: list[_Child]) -> None:
         for child in children:
@@ -274,6 +324,11 @@ class LocalCluster:
             except subprocess.TimeoutExpired:
                 child.process.kill()
                 child.process.wait()
+
+
+def _failure(child: _Child, code: int) -> RlschedError:
+    kind = InputError if code == InputError.exit_code else RlschedError
+    return kind(child.how(code))
 
 
 def _ended_with_parent() -> None:

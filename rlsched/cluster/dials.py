@@ -80,7 +80,7 @@ class DialArrays(NamedTuple):
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
     """The same where the partitions `before` have become others; those that are new begin at 0."""
-    fresh = no_dials(max(1, len(names)))
+    fresh = no_dials(len(names))
     somebody = dials.who[0] != NOBODY
     seen = np.zeros((fresh.dial.shape[0] if somebody else 0, dials.seen.shape[1]))
     for p, name in enumerate(names):
@@ -92,8 +92,9 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Dials that nobody sets."""
+    """Dials that nothing sets. There is one row at least: jobs may come before any node."""
     none = np.zeros((0, 0))
+    partitions = max(1, partitions)
     return DialArrays(
         np.zeros(1, np.int64),
         np.zeros(partitions, DIAL).view(np.recarray),

@@ -34,7 +34,7 @@ class Share(_Part, frozen=True, kw_only=True):
         min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
         max_jobs: Jobs on a GPU at most, 2 to 4; what is measured is pairs.
         when: `blocked`: jobs that find no free GPUs. `better`: also those to which shared GPUs of another
-            type are worth more than free ones. `lucid`: whoever may, before free GPUs, by Lucid's rule.
+            type are worth more than free ones. `lucid`: all that may, before free GPUs, by Lucid's rule.
         min_gain: What a second job has to add: its predicted speed, less what the other loses; -1: nothing.
         min_gain_more: The same of a third and fourth; None: as `min_gain`.
         by_length: Added to both, times tanh(ln(predicted run time of the newcomer / 1 h) / 3).
@@ -172,7 +172,7 @@ class Settings(_Part, frozen=True, kw_only=True):
             scheduler that is installed, the path of a Python file with a rule of one's own, or `FILE.py:NAME`
             of a rule or a scheduler in one.
         order: What the queue goes by: `submit`, `predicted`, `area` (predicted run time x GPUs), `area^0.7`,
-            `remaining` or `index`; None: `index` where jobs preempt by it, else `submit`.
+            `remaining` or `index`; none: `index` where jobs preempt by it, else `submit`.
         blocks: The first job that does not fit holds up all behind it.
         predictions: `submitted`: as made when a job is submitted. `revised`: they follow what jobs of the
             same burst do. `oracle`: the true run times, a bound.
@@ -192,7 +192,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         samples: `rollout`: futures a decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
             cores that they asked for; without this, sharing, clocks and cores are an error there.
-        dials: File of a strategy that sets dials beside these settings (`rlsched train`); "": nobody does.
+        dials: File of a strategy that sets dials beside these settings (`rlsched train`); "": none.
         own: Numbers that a rule of one's own reads, in order.
     """
 

@@ -18,13 +18,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rlsched.cli.show import in_words
+
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
+GAIN_COLOURS = ("#0b0b01", "#0b0b02", "#0b0b03")
+"""Better, the same, worse: no colour of a policy is among them."""
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
     GRID: "var(--grid)",
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
+    **dict(zip(GAIN_COLOURS, ("var(--better)", "var(--same)", "var(--worse)"), strict=True)),
 }
 """Placeholder colours of the plots, and the variables of page.css that take their place."""
 STYLE: dict[Any, Any] = {
@@ -54,6 +59,7 @@ STYLE: dict[Any, Any] = {
 }
 _WIDTH_IN, _HEIGHT_IN = 9.0, 3.4
 _HEAT_STEPS = 9
+_UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 _LONGEST_LABEL = 16
 _TIMES = (
     (1.0, "1 s"),
@@ -110,8 +116,12 @@ class Canvas:
         caption: str,
         x_label: str,
         stacked: bool = False,
+        colours: Sequence[str] = COLOURS,
     ) -> Plot:
-        """Shares as bars, side by side or stacked: values between 0 and 1, shown in %."""
+        """Shares as bars, side by side or stacked: values between 0 and 1, shown in %.
+
+        `colours`: one for each series, of `COLOURS` or `GAIN_COLOURS`.
+        """
         with rc_context(STYLE):
             figure, axes = _axes()
             at = np.arange(len(labels))
@@ -121,7 +131,7 @@ class Canvas:
                 values = 100 * np.asarray(one.values, dtype=np.float64)
                 left = at if stacked else at + (number - (len(series) - 1) / 2) * width
                 bottom = base if stacked else np.zeros(len(labels))
-                axes.bar(left, values, width, bottom=bottom, color=COLOURS[number], label=one.label)
+                axes.bar(left, values, width, bottom=bottom, color=colours[number], label=one.label)
                 base = base + np.nan_to_num(values)
             _named_positions(axes, labels)
             axes.set_xlabel(x_label)
@@ -132,19 +142,24 @@ class Canvas:
             return self._finish(figure, caption)
 
     def time_bars(self, labels: Sequence[str], series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Durations in seconds as bars on a logarithmic axis from 1 s; what is shorter has no bar."""
+        """Durations in seconds as bars, each with its value: twice the height is twice the time.
+
+        The axis is in the largest unit, of seconds to days, that the longest bar fills.
+        """
         with rc_context(STYLE):
             figure, axes = _axes()
             at, width = np.arange(len(labels)), 0.8 / len(series)
-            longest = 1.0
+            longest = max(float(np.nanmax(one.values, initial=0.0)) for one in series)
+            unit_s, unit = next((pair for pair in _UNITS if pair[0] <= longest), _UNITS[-1])
             for number, one in enumerate(series):
-                values = np.maximum(np.asarray(one.values, dtype=np.float64), 1.0)
-                longest = max(longest, float(values.max()))
+                values = np.asarray(one.values, dtype=np.float64)
                 left = at + (number - (len(series) - 1) / 2) * width
-                axes.bar(left, values - 1.0, width, bottom=1.0, color=COLOURS[number], label=one.label)
-            axes.set_yscale("log")
-            axes.set_ylim(1.0, max(longest * 1.3, 10.0))
-            _time_ticks(axes, "y")
+                bars = axes.bar(left, values / unit_s, width, color=COLOURS[number], label=one.label)
+                axes.bar_label(
+                    bars, [in_words(value) for value in values], padding=2, rotation=90, fontsize=7
+                )
+            axes.set_ylim(0.0, max(longest / unit_s, 1.0) * 1.25)
+            axes.set_ylabel(unit)
             _named_positions(axes, labels)
             axes.set_xlabel(x_label)
             axes.grid(axis="x", visible=False)
@@ -160,7 +175,7 @@ class Canvas:
             axes.set_xscale("log")
             axes.set_xlim(1.0, max(float(at_s[-1]), 10.0))
             axes.set_ylim(0, 100)
-            _time_ticks(axes, "x")
+            _time_ticks(axes)
             axes.set_xlabel(x_label)
             axes.set_ylabel("% at or below")
             _legend(figure, len(series))
@@ -277,9 +292,9 @@ def _short(label: str) -> str:
     return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"
 
 
-def _time_ticks(axes: Axes, which: str) -> None:
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+def _time_ticks(axes: Axes) -> None:
+    axis = axes.xaxis
+    low, high = axes.get_xlim()
     shown = [(at, label) for at, label in _TIMES if low <= at <= high]
     axis.set_major_locator(FixedLocator([at for at, _ in shown]))
     axis.set_major_formatter(FixedFormatter([label for _, label in shown]))

@@ -186,7 +186,7 @@ def waiting(report: Report, canvas: Canvas) -> Section:
     plot = canvas.time_bars(
         [row["gpus"] for row in rows],
         [Series(label, [row[name] for row in rows]) for name, label in _WAITS],
-        "Waiting by number of GPUs: median, p90 and p99 (no bar: 1 s or less).",
+        "Waiting by number of GPUs: median, p90 and p99.",
         "GPUs",
     )
     shown = table(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError, TraceError
+from rlsched.installing import install_command
 from rlsched.workload.plain_csv import split_plain
 
 if TYPE_CHECKING:
@@ -184,6 +185,6 @@ def _pyarrow_parquet() -> ModuleType:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError("Parquet needs pyarrow; run: pip install 'rlsched[parquet]'") from error
+        raise InputError(f"Parquet needs pyarrow; run: {install_command('parquet')}") from error
     module: ModuleType = pyarrow.parquet
     return module

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from itertools import pairwise
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import click
 import msgspec
 import pytest
 
 from rlsched.cli.batch_script import NO_MEANING, BatchCommand
+from rlsched.client.client import Client
+from rlsched.client.submitting import as_submit
 from rlsched.cluster.spec import ClusterSpec, Placement
 from rlsched.decide.policy import Policy, presets
 from rlsched.decide.rows.schema import (
@@ -46,6 +49,7 @@ from rlsched_agents.evaluate.modelled import PowerDownMetrics
 from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.simulate import simulate
 from rlsched_envs.modelling import Models
 from rlsched_envs.sources import EpisodeConfig
 
@@ -302,6 +306,38 @@ def test_characterise_names_every_key_of_describe() -> None:
         Trace.from_columns(name="t", submit_s=[0], duration_s=[1], num_gpus=[1]), ClusterSpec.uniform(1)
     )
     assert unnamed(text("docs/how-to/characterise.md"), list(report)) == []
+
+
+def arguments(call: Callable[..., object]) -> list[str]:
+    """Names of the arguments of a function or method, those of an unpacked `TypedDict` too."""
+    found = []
+    for name, one in inspect.signature(call).parameters.items():
+        if one.kind is inspect.Parameter.VAR_KEYWORD:
+            (kind,) = get_args(get_type_hints(call, include_extras=True)[name])
+            found += list(get_type_hints(kind))
+        elif name != "self":
+            found.append(name)
+    return found
+
+
+def test_python_names_every_argument() -> None:
+    page = text("docs/reference/python.md")
+    table = page.partition("### Arguments of `submit`")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert "num_gpus" in listed
+    assert listed == arguments(Client.submit)
+    (shown,) = re.findall(r"`rs\.simulate\((\w[^)]+)\)`", page)
+    assert [name for name in shown.split(", ") if name != "*"] == arguments(simulate)
+
+
+def test_python_has_the_defaults_that_are_shown() -> None:
+    page = text("docs/reference/python.md").partition("### Arguments of `submit`")[2]
+    made, defaults = as_submit(["true"]), {"true": True, "false": False}
+    for name, shown in re.findall(r"^\| `(\w+)` \| (`[^`]*`|\d+|true|false) \|", page, re.MULTILINE):
+        if name not in ("gpu_types", "depends_on", "array"):
+            value = getattr(made, name)
+            expected = defaults.get(shown, shown.strip("`").replace('""', ""))
+            assert value == expected or str(value) == expected, name
 
 
 def test_the_script_that_survives_preemption_does(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decisions.reading import read_records
 from rlsched.errors import ClusterSpecError, InputError, UnknownPolicyError
+from rlsched.installing import install_command
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 
@@ -413,7 +414,7 @@ def test_ray_that_is_missing_is_asked_for_by_its_extra(
     code = command(["evaluate", "--trace", trace, "--cluster", cluster, "--policy", "fifo", "--ray", "local"])
     assert (code, capsys.readouterr().err) == (
         2,
-        "error: evaluate needs ray, which is not installed; run: pip install 'rlsched[ray]'\n",
+        f"error: evaluate needs ray, which is not installed; run: {install_command('ray')}\n",
     )
 
 

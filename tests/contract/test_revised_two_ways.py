@@ -18,6 +18,7 @@ from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.wire.messages import DownNode, Ok
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.recipes import Recipe
@@ -91,7 +92,8 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     told = explain(broker.book, broker.book.job_of_seq[revised[0]], None, broker.now_s)
     assert any("by what jobs like it have done" in line for line in told.details)
     ran = [broker.book.job_of_seq[seq].seq for seq in broker.book.cluster.running()]
-    broker.wait(broker.machine.limits.lost_after_s)  # its jobs are queued again
+    broker.wait(600.0)
+    assert broker.ask(DownNode(node="n0")) == Ok()  # its jobs are queued again
     again = [broker.book.cluster.slot_of(seq) for seq in ran]
     assert all(job.attempt[slot] == 2 for slot in again)
     of_burst = {

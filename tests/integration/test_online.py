@@ -338,6 +338,24 @@ def test_up_says_what_its_broker_refuses_and_exits_like_it(tmp_path: Path) -> No
     assert "choose a fallback of the same order" in text
 
 
+@pytest.mark.slow
+def test_a_node_that_is_killed_comes_back_and_takes_jobs(tmp_path: Path) -> None:
+    up = Up(tmp_path)
+    try:
+        address = up.wait_ready()
+        children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children").read_text().split()
+        (n0,) = [one for one in children if b"--name\0n0\0" in Path(f"/proc/{one}/cmdline").read_bytes()]
+        os.kill(int(n0), signal.SIGKILL)
+        until(lambda: "n0 is started again, 1 of 5 in a row" in up.output.read_text(), "it is started again")
+        assert "n0 was killed by signal 9; its log " in up.output.read_text()
+        with Client(address, home=up.keys) as client:
+            until(lambda: all(one.state == "up" for one in client.nodes()), "n0 is up again")
+            job = client.wait(client.submit(["true"], num_gpus=8))
+            assert (job.state, sorted(job.nodes)) == ("completed", ["n0", "n1"])
+    finally:
+        assert up.stop() == 0
+
+
 def test_up_starts_nothing_for_a_policy_that_there_is_not(tmp_path: Path) -> None:
     up = Up(tmp_path, "--policy", "no-such-policy")
     assert up.process.wait(DEADLINE_S) == 2

@@ -16,6 +16,7 @@ from rlsched.cli import main as cli_main
 from rlsched.cli.main import run
 from rlsched.cli.points import own_point
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError, WireError
+from rlsched.installing import install_command
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def raising(error: BaseException) -> Callable[[], object]:
         (
             ModuleNotFoundError("No module named 'numba'", name="numba"),
             2,
-            "error: fail needs numba, which is not installed; run: pip install 'rlsched[broker]'\n",
+            f"error: fail needs numba, which is not installed; run: {install_command('broker')}\n",
         ),
         (KeyboardInterrupt(), 130, "\n"),
     ],
@@ -92,7 +93,7 @@ def test_a_verb_may_have_an_exit_code_of_its_own(verb: Callable[[Callable[[], ob
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("zmq", "fail needs zmq, which is not installed; run: pip install 'rlsched[broker]'"),
+        ("zmq", f"fail needs zmq, which is not installed; run: {install_command('broker')}"),
         ("rlsched.cli.gone", "verb 'fail' is not part of this installation"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rlsched_agents.evaluate.legend import LEGEND
 from rlsched_agents.evaluate.pairs import Ratio
 from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.tables import print_report
-from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
+from rlsched_agents.evaluate.verdict import LEAST_JOBS, cautions_of, verdict_of
 from rlsched_envs.modelling import Models, PowerDownPlan
 
 CLUSTER = ClusterSpec.uniform(2, 4)
@@ -74,6 +75,29 @@ def test_what_is_shown_is_said_with_its_interval(report: Report) -> None:
     assert f"95 % interval over {report.paired['sjf'].blocks} days" in said
     assert "sjf," not in said
     assert report.verdict == said
+
+
+def test_the_sentence_says_who_loses(report: Report) -> None:
+    made = with_ratios(report, losses_frac=0.123)
+    sizes = report.policies["fifo"].by_gpus
+    worse = {
+        size: msgspec.structs.replace(one, queue_mean_s=(one.queue_mean_s or 0.0) + 3_600.0 * number)
+        for number, (size, one) in enumerate(sizes.items())
+    }
+    base = msgspec.structs.replace(report.policies["fifo"], queue_max_s=17 * 3_600.0)
+    mine = msgspec.structs.replace(base, by_gpus=worse, queue_max_s=29 * 3_600.0)
+    said = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": mine}))
+    assert "; 12.3 % of the jobs wait longer, jobs of 8 GPUs wait longer on average (" in said
+    assert ") and so do jobs of 1 other size, and the longest" in said
+    assert said.endswith(", and the longest wait grows from 17.0 h to 1.2 d.")
+    few = {size: msgspec.structs.replace(one, jobs=LEAST_JOBS - 1) for size, one in worse.items()}
+    mine = msgspec.structs.replace(mine, by_gpus=few)
+    said = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": mine}))
+    assert "; 12.3 % of the jobs wait longer, and the longest" in said, "the mean of so few is chance"
+    alike = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": base}))
+    assert alike.endswith("; 12.3 % of the jobs wait longer, but no size of job does on average.")
+    lost = with_ratios(report, queue_mean_ratio=Ratio(1.5, 1.2, 1.9))
+    assert "wait longer" not in verdict_of(lost)
 
 
 @pytest.mark.parametrize("ends", [(0.90, 1.02), (0.5, 1.0), (0.98, 1.3)])
@@ -282,9 +306,38 @@ def test_the_page_and_the_file_have_it_too(tmp_path: Path) -> None:
     page = unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
     assert written["verdict"] == runs.compare().verdict
     assert written["cautions"] == runs.compare().cautions
-    for sentence in (written["verdict"], *written["cautions"]):
+    for sentence in (written["verdict"], *written["cautions"], written["predicted_by"]):
         assert sentence in page
+        assert sentence in " ".join(str(runs.compare()).split())
+    assert written["predicted_by"].startswith("Predicted run times: ")
+    assert page.index(written["verdict"]) < page.index("<dl")
     assert {"recorded", "fed_truth", "crowded_vcs"} <= written.keys()
+
+
+def test_colours_of_who_gained_are_no_policy_and_the_caption_names_all_parts(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trace, cluster = rs.synthesize("helios", jobs=120, load=1.2, gpus=16, seed=1)
+    rs.simulate(trace, cluster, ["fifo", "qssf"]).to_html(tmp_path / "r.html")
+    page = unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
+    gains = page[page.index('id="gains"') :]
+    plot = gains[gains.index("<svg") : gains.index("</svg>")]
+    assert set(re.findall(r"var\(--(c\d|better|same|worse)\)", plot)) == {"better", "same", "worse"}
+    for variable in ("--better", "--same", "--worse"):
+        colours = re.findall(rf"{variable}: (#[0-9a-f]{{6}})", page)
+        assert len(colours) == 2, "a light page, and a dark one"
+        assert not set(colours) & set(re.findall(r"--c\d: (#[0-9a-f]{6})", page))
+    assert "wait less than under fifo, as long (within a second), and longer, by number of GPUs" in gains
+
+
+def test_bars_of_times_are_linear_and_have_their_values() -> None:
+    figures = pytest.importorskip("rlsched.report.figures")
+    hours = [figures.Series("fifo", [72_000.0, 0.0]), figures.Series("tuned", [3_600.0, 90.0])]
+    plot = figures.Canvas().time_bars(["1", "8"], hours, "Waits.", "GPUs").svg
+    assert {"20.0 h", "1.0 h", "1.5 min", "0 s", "hours"} <= set(re.findall(r">([^<>]+)</text>", plot))
+    bars = re.findall(r'<path d="([^"]*)" clip-path[^>]*fill: var\(--c\d\)', plot)
+    ends = [[float(y) for y in re.findall(r"[ML] [\d.]+ ([\d.]+)", bar)] for bar in bars]
+    tall, low = sorted((max(one) - min(one) for one in ends), reverse=True)[:2]
+    assert tall / low == pytest.approx(20.0, rel=0.01)
 
 
 # ---- progress where there is no terminal ---------------------------------------------------------

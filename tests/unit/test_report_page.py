@@ -16,6 +16,7 @@ import pytest
 
 from rlsched.cli.main import run
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.installing import install_command
 from rlsched.workload.describe import describe
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
@@ -252,7 +253,7 @@ def test_without_matplotlib_the_extra_is_named(
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.count("\n") == 1
-    assert "rlsched[report]" in said
+    assert install_command("report") in said
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.broker.starting import Starting, starting_at
 from rlsched.cli import options
+from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.compiling import Compiling
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
@@ -35,6 +37,15 @@ def test_it_is_said_what_it_does_until_it_listens(tmp_path: Path) -> None:
         assert starting_at(tmp_path, [ADDRESS]) == f"{ADDRESS}: short"
     assert starting_at(tmp_path, [ADDRESS]) == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_speaks_before_it_imports_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rlsched.broker.access.keys", None)
+    with pytest.raises(ModuleNotFoundError):
+        run(["broker", "--dir", str(tmp_path), "--policy", "fifo"])
+    assert capsys.readouterr().out.startswith("rlsched broker is starting: it loads policy fifo")
 
 
 def test_what_one_that_was_shot_said_counts_no_more(tmp_path: Path) -> None:

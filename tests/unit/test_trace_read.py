@@ -169,7 +169,7 @@ def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace.from_columns(name="t", submit_s=[0], duration_s=[1], num_gpus=[1])
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(InputError, match=r"pip install 'rlsched\[parquet\]'"):
+    with pytest.raises(InputError, match=r"install .*\[parquet\]'"):
         trace.write(tmp_path / "t.parquet")
 
 

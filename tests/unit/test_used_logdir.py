@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.cli.main import run
 from rlsched.errors import InputError
 from rlsched_agents.cli.used_logdir import check_logdir, clear
 
@@ -55,3 +56,21 @@ def test_what_others_keep_there_stays(used: Path) -> None:
         "other/checkpoints/last.zip",
     ]
     check_logdir(used, resume=False, overwrite=False)
+
+
+@pytest.mark.parametrize(("verb", "out"), [("train", "mine.toml"), ("train-rows", "mine.zip")])
+def test_both_verbs_refuse_a_used_folder_before_anything_else(
+    verb: str, out: str, used: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_text() for path in used.rglob("*") if path.is_file()}
+    words = [verb, "--synthetic", "helios", "--logdir", str(used), "--out", str(used.parent / out)]
+    if verb == "train-rows":
+        words += ["--timesteps", "9"]
+    assert run(words) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "an earlier training is here" in said
+    assert "--resume goes on" in said
+    assert "--overwrite" in said
+    assert {path: path.read_text() for path in used.rglob("*") if path.is_file()} == before
+    assert not (used.parent / out).exists()

@@ -122,7 +122,7 @@ def evaluate(
 
     \b
     Example:
-      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy ppo --load 0.9
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo --policy tuned --load 0.9
       rlsched evaluate --trace t.csv.gz --cluster c.toml --models --policy pack --policy ours.toml
       rlsched evaluate --trace t.csv.gz --cluster c.toml --policy easy --policy easy --set order=area
     """

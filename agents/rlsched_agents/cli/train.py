@@ -215,7 +215,7 @@ class _Shown:
 
 def _print(found: Trained) -> None:
     """What was chosen, and what it was worth where nothing was chosen."""
-    from rlsched.cli.show import console, print_table
+    from rlsched.cli.show import console, print_table, print_text
 
     rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
     if found.confirmed is not None:
@@ -239,6 +239,8 @@ def _print(found: Trained) -> None:
     )
     for stage in found.stopped:
         click.echo(f"{stage}: ended early, for its pairs told nothing of where to go")
+    for sentence in found.why_not:
+        print_text(sentence)
 
 
 def _figure(figure: object, narrow: bool) -> str:

@@ -118,10 +118,11 @@ def _print(found: WhatIf) -> None:
     from rlsched.cli.show import print_table
     from rlsched_agents.whatif import tables
 
+    predicted = f"; run times predicted by {found.prediction}" if found.prediction else ""
     click.echo(
         f"{found.history}: {found.jobs:,} jobs ({found.form}, {found.skipped:,} rows skipped) on "
         f"{found.nodes:,} nodes, {found.gpus:,} GPUs ({found.cluster}); at most "
-        f"{found.most_busy_gpus:,.0f} busy at once\n"
+        f"{found.most_busy_gpus:,.0f} busy at once{predicted}\n"
     )
     made = [tables.fidelity(found)]
     if found.site is not None:

@@ -57,6 +57,7 @@ def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed
         "",
         *_table(("what", "windows that", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
         "",
+        *(line for sentence in found.why_not for line in (sentence, "")),
         *_by_source(found.confirmed),
         "## Data",
         "",

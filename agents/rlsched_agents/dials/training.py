@@ -21,7 +21,7 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
-from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge, Layers
+from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.verdict import Compared, Trained, compared
 from rlsched_agents.ppo.sources import say_nothing
@@ -88,7 +88,7 @@ class Training:
         layers: dict[str, Layers] = {SETTINGS: ALL_ZERO} if setting else {}
         layers |= {name: (one.found,) for name, one in stages.items()}
         say("choosing on windows that taught nothing")
-        chosen, best = self._choose(layers, policy)
+        chosen, best, passed_over = self._choose(layers, policy)
         last = Strategy.of(following.found)
         if not best:
             still = Strategy.of(*ALL_ZERO)
@@ -99,7 +99,9 @@ class Training:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
             confirmed, frozen = compared(judge, mine, zero), _frozen(judge, found[0], mine, policy)
         strategy = Strategy.of(*found)
-        return Trained(policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last)
+        return Trained(
+            policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last, passed_over
+        )
 
     def _judge(self, part: str, policy: Policy | None = None) -> Judge:
         return Judge(getattr(self.lesson, part), workers=self.workers, policy=policy)
@@ -159,11 +161,17 @@ class Training:
             tell(stage, generation)
         return evolution
 
-    def _choose(self, found: dict[str, Layers], policy: Policy) -> tuple[dict[str, Compared], str]:
+    def _choose(
+        self, found: dict[str, Layers], policy: Policy
+    ) -> tuple[dict[str, Compared], str, dict[str, Interval]]:
         """Each stage over the settings on the windows that choose, and the one to confirm; "": none.
 
         A later one, of which there is more to go wrong, is taken if it is better than the one before it
         beyond doubt.
+
+        Returns:
+            The stages over the settings, the one to confirm, and the cost over that one of each stage that
+            looks better and was not taken.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -173,7 +181,12 @@ class Training:
             for name, one in by_stage.items():
                 over = compared(judge, one, by_stage[best]).cost.high if best else table[name].cost.ratio
                 best = name if over < 1.0 else best
-        return table, best
+            passed_over = {
+                name: compared(judge, one, by_stage[best]).cost
+                for name, one in by_stage.items()
+                if best and table[name].cost.ratio < table[best].cost.ratio
+            }
+        return table, best, passed_over
 
     def _read(self) -> dict[str, Any]:
         if self.state_file is None or not self.state_file.is_file():

@@ -61,6 +61,8 @@ class Trained(msgspec.Struct, frozen=True):
         frozen: By dial: cost with this dial at 0 over cost with it, on those that confirm; above 1: it helps.
         stopped: Stages that ended early because they found no direction.
         last: What evolution had come to when it ended, whether that is better or not.
+        passed_over: By stage that costs less than the chosen one where it was chosen: its cost over the
+            chosen one's, on the same windows.
     """
 
     policy: Policy
@@ -73,6 +75,7 @@ class Trained(msgspec.Struct, frozen=True):
     frozen: dict[str, Interval]
     stopped: tuple[str, ...]
     last: Strategy = Strategy.of(*ALL_ZERO)
+    passed_over: dict[str, Interval] = {}
 
     @property
     def is_better(self) -> bool:
@@ -92,7 +95,10 @@ class Trained(msgspec.Struct, frozen=True):
         if self.confirmed is None:
             return "keep what you have: on the windows that choose, nothing was better than the settings"
         cost, delay = self.confirmed.cost, self.confirmed.delay
-        measured = f"cost {cost}, delay {delay} of the settings, {cost.windows} windows that chose nothing"
+        measured = (
+            f"cost (time and energy, weighed) {cost}, delay {delay}, energy {self.confirmed.energy} of the "
+            f"settings, {cost.windows} windows that chose nothing"
+        )
         if self.is_better:
             gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"
             return f"better by {gain}, confirmed: {measured}"
@@ -100,6 +106,24 @@ class Trained(msgspec.Struct, frozen=True):
             few = f"{cost.windows} windows are too few to confirm it, {LEAST_WINDOWS} are needed"
             return f"keep what you have: {few} ({measured})"
         return f"keep what you have: not shown to be better ({measured})"
+
+    @property
+    def why_not(self) -> list[str]:
+        """Why what costs less in the table was not taken: a sentence each, for people."""
+        found = []
+        looks = min(self.tried, key=lambda name: self.tried[name].cost.ratio, default="")
+        if looks and not self.setting and self.tried[looks].cost.ratio < 1.0:
+            found.append(
+                f"{looks} is the best of {len(self.tried)} settings and was not taken: its interval, "
+                f"{self.tried[looks].cost}, holds 1, and the best of several is often the luckiest."
+            )
+        for stage, over in self.passed_over.items():
+            found.append(
+                f"{stage} costs less than {self.stage} in the table and was not confirmed: on the same "
+                f"windows its cost over that of {self.stage} is {over}, an interval that holds 1, so the "
+                "stage that learned less is taken."
+            )
+        return found
 
     @property
     def advice(self) -> str:
@@ -153,6 +177,8 @@ class Trained(msgspec.Struct, frozen=True):
             "policy": self.policy.toml,
             "digest": self.strategy.digest,
             "advice": self.advice,
+            "passed_over": msgspec.to_builtins(self.passed_over),
+            "why_not": self.why_not,
         }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_m
 from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.run import uses_predictions
 from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
 from rlsched_envs.modelling import Models
 
@@ -102,11 +104,35 @@ def build_report(
         rejected_reasons=rejected_reasons(first, measured),
         models=models,
         prediction=prediction,
+        predicted_by=predicted_by(jobs, prediction, chosen.values()),
         recorded=as_recorded(first.trace, measured, first.rejected, scaled=scaled),
         fed_truth=[name for name, policy in chosen.items() if policy.oracle],
         crowded_vcs=crowded_vcs(jobs, spec),
     )
     return msgspec.structs.replace(made, verdict=verdict_of(made), cautions=cautions_of(made))
+
+
+def predicted_by(jobs: Trace, kind: str, policies: Iterable[Policy]) -> str:
+    """Where predicted run times come from, in one sentence; "" where the predictor is not known.
+
+    Args:
+        jobs: The measured jobs, with the predictions of the trace itself.
+        kind: Who predicted what the trace does not, one of `rlsched.workload.predict.kinds.KINDS`.
+        policies: Those that were run.
+    """
+    if not kind:
+        return ""
+    if not any(map(uses_predictions, policies)):
+        return "Predicted run times: none of these policies uses them."
+    missing = int(np.count_nonzero(~np.isfinite(jobs.predicted_s)))
+    if not missing:
+        return "Predicted run times: the trace's own."
+    if missing == len(jobs):
+        return f"Predicted run times: {kind} (--prediction), from jobs that had ended before."
+    return (
+        f"Predicted run times: {kind} (--prediction) for {missing:,} of {len(jobs):,} jobs, the trace's own "
+        "for the others."
+    )
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:

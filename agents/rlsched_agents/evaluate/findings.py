@@ -43,6 +43,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         mig_slices: MIG slices among the GPUs.
         devices: GPUs in its nodes, whole or cut.
         prediction: Who predicted the run times that the trace does not: `hedge` or `running-mean`.
+        predicted_by: Where the predicted run times of the measured jobs come from, in one sentence.
         verdict: What came out, in one sentence (`verdict.verdict_of`).
         cautions: What to know before these numbers are shown to anybody, a sentence each.
         recorded: What the trace says of what really happened to the jobs; None: it does not say.
@@ -67,6 +68,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     mig_slices: int = 0
     devices: int = 0
     prediction: str = ""
+    predicted_by: str = ""
     verdict: str = ""
     cautions: list[str] = []
     recorded: AsRecorded | None = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched import __version__
 from rlsched.cli.show import in_words, percent
-from rlsched.report.figures import COLOURS, Canvas, Series
+from rlsched.report.figures import COLOURS, GAIN_COLOURS, Canvas, Series
 from rlsched.report.markup import Section, cards, document, figure, paragraph, table, write
 from rlsched.report.words import number, or_nan, section
 from rlsched_agents.evaluate.report import Report
@@ -82,7 +82,8 @@ def _overview(report: Report) -> Section:
     columns = ("policy", "mean wait", "p99 wait", "mean JCT", "GPUs used", "wait, ratio", "JCT, ratio")
     note = paragraph(
         f"Ratios are to {report.baseline}, over the jobs that ended under both; below 1 is better. In "
-        "brackets: the 95 % interval over days of submissions, where there are ten days.",
+        "brackets: the 95 % interval over days of submissions, where there are ten days. "
+        f"{report.predicted_by}",
         "note",
     )
     return section("overview", "Overview", table("All policies", columns, rows, folded=False), note)
@@ -96,7 +97,7 @@ def _waiting(report: Report, drawn: Sequence[str], canvas: Canvas) -> Section:
             Series(name, [or_nan(report.policies[name].by_gpus[size].queue_mean_s, 0.0) for size in sizes])
             for name in drawn
         ],
-        "Mean queueing delay by number of GPUs (no bar: 1 s or less).",
+        "Mean queueing delay by number of GPUs.",
         "GPUs",
     )
     rows = [
@@ -167,9 +168,11 @@ def _gains(report: Report, jobs: Mapping[str, Jobs], canvas: Canvas) -> Iterator
                 Series(label, [one[k] for one in shares])
                 for k, label in enumerate(("waits less", "the same", "longer"))
             ],
-            f"{name}: share of the jobs that wait less than under {report.baseline}, by number of GPUs.",
+            f"{name}: shares of the jobs that wait less than under {report.baseline}, as long (within a "
+            "second), and longer, by number of GPUs.",
             "GPUs",
             stacked=True,
+            colours=GAIN_COLOURS,
         )
         parts.append(figure(plot))
         for kind, whose in owners:

@@ -151,9 +151,14 @@ def predictions_for(
         kind: Who predicts what the trace does not (`rlsched.workload.predict.kinds`).
         progress: Told how far the predictor is.
     """
-    if looked_at or any(_is_fed(load_scheduler(policy)) for policy in policies):
+    if looked_at or any(map(uses_predictions, policies)):
         return predict_trace(trace, spec, recorded_until_s=window.replay_from_s, kind=kind, progress=progress)
     return Predictions(np.full(len(trace), PRIOR_S), np.full(len(trace), PRIOR_SPREAD))
+
+
+def uses_predictions(policy: Policy) -> bool:
+    """Whether predicted run times may change what a policy does."""
+    return _is_fed(load_scheduler(policy))
 
 
 def _is_fed(scheduler: Scheduler) -> bool:

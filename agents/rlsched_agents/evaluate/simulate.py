@@ -227,8 +227,8 @@ def simulate(
         models: How fast jobs run and what they draw, or a models file, or "default"; None: jobs run as the
             trace says.
         prediction: Who predicts run times that the trace does not: `hedge` or `running-mean`; None: the hedge
-            where the trace names users, jobs or commands and scikit-learn is installed. What it says of a
-            trace is kept in the user's cache folder.
+            where the trace names users, jobs or commands. What it says of a trace is kept in the user's cache
+            folder.
         records: Folder for a store of decisions of each policy.
         logdir: Folder for the decisions, for TensorBoard.
         workers: Processes to run policies in that are no compiled rules; with `ray`, tasks at once (0: all).
@@ -239,7 +239,8 @@ def simulate(
     Raises:
         UnknownPolicyError: there is no such policy.
         CheckpointError: a policy's checkpoint cannot be used.
-        InputError: a file cannot be read, or something does not go together.
+        InputError: a file cannot be read, something does not go together, or predictions are needed and
+            scikit-learn is missing.
 
     >>> runs = simulate("t.csv.gz", "c.toml", ["fifo", "qssf-backfill"], load=0.9)  # doctest: +SKIP
     >>> print(runs.compare(baseline="fifo"))  # doctest: +SKIP

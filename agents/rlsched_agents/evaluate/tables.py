@@ -59,6 +59,8 @@ class _Tables:
             say(f"Note: {caution}")
         say()
         self._headline()
+        if report.predicted_by:
+            say(f"{report.predicted_by}\n")
         self._tails()
         self._attempts()
         self._energy()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rlsched.cli.show import in_words
+from rlsched.cli.show import count, in_words, percent
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class _Measure(NamedTuple):
         return found
 
 
+LEAST_JOBS: Final = 20
+"""A size with fewer jobs is not said to lose: their mean is chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
@@ -42,8 +44,9 @@ _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 def verdict_of(report: Findings) -> str:
     """The policy that is best by the mean, and by how much, over the baseline on the same jobs.
 
-    By queueing delay, or by JCT where that ends too early to say anything: where jobs are preempted, and
-    under models, which change how long jobs run. Nothing is claimed where the interval holds 1, or where
+    Where it beats the baseline, the sentence goes on with the jobs that wait longer under it. Policies are
+    compared by queueing delay, or by JCT where that ends too early to say anything: where jobs are preempted,
+    and under models, which change how long jobs run. Nothing is claimed where the interval holds 1, or where
     there is none; nor that the baseline is best while any policy's does. Policies that are fed the true run
     times are left out.
     """
@@ -68,6 +71,7 @@ def verdict_of(report: Findings) -> str:
     waiting, few = report.paired[best].waiting_blocks, _has_few(report, measure, best)
     if few or ratio.low is None or ratio.high is None:
         first = best if ratio.ratio < 1.0 else baseline
+        pays = _who_pays(report, measure, best) if first == best else ""
         when = (
             f"jobs waited on {waiting} of {_days(days)}" if few else f"there are {_days(days)} of submissions"
         )
@@ -75,8 +79,8 @@ def verdict_of(report: Findings) -> str:
         if mine == mean:
             return f"Here {_plain(measure, mine)} under {best} as under {baseline}; {few_days}"
         return (
-            f"Here {measure.least} under {first}: {mine} on average under {best}, {mean} under {baseline}; "
-            f"{few_days}"
+            f"Here {measure.least} under {first}: {mine} on average under {best}, {mean} under "
+            f"{baseline}{pays}; {few_days}"
         )
     between = f"95 % interval over {_days(days)} of submissions"
     if f"{ratio.low:.4f}" == f"{ratio.high:.4f}" == "1.0000":
@@ -89,13 +93,48 @@ def verdict_of(report: Findings) -> str:
     if ratio.ratio < 1.0:
         return (
             f"{_first_up(measure.least)} under {best}: {mine} on average, {mean} under {baseline}, which is "
-            f"{_less(ratio.ratio)} less ({_less(ratio.high)} to {_less(ratio.low)}, {between})."
+            f"{_less(ratio.ratio)} less ({_less(ratio.high)} to {_less(ratio.low)}, {between})"
+            f"{_who_pays(report, measure, best)}."
         )
     return (
         f"{_first_up(measure.least)} under {baseline}, the baseline: {mean} on average, {mine} under "
         f"{best}, the nearest, which is {ratio.ratio:.2f} times as long ({ratio.low:.2f} to "
         f"{ratio.high:.2f}, {between})."
     )
+
+
+def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
+    """The rest of a sentence: which jobs fare worse under the best policy than under the baseline."""
+    mine, theirs = report.policies[best], report.policies[report.baseline]
+    losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
+    worse = {
+        size: (ours_s, base_s)
+        for size, one in mine.by_gpus.items()
+        if size in theirs.by_gpus
+        and (ours_s := getattr(one, measure.field)) is not None
+        and (base_s := getattr(theirs.by_gpus[size], measure.field)) is not None
+        and ours_s > base_s + 1.0
+        and in_words(ours_s) != in_words(base_s)
+    }
+    named = [size for size in worse if mine.by_gpus[size].jobs >= LEAST_JOBS]
+    if named:
+        size = max(named, key=lambda one: worse[one][0] - worse[one][1])
+        ours, base = map(in_words, worse[size])
+        does = "wait" if measure is _WAITING else "take"
+        losers += f", jobs of {_gpus(size)} {does} longer on average ({ours} instead of {base})"
+        if len(named) > 1:
+            losers += f" and so do jobs of {count(len(named) - 1, 'other size')}"
+    elif not worse and report.paired[best].losses_frac:
+        losers += ", but no size of job does on average"
+    now_s, before_s = mine.queue_max_s or 0.0, theirs.queue_max_s or 0.0
+    if in_words(now_s) != in_words(before_s):
+        grows = "grows" if now_s > before_s else "falls"
+        losers += f", and the longest wait {grows} from {in_words(before_s)} to {in_words(now_s)}"
+    return f"; {losers}"
+
+
+def _gpus(size: str) -> str:
+    return "1 GPU" if size == "1" else f"{size} GPUs"
 
 
 def _measure_of(report: Findings) -> _Measure:

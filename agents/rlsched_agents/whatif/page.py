@@ -27,6 +27,7 @@ def write_page(found: WhatIf, path: Path) -> None:
         ("nodes", number(found.nodes)),
         ("GPUs", number(found.gpus)),
         ("GPUs busy at once, at most", number(found.most_busy_gpus)),
+        ("run times predicted by", found.prediction or "-"),
         ("the site's rule", found.fits[0].rule if not found.refused else "not known"),
         ("grade", found.grade),
     ]
@@ -49,7 +50,7 @@ def _fidelity(found: WhatIf, canvas: Canvas) -> Section:
             Series("recorded", [best.by_size[size].recorded_s for size in sizes]),
             Series(f"replayed by {best.rule}", [best.by_size[size].replayed_s for size in sizes]),
         ],
-        "Mean wait by number of GPUs (no bar: 1 s or less).",
+        "Mean wait by number of GPUs.",
         "GPUs",
     )
     lines = "".join(paragraph(f"{one.rule}: {one.line}.", "note") for one in found.fits)

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 from rlsched.errors import InputError
+from rlsched.installing import install_command
 from rlsched.models.gpu_types import GENERIC
 from rlsched_node.gpu.device import GpuError, GpuSet, GpuUnavailableError
 
@@ -58,7 +59,7 @@ def open_gpus(
         ) from error
     except ModuleNotFoundError as error:
         raise InputError(
-            "reading NVIDIA GPUs needs nvidia-ml-py (pip install 'rlsched[node]'); "
+            f"reading NVIDIA GPUs needs nvidia-ml-py ({install_command('node')}); "
             f"for simulated ones give `--simulated --gpus {wanted}`"
         ) from error
 

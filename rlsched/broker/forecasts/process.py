@@ -26,7 +26,7 @@ from rlsched.broker.jobs.asked import demand_asked, needs
 from rlsched.broker.journal.entries import JobSubmitted, TaskSubmitted
 from rlsched.broker.journal.rows import Row
 from rlsched.broker.ledger_models import workload_number
-from rlsched.broker.nodes.never import never_runs
+from rlsched.broker.nodes.never import never_runs, unknown_vc
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
@@ -216,7 +216,7 @@ class Process:
         if not book.nodes:
             raise InputError("no node has registered yet")
         demand = demand_asked(asked)
-        never = never_runs(book, asked.vc, demand)
+        never = unknown_vc(book, asked.vc) or never_runs(book, asked.vc, demand)
         if never:
             raise InputError(never)
         limit_s = math.nan if asked.time_limit_s is None else asked.time_limit_s

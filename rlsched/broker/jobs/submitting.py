@@ -18,7 +18,7 @@ from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.jobs.tasks import joined
 from rlsched.broker.journal.entries import Entry, JobSubmitted
 from rlsched.broker.limits import Limits
-from rlsched.broker.nodes.never import never_runs
+from rlsched.broker.nodes.never import never_runs, unknown_vc
 from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quotas import PartyKey, owner_of
 from rlsched.errors import InputError, RlschedError
@@ -247,5 +247,10 @@ class Submitting:
             profiles=self._book.profiles.of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,
-            rejected=never_runs(self._book, message.vc, demand_asked(message)) if self._book.nodes else "",
+            rejected=self._refused_by_nodes(message) if self._book.nodes else "",
         )
+
+    def _refused_by_nodes(self, message: Submit) -> str:
+        """Why no node that has registered can ever run it, "" if one can."""
+        unknown = unknown_vc(self._book, message.vc)
+        return unknown or never_runs(self._book, message.vc, demand_asked(message))

@@ -18,7 +18,7 @@ import numpy as np
 from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
 from rlsched.workload.predict import RunningMean
-from rlsched.workload.predict.boosting import HazardModel, sklearn_installed
+from rlsched.workload.predict.boosting import HazardModel
 from rlsched.workload.predict.distribution import (
     BINS,
     Floats,
@@ -29,7 +29,7 @@ from rlsched.workload.predict.distribution import (
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.history import FEATURES
-from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind, require
 from rlsched.workload.predict.predictor import EXPERTS, Foreseen, Predictor, TrainingSet
 from rlsched.workload.predict.recent import Compared, Recent
 
@@ -56,8 +56,7 @@ class Predictions:
 
     Args:
         kind: `running-mean`: its median and spread, as in a simulator where the trace has no predictions;
-            `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None:
-            the hedge where scikit-learn is installed.
+            `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None: the hedge.
         past: Jobs of before the journal, which are told first; the same at every start.
 
     Attributes:
@@ -70,12 +69,8 @@ class Predictions:
 
     def __init__(self, kind: str | None = None, past: Past | None = None) -> None:
         self.kind = chosen_kind(kind)
+        require(self.kind)
         self.made_for = self.kind if past is None else f"{self.kind} {past.digest}"
-        self._note = (
-            ""
-            if sklearn_installed()
-            else "the running mean alone: scikit-learn (extra predict) is not installed"
-        )
         self._predictor = Predictor("hedge") if self.kind == HEDGE else None
         self._mean = self._predictor.history.mean if self._predictor else RunningMean()
         if past is not None and self._predictor is not None:
@@ -268,7 +263,7 @@ class Predictions:
 
     def _what_is_missing(self) -> str:
         if self._predictor is None or self._predictor.boosted:
-            return self._note
+            return ""
         if self._fitting is not None:
             return "boosting is being fitted; the survival model speaks in its place"
         return (

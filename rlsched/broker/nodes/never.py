@@ -11,8 +11,24 @@ from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import beside_gpus, memory, of_types
 from rlsched.broker.nodes.nodes import Node
 from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.errors import nearest
 from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
+
+
+def unknown_vc(book: Book, vc: str) -> str:
+    """What is wrong with the VC of a submission, in one line; "" if nothing.
+
+    VCs are declared by nodes (`rlsched node --vc`), and by quotas where nodes do so. Where no node has a VC,
+    any name is accepted: it is a label then.
+    """
+    known = {name for name in book.cluster.partition_names if name != SHARED_PARTITION}
+    if not vc or not known:
+        return ""
+    known |= book.quotas.named("vc")
+    if vc in known:
+        return ""
+    return f"no VC {vc!r}; {nearest(vc, known)}expected one of {', '.join(sorted(known))}, or none"
 
 
 def never_runs(book: Book, vc: str, demand: Demand) -> str:

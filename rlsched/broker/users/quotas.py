@@ -257,6 +257,10 @@ class Quotas:
         """The limits that were set for this name."""
         return self._own.get((kind, name), UNLIMITED)
 
+    def named(self, kind: PartyKind) -> frozenset[str]:
+        """Names that have a limit of their own."""
+        return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
+
     def check(self, owner: Owner, num_gpus: int, beside: Counter[PartyKey]) -> None:
         """See whether a job may be submitted, after those of `beside`, which counts the jobs of each party.
 

@@ -114,7 +114,7 @@ def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) 
         }
     return no_dials(partitions)._replace(
         who=np.array([who], np.int64),
-        seen=np.zeros((partitions, NUM_COLUMNS)),
+        seen=np.zeros((max(1, partitions), NUM_COLUMNS)),
         moved=np.zeros(NUM_DIALS),
         last=matrices[-1],
         **more,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
+from rlsched.installing import install_command
 from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
 from rlsched.workload.predict.trees import hazards_to_end, trees_of
 
@@ -42,7 +43,7 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
         from sklearn.ensemble import HistGradientBoostingClassifier
     except ModuleNotFoundError as error:
         raise InputError(
-            "gradient boosting needs scikit-learn, which is not installed: pip install 'rlsched[predict]', "
+            f"gradient boosting needs scikit-learn, which is not installed: {install_command('predict')}, "
             "or take --model running-mean, nearest or survival"
         ) from error
     found: type[HistGradientBoostingClassifier] = HistGradientBoostingClassifier
@@ -59,7 +60,7 @@ def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
         from sklearn.ensemble import HistGradientBoostingRegressor
     except ModuleNotFoundError as error:
         raise InputError(
-            "gradient boosting needs scikit-learn, which is not installed: pip install 'rlsched[predict]', "
+            f"gradient boosting needs scikit-learn, which is not installed: {install_command('predict')}, "
             "or take a forecast that learns nothing"
         ) from error
     found: type[HistGradientBoostingRegressor] = HistGradientBoostingRegressor

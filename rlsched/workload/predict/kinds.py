@@ -1,10 +1,10 @@
 """Who predicts run times, by name; and what each would have said of a whole trace, kept on disk.
 
-Simulator and broker take the same names. Where nobody says it, a broker takes the hedge, if scikit-learn is
-installed, and a simulator does for traces that name users, jobs or commands: without these the hedge tells
-rules no more than the running mean does (`python -m studies.policy.information confirm`). To fit it to a
-hundred thousand jobs takes a minute or two, so what it said of a trace with one history is kept in the user's
-cache folder.
+Simulator and broker take the same names. The default is the hedge: in a broker always, in a simulator for
+traces that name users, jobs or commands. Without these the hedge tells rules no more than the running mean
+does (`python -m studies.policy.information confirm`). The default does not depend on what is installed: where
+the hedge is needed and scikit-learn is missing, that is an error. To fit the hedge to a hundred thousand jobs
+takes a minute or two, so what it said of a trace with one history is kept in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
+from rlsched.installing import install_command
 from rlsched.workload.predict.boosting import sklearn_installed
 from rlsched.workload.predict.distribution import Floats, point_and_spread
 from rlsched.workload.predict.running_mean import causal_predictions
@@ -38,24 +39,35 @@ KEPT_UNUSED_DAYS: Final = 30
 
 
 def chosen_kind(kind: str | None) -> str:
-    """One of `KINDS`: the one that was asked for, or, for None, the hedge where scikit-learn is installed.
+    """One of `KINDS`: the one that was asked for, or, for None, the hedge.
 
     Raises:
-        InputError: an unknown kind, or the hedge without scikit-learn.
+        InputError: an unknown kind, or the hedge was asked for and scikit-learn is missing.
     """
     if kind not in (None, *KINDS):
         raise InputError(f"unknown --prediction {kind!r}; known: {', '.join(KINDS)}")
-    installed = sklearn_installed()
-    if kind == HEDGE and not installed:
+    if kind is not None:
+        require(kind)
+    return kind or HEDGE
+
+
+def require(kind: str) -> None:
+    """Check that a predictor can be used, before anything slow is done for it.
+
+    Raises:
+        InputError: it is the hedge, and scikit-learn is missing.
+    """
+    if kind == HEDGE and not sklearn_installed():
         raise InputError(
-            "--prediction hedge needs scikit-learn, which is not installed: "
-            "pip install 'rlsched[predict]', or take --prediction running-mean"
+            "predicting run times by the hedge (the default) needs scikit-learn, which is not installed: "
+            f"{install_command('predict')}, or take --prediction running-mean, which gives other numbers"
         )
-    return kind or (HEDGE if installed else RUNNING_MEAN)
 
 
 def kind_for(trace: Trace, kind: str | None = None) -> str:
     """The same for a trace: for None the running mean where its jobs have neither users nor names.
+
+    The default is only named here. `require` checks whether it can be used, once a prediction is needed.
 
     Raises:
         InputError: as `chosen_kind`.

@@ -126,7 +126,7 @@ def test_a_gang_waits_for_the_whole_node_and_a_node_that_was_lost_comes_back(jou
     broker.ask(submit(2))
     assert state(broker, 1) == "queued"
     broker.wait(60.0)
-    assert states(broker) == {"n0": "down"}
+    assert states(broker) == {"n0": "unreachable"}
     broker.says("n0", Hello(name="n0", gpus=2, held=[Holding(by=LOST, gpus=[0])]))
     assert (state(broker, 1), states(broker)) == ("queued", {"n0": "up"})
     broker.says("n0", Hello(name="n0", gpus=2))

@@ -7,7 +7,18 @@ import pytest
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
-from rlsched.wire.messages import Cancel, EndedAck, Kill, Launch, Ok, Refused, Submit, Submitted, Welcome
+from rlsched.wire.messages import (
+    Cancel,
+    EndedAck,
+    Kill,
+    Launch,
+    Ok,
+    Refused,
+    SetQuota,
+    Submit,
+    Submitted,
+    Welcome,
+)
 from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, make, of_kind, state, submit
 
 # ---- a job's life ---------------------------------------------------------------------------------------
@@ -170,6 +181,20 @@ def test_a_vc_without_nodes_is_rejected_by_name(journal: Journal) -> None:
     assert isinstance(reply, Refused)
     assert "'biology'" in reply.message
     assert "physics" in reply.message
+
+
+def test_a_vc_that_no_node_and_no_quota_has_is_refused(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    assert isinstance(broker.ask(submit(1, vc="label")), Submitted), "where no node has a VC it is a label"
+    broker.says("m0", hello("m0", vc="physics"))
+    assert isinstance(broker.ask(submit(1, vc="physics")), Submitted)
+    assert broker.ask(submit(1, vc="physiks")) == Refused(
+        message="job 3 is rejected: no VC 'physiks'; did you mean physics? expected one of physics, or none"
+    )
+    assert isinstance(broker.ask(submit(1)), Submitted)
+    broker.ask(SetQuota(kind="vc", name="biology", gpus=1))
+    assert isinstance(broker.ask(submit(1, vc="biology")), Submitted)
+    assert broker.book.jobs[1].state != "rejected", "jobs from before stay"
 
 
 def test_predictions_are_made_at_submission_and_learn_from_ends(journal: Journal) -> None:

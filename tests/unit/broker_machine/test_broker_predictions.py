@@ -331,15 +331,11 @@ def test_curves_for_tensorboard_have_no_point_before_there_is_something_new(jour
 
 
 def test_the_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rlsched.broker.learning.predictions", "rlsched.workload.predict.kinds"):
-        monkeypatch.setattr(f"{module}.sklearn_installed", lambda: False)
-    with pytest.raises(InputError, match=r"--prediction hedge needs .*rlsched\[predict\].*running-mean"):
-        Predictions(HEDGE)
-    fallback = Predictions()
-    assert fallback.kind == RUNNING_MEAN
-    assert (
-        fallback.report(0.0).note == "the running mean alone: scikit-learn (extra predict) is not installed"
-    )
+    monkeypatch.setattr("rlsched.workload.predict.kinds.sklearn_installed", lambda: False)
+    for kind in (HEDGE, None):
+        with pytest.raises(InputError, match=r"needs scikit-learn.*\[predict\].*--prediction running-mean"):
+            Predictions(kind)
+    assert Predictions(RUNNING_MEAN).report(0.0).note == ""
     with pytest.raises(InputError, match="unknown --prediction 'magic'; known: running-mean, hedge"):
         Predictions("magic")
 

@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlsched.cluster.dials import CLIPPED
+from rlsched.cluster.dials import CLIPPED, NETWORK
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials import turning
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import permit
 from rlsched.errors import InputError
 
 LINEAR = Strategy.of(np.arange(NUM_DIALS * (NUM_COLUMNS + 1), dtype=float).reshape(NUM_DIALS, -1) / 1000.0)
@@ -117,3 +122,21 @@ def test_the_output_is_kept_and_others_are_refused(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InputError, match=r"c\.json: expected a strategy file .*'relu'.*output"):
         Strategy.read(tmp_path / "c.json")
+
+
+def test_jobs_that_come_before_any_node_are_counted_within_the_arrays(tmp_path: Path) -> None:
+    """A broker begins with no node and so no partition: kernels write to row 0 of what a partition has."""
+    LINEAR.write(tmp_path / "one.json")
+    scheduler = load_scheduler(Policy("tuned", dials=str(tmp_path / "one.json")))
+    state = ClusterState([], OrderedQueue(scheduler.order))
+    permit(state, scheduler)
+    assert state.num_partitions == 0
+    for _ in range(2):
+        dials = state.arrays.dials
+        assert (
+            len(dials.dial) == len(dials.counted) == len(dials.seen) == len(state.arrays.derived.queue) == 1
+        )
+        assert dials.who[0] == NETWORK
+        state.add_job(num_gpus=1, submit_s=1.0, predicted_s=60.0, spread=1.0)
+        state.add_node(NodeSpec(name=f"n{len(state.nodes)}", gpus=4))
+    assert state.num_partitions == 1

@@ -38,13 +38,22 @@ def drawn(seed: int = 1) -> tuple[Trace, ClusterSpec]:
     return synthesize("helios", 250, 0.9, 32, seed=seed, habit=0.8)
 
 
-def test_the_hedge_is_who_predicts_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen_kind(None) == chosen_kind(HEDGE) == HEDGE
+def test_the_default_does_not_depend_on_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    named, spec = drawn()
+    assert chosen_kind(None) == chosen_kind(HEDGE) == kind_for(named) == HEDGE
     assert chosen_kind(RUNNING_MEAN) == RUNNING_MEAN
     monkeypatch.setattr(kinds, "sklearn_installed", lambda: False)
-    assert chosen_kind(None) == RUNNING_MEAN
-    with pytest.raises(InputError, match="needs scikit-learn"):
-        chosen_kind(HEDGE)
+    assert chosen_kind(None) == kind_for(named) == HEDGE
+    for needs_it in (
+        lambda: chosen_kind(HEDGE),
+        lambda: predict_trace(named, spec, kind=HEDGE),
+        lambda: simulate(named, spec, ["qssf"]),
+    ):
+        with pytest.raises(InputError, match=r"needs scikit-learn.* install .*--prediction running-mean"):
+            needs_it()
+    assert simulate(named, spec, ["fifo"]).prediction == HEDGE, "no policy is fed a prediction"
+    predicted, _ = synthesize("helios", 250, 0.9, 32, seed=1, predictability=1.0)
+    assert predict_trace(predicted, spec, kind=HEDGE).predicted_s is not None
     with pytest.raises(InputError, match="unknown --prediction 'oracle'; known: running-mean, hedge"):
         chosen_kind("oracle")
 

@@ -1,0 +1,40 @@
+"""The command that installs an extra, as it has to be typed on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+"""The checkout, where rlsched runs from one."""
+
+
+def install_command(extra: str, root: Path = ROOT) -> str:
+    """The shell command that adds an extra to this installation.
+
+    Args:
+        extra: One extra, or several with commas.
+        root: The folder that holds the package `rlsched`: a checkout, or `site-packages`.
+
+    Returns:
+        In a checkout an editable installation with the pinned versions, as `make install` makes it;
+        elsewhere the extra by the name of the distribution.
+    """
+    pins = root / "constraints.txt"
+    if not (root / "pyproject.toml").is_file() or not pins.is_file():
+        return f"{_pip()} install 'rlsched[{extra}]'"
+    if Path.cwd() == root:
+        return f"{_pip()} install -c constraints.txt -e '.[{extra}]'"
+    return f"{_pip()} install -c {pins} -e '{root}[{extra}]'"
+
+
+def _pip() -> str:
+    """`pip`, or its path where the shell would find that of another Python."""
+    mine = Path(sys.executable).with_name("pip")
+    found = shutil.which("pip")
+    if not mine.exists() or (found and Path(found).parent.resolve() == mine.parent.resolve()):
+        return "pip"
+    here = Path.cwd()
+    return str(mine.relative_to(here)) if mine.is_relative_to(here) else str(mine)

@@ -1,0 +1,83 @@
+"""Which stage of a training is confirmed, and what people are told where another one looks better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.policy import Policy
+from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Layers
+from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, Training
+from rlsched_agents.dials.verdict import Compared, Trained
+
+WINDOWS = 60
+TUNED = Policy("tuned")
+
+
+class Told:
+    """A judge under which the k-th strategy that it is asked for takes what it is told, window by window."""
+
+    def __init__(self, *taken: np.ndarray) -> None:
+        self.settings = [SimpleNamespace(group=f"g{k % 12}", source="helios") for k in range(WINDOWS)]
+        self.energy_weight = np.zeros(WINDOWS)
+        self._taken = [np.ones(WINDOWS), *taken]
+
+    def run(self, strategies: Sequence[Layers], policy: Policy | None = None) -> list[Costs]:
+        """The next ones."""
+        assert policy is None or policy == TUNED
+        taken, self._taken = self._taken[: len(strategies)], self._taken[len(strategies) :]
+        return [Costs(one, np.ones(WINDOWS), np.ones(WINDOWS)) for one in taken]
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, *taken: np.ndarray) -> tuple[Any, str, dict[str, Interval]]:
+    """What comes of choosing between constants and following that take so much."""
+    training = object.__new__(Training)
+    monkeypatch.setattr(Training, "_judge", lambda *_: nullcontext(Told(*taken)))
+    return training._choose({CONSTANTS: ALL_ZERO, FOLLOWING: ALL_ZERO}, TUNED)
+
+
+def test_the_later_stage_has_to_be_better_beyond_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).normal(0.0, 0.1, WINDOWS)
+    table, best, passed_over = chosen(monkeypatch, np.full(WINDOWS, 0.9), 0.89 + noise)
+    assert table[FOLLOWING].cost.ratio < table[CONSTANTS].cost.ratio
+    assert best == CONSTANTS
+    assert list(passed_over) == [FOLLOWING]
+    assert passed_over[FOLLOWING].ratio < 1.0 <= passed_over[FOLLOWING].high
+    _, best, passed_over = chosen(monkeypatch, np.full(WINDOWS, 0.9), np.full(WINDOWS, 0.5))
+    assert (best, passed_over) == (FOLLOWING, {})
+    _, best, passed_over = chosen(monkeypatch, np.full(WINDOWS, 1.1), np.full(WINDOWS, 1.2))
+    assert (best, passed_over) == ("", {})
+
+
+def test_people_are_told_why_and_energy_is_named() -> None:
+    def over(ratio: float, low: float, high: float) -> Compared:
+        cost = Interval(ratio, low, high, 0.5, 200, 12)
+        return Compared(cost, cost, msgspec.structs.replace(cost, ratio=0.97), {"helios": ratio})
+
+    found = Trained(
+        policy=TUNED,
+        strategy=Strategy.of(*ALL_ZERO),
+        stage=CONSTANTS,
+        setting="",
+        tried={"share.min_gain=0.3": over(0.98, 0.95, 1.01), "reserve_after=2h": over(1.1, 1.0, 1.2)},
+        chosen={CONSTANTS: over(0.991, 0.983, 1.002), FOLLOWING: over(0.987, 0.978, 0.999)},
+        confirmed=over(0.995, 0.98, 1.01),
+        frozen={},
+        stopped=(),
+        passed_over={FOLLOWING: Interval(0.996, 0.99, 1.003, 0.5, 200, 12)},
+    )
+    setting, stage = found.why_not
+    assert setting.startswith("share.min_gain=0.3 is the best of 2 settings and was not taken: its interval")
+    assert stage.startswith("following costs less than constants in the table and was not confirmed: ")
+    assert "0.996 [0.990, 1.003]" in stage
+    assert ", energy 0.970 [0.980, 1.010] of the settings, 200 windows" in found.verdict
+    assert found.report()["why_not"] == found.why_not
+    taken = msgspec.structs.replace(found, setting="share.min_gain=0.3", passed_over={})
+    assert taken.why_not == []

@@ -1,0 +1,53 @@
+"""`rlsched policies show`: sentences, and a line with a meaning for every setting; the file is the policy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.cli.main import run
+from rlsched.cli.settings_shown import meanings, sentences, shown
+from rlsched.decide.policy import Policy, presets
+from rlsched.decide.settings import Migrate, Preempt, Settings, Share
+
+
+@pytest.mark.parametrize("name", list(presets()))
+def test_what_is_shown_is_the_policy_itself(name: str, tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(shown(Policy(name)))
+    read = Policy.read(tmp_path / "p.toml")
+    assert read.settings == Policy(name).settings
+    assert read.digest == Policy(name).digest
+    assert list(sentences(Policy(name)))
+
+
+def test_every_setting_of_a_rule_has_a_line_and_a_meaning() -> None:
+    text = shown(Policy("tuned", migrate={}))
+    for kind in (Preempt, Share, Migrate):
+        for name in kind.__struct_fields__:
+            assert re.search(rf"^(# )?{name} = \S+.*  # \S", text, re.M), name
+    left_out = {"checkpoint", "search", "samples", "own"}
+    for name in set(Settings.__struct_fields__) - {"rule"}:
+        found = re.search(rf"^(# )?(\[{name}\]|{name} = |{name}: off)", text, re.M)
+        assert (found is None) == (name in left_out), name
+    assert '# first_age = "1m"' in text
+    assert "search: off" in shown(Policy("ppo"))
+
+
+def test_every_setting_has_a_meaning() -> None:
+    for kind in [Settings, *msgspec.structs.fields(Settings)]:
+        if isinstance(kind, type):
+            assert set(meanings(kind)) == set(kind.__struct_fields__)
+
+
+def test_easy_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policies", "show", "easy"]) == 0
+    said = capsys.readouterr().out
+    assert "# The queue goes by submission time, the least first.\n" in said
+    assert "# A job that does not fit has a reservation at once: jobs behind it start only where" in said
+    assert '\nreserve_after = "0s"  # ' in said
+    assert '\n# order = "submit"  # ' in said
+    assert run(["policies", "show", "fifo-backfill", "--set", 'preempt={by="priority"}']) == 0
+    assert "jobs of a lower priority give way" in capsys.readouterr().out.lower()
