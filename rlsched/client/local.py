@@ -108,7 +108,8 @@ class LocalCluster:
                     nodes = "1 node" if self._num_nodes == 1 else f"{self._num_nodes} nodes"
                     announce(
                         f"rlsched up ready: {nodes} x {self._gpus} GPUs at {address}, "
-                        f"logs in {self._directory}; Ctrl-C takes it down"
+                        f"logs in {self._directory}; Ctrl-C takes it down, jobs included (started with `rlsched "
+                        "broker` and `rlsched node`, jobs go on without the broker)"
                     )
                     if self._note:
                         announce(self._note)
