@@ -108,7 +108,7 @@ class LocalCluster:
                     nodes = "1 node" if self._num_nodes == 1 else f"{self._num_nodes} nodes"
                     announce(
                         f"rlsched up ready: {nodes} x {self._gpus} GPUs at {address}, "
-                        f"logs in {self._directory}; Ctrl-C takes it down, jobs included (started with `rlsched "
+                        f"logs in {self._directory}; Ctrl-C takes it down, jobs included (under `rlsched "
                         "broker` and `rlsched node`, jobs go on without the broker)"
                     )
                     if self._note:
