@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rlsched.cli.gpus_asked import GpusParam, gpu_types, total_gpus, types_named
+from rlsched.cli.launch_variables import describes_a_process
 from rlsched.cli.options import PRIORITIES, Command
 from rlsched.cli.sizes import memory_mib, size_mib
 from rlsched.cli.when import unix_s
@@ -115,6 +116,8 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
 def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
     """What `--export` takes of this environment: `ALL`, `NONE`, or names and `NAME=VALUE`, ALL among them.
 
+    ALL leaves out what a launcher has set for this process (`describes_a_process`), unless it is named.
+
     Raises:
         InputError: a name is missing.
     """
@@ -137,11 +140,12 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Variables that can be sent: text, and none that means this very shell or terminal."""
+    """Variables that can be sent: text, and none that means this very shell, terminal, job or process."""
     return {
         name: value
         for name, value in own.items()
         if name not in ("_", "OLDPWD", "SHLVL", "PWD") and not name.startswith("BASH_FUNC_")
+        if not describes_a_process(name)
         if not any("\udc80" <= letter <= "\udcff" for letter in name + value)
     }
 
@@ -336,7 +340,7 @@ _OPTIONS: Final = (
         default="none",
         show_default=True,
         help="How it is started: once on each node; under torchrun, which starts a process for each GPU; or "
-        "once for each GPU, with RANK, WORLD_SIZE and LOCAL_RANK.",
+        "once for each GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
     ),
     click.option(
         "--preemptible",

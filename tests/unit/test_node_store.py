@@ -168,7 +168,7 @@ def test_the_environment_of_a_rank() -> None:
         "CUDA_VISIBLE_DEVICES": "7",
         "RANK": "9",
     }
-    order = launch(env={"MINE": "ü", "WORLD_SIZE": "99"})
+    order = launch(env={"MINE": "ü"})
     env = rank_environment(
         order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited, passed=["SITE"]
     )
@@ -181,15 +181,19 @@ def test_the_environment_of_a_rank() -> None:
         "CUDA_VISIBLE_DEVICES": "0,3",
         "RLSCHED_JOB": "12",
         "RLSCHED_ATTEMPT": "2",
+        "PYTHONUNBUFFERED": "1",
         "RLSCHED_RANK": "1",
         "RLSCHED_NUM_RANKS": "2",
+        "RLSCHED_NODE_RANK": "1",
+        "RLSCHED_NUM_NODES": "2",
+        "RLSCHED_GPUS_ON_NODE": "2",
         "RLSCHED_NODES": "n0,n1",
         "RLSCHED_ATTEMPT_DIR": "/d",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(master_port(12, 2)),
-    }  # who starts several processes numbers them
+        "RLSCHED_MASTER_ADDR": "127.0.0.1",
+        "RLSCHED_MASTER_PORT": str(master_port(12, 2)),
+    }
     far = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    assert far["MASTER_ADDR"] == "n0"  # of a broker that does not say where n0 is reached
+    assert far["RLSCHED_MASTER_ADDR"] == "n0"  # of a broker that does not say where n0 is reached
 
 
 def test_a_process_for_each_gpu_is_numbered_as_torch_counts() -> None:
