@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.errors import RlschedError
-from rlsched.wire.messages import Launch
+from rlsched.wire.messages import DEFAULT_GRACE_S, Launch
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.devices import FOR_ALL, close_others
 from rlsched_node.gpu.device import GpuSet
@@ -133,6 +133,7 @@ def rank_environment(
         "RLSCHED_MASTER_PORT": port,
         "RLSCHED_RANK": node_rank,
         "RLSCHED_NUM_RANKS": num_nodes,
+        "RLSCHED_GRACE_S": f"{_grace_s(launch):g}",
         DIRECTORY_VARIABLE: directory,
     }
     if launch.launcher == "per-gpu":
@@ -149,8 +150,6 @@ def rank_environment(
             "MASTER_PORT": port,
             FIRST_RANK_VARIABLE: str(sum(gpus_of_ranks[: launch.rank])),
         }
-    if launch.grace_s is not None:
-        env["RLSCHED_GRACE_S"] = f"{launch.grace_s:g}"
     return env
 
 
@@ -275,6 +274,7 @@ def start_rank(
         setup=hold(group, terms.limits),
         hears_limits=True,
         workload=launch.workload,
+        grace_s=_grace_s(launch),
     )
     try:
         directory.create(record)
@@ -289,6 +289,11 @@ def start_rank(
     except OSError as error:
         directory.remove()
         raise LaunchError(f"cannot start a process: {error.strerror}") from error
+
+
+def _grace_s(launch: Launch) -> float:
+    """Between SIGTERM and SIGKILL of a rank, seconds."""
+    return DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
 
 
 def _is_text(value: str) -> bool:

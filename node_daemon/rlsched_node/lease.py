@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
+from rlsched.wire.messages import DEFAULT_GRACE_S
 from rlsched_node.steps import RenewLease
 
-MAX_GRACE_S = 30.0
 MAX_MARGIN_S = 5.0
 """For clocks that run apart, and a kernel that takes its time to kill."""
 _KEPT = 64
@@ -29,6 +29,7 @@ class Lease:
 
     def __init__(self, lost_after_s: float = 0.0) -> None:
         self.lost_after_s = lost_after_s
+        self._max_grace_s = DEFAULT_GRACE_S
         self._until_s = -math.inf
         self._sent_s: dict[int, float] = {}
         self._last = 0
@@ -40,9 +41,9 @@ class Lease:
         self._sent_s.pop(self._last - _KEPT, None)
         return self._last
 
-    def welcome(self, request: int, lost_after_s: float) -> RenewLease:
-        """The broker has registered the node, and says its own time."""
-        self.lost_after_s = lost_after_s
+    def welcome(self, request: int, lost_after_s: float, max_grace_s: float = DEFAULT_GRACE_S) -> RenewLease:
+        """The broker has registered the node, and says its own time and the longest grace of a job."""
+        self.lost_after_s, self._max_grace_s = lost_after_s, max_grace_s
         renewed = self._renewed(request)
         self._until_s = renewed.until_s
         return renewed
@@ -61,8 +62,8 @@ class Lease:
 
     def _renewed(self, request: int) -> RenewLease:
         if self.lost_after_s <= 0:
-            return RenewLease(math.inf, MAX_GRACE_S, 0.0)
-        grace_s = min(MAX_GRACE_S, self.lost_after_s / 8)
+            return RenewLease(math.inf, self._max_grace_s, 0.0)
+        grace_s = min(self._max_grace_s, self.lost_after_s / 8)
         margin_s = min(MAX_MARGIN_S, self.lost_after_s / 8)
         sent_s = self._sent_s.pop(request, -math.inf)
         return RenewLease(sent_s + self.lost_after_s - grace_s - margin_s, grace_s, self.lost_after_s)

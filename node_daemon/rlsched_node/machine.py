@@ -248,7 +248,7 @@ class NodeMachine:
         self.attempts.tells_limits = welcome.hears_limits
         self.tells_usage = welcome.hears_usage
         self._refusal = ""
-        yield self._lease.welcome(request, welcome.lost_after_s)
+        yield self._lease.welcome(request, welcome.lost_after_s, welcome.max_grace_s)
         yield Note(f"registered with the broker at epoch {self.epoch}")
         forget = set(welcome.forget)
         for attempt in self.attempts.of_cluster(self.cluster):

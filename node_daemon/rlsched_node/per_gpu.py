@@ -13,8 +13,8 @@ import subprocess
 import sys
 from types import FrameType
 
-GRACE_S = 30.0
-"""After the first has failed, the others have so long between SIGTERM and SIGKILL."""
+GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
+"""After the first has failed, the others have so long between SIGTERM and SIGKILL: the grace of the job."""
 
 
 def main(command: list[str]) -> int:

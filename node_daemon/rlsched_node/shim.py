@@ -53,7 +53,8 @@ PIPE_FD = 3
 RECORDS_FD = 4
 """The directory of the attempt's records."""
 CLAIMED = b"."
-DEFAULT_GRACE_S = 5.0
+DEFAULT_GRACE_S = 30.0
+"""As `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that did not write a grace."""
 STRAGGLER_GRACE_S = 2.0
 LOOK_AT_LIMIT = signal.SIGUSR1
 SIGNALS = {
@@ -203,6 +204,7 @@ class Rank:
         self.reason = ""
         self.kill_at_s = math.inf
         self.began_s = time.monotonic()
+        self.grace_s = float(launch.get("grace_s", DEFAULT_GRACE_S))
         self.limit_s = self.limit_at_s = math.inf
         self.set_limit(launch["time_limit_s"])
         self.read_limit()
@@ -273,17 +275,17 @@ class Rank:
             self.read_limit()
         elif info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
-            self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
+            self.end(str(order.get("reason", "killed")), float(order.get("grace_s", self.grace_s)))
         grace_s = self.fence.closed_grace_s()
         if grace_s is not None:
             say("the broker has not been heard of for too long, and may start this job elsewhere: ending it")
-            self.end("fenced", grace_s)
+            self.end("fenced", min(grace_s, self.grace_s))
         self.output.look()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
             self.limit_at_s = math.inf
             say(f"time limit of {self.limit_s:g} s reached: ending the job")
-            self.end("time_limit", DEFAULT_GRACE_S)
+            self.end("time_limit", self.grace_s)
         if now_s >= self.kill_at_s:
             self.cgroup.kill()
             self.signal(signal.SIGKILL)

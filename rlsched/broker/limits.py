@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.wire.messages import DEFAULT_GRACE_S
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Times that the broker keeps, seconds.
@@ -17,7 +19,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
         log_timeout_s: How long a node may take to read a log; less than clients wait for an answer.
-        grace_s: A preempted job has so long between SIGTERM and SIGKILL.
+        grace_s: Between SIGTERM and SIGKILL of a job that asks for no grace of its own: at its time limit,
+            when it is cancelled, preempted or queued again.
+        max_grace_s: The longest grace that a job may ask for. At least `grace_s`.
         ended_s: A job that is over stays in memory for so long at least ...
         ended_jobs: ... unless more than so many do.
     """
@@ -29,6 +33,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     kill_again_s: float = 10.0
     log_timeout_s: float = 4.0
-    grace_s: float = 30.0
+    grace_s: float = DEFAULT_GRACE_S
+    max_grace_s: float = 300.0
     ended_s: float = 3_600.0
     ended_jobs: int = 10_000
+
+    def grace_of(self, asked_s: float | None) -> float:
+        """The grace of a job that asked for `asked_s`, seconds; None: for none of its own.
+
+        A job that was submitted under a higher bound than today's gets today's.
+        """
+        return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)

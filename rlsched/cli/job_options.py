@@ -56,6 +56,20 @@ def time_s(text: str) -> float | None:
     return found_s
 
 
+def grace_s(text: str) -> float:
+    """The time between SIGTERM and SIGKILL that `--grace` asks for, in seconds: 60s, 5m, or seconds.
+
+    Raises:
+        InputError: it is neither.
+    """
+    from rlsched.settings import Seconds
+
+    try:
+        return float(text) if text.isdecimal() else float(Seconds.of(text))
+    except ValueError as error:
+        raise InputError(f"--grace {text!r}: expected seconds (60), or a time such as 60s or 5m") from error
+
+
 def begin_s(text: str, now_s: float) -> float:
     """When a job may begin: `now+1h`, `now+30` (seconds), `16:00` or `noon` (the next), a day or a time.
 
@@ -212,6 +226,7 @@ def submission(asked: dict[str, Any]) -> dict[str, Any]:
                 *("account", "hold", "array", "launcher"),
             )
         },
+        "grace_s": None if asked["grace"] is None else grace_s(asked["grace"]),
     }
 
 
@@ -341,6 +356,12 @@ _OPTIONS: Final = (
         show_default=True,
         help="How it is started: once on each node; under torchrun, which starts a process for each GPU; or "
         "once for each GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
+    ),
+    click.option(
+        "--grace",
+        metavar="TIME",
+        help="Between SIGTERM and SIGKILL, at its time limit and when it is cancelled or preempted: 60s, 5m; "
+        "at most the broker's --max-grace-s  [default: the broker's --grace-s]",
     ),
     click.option(
         "--preemptible",

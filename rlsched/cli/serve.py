@@ -212,6 +212,7 @@ def broker(
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
     grace_s: float,
+    max_grace_s: float | None,
     speed_energy: float,
     shares: bool,
     prediction: str | None,
@@ -268,6 +269,8 @@ def broker(
     announce = set_up(log_format, level=logging.WARNING, timed=False)
     if lost_after_s < lease_s:
         raise InputError(f"--lost-after {lost_after_s:g}: expected at least --lease-s, which is {lease_s:g}")
+    if max_grace_s is not None and max_grace_s < grace_s:
+        raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
     if of is not None and not stands_by:
         raise InputError("--of: expected with --standby, which waits until the other broker is gone")
     if take_over_after_s is not None and of is None:
@@ -315,6 +318,7 @@ def broker(
                 lost_after_s=lost_after_s,
                 launch_timeout_s=launch_timeout_s,
                 grace_s=grace_s,
+                max_grace_s=max(Limits().max_grace_s, grace_s) if max_grace_s is None else max_grace_s,
                 ended_s=ended_s,
             ),
             senders=SenderLimits(messages_per_s=messages_per_s, refusals_per_s=refusals_per_s),

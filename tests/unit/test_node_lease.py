@@ -48,6 +48,15 @@ def test_an_answer_renews_from_when_the_heartbeat_was_sent() -> None:
     assert machine.handle(Received(HeartbeatAck(), 999), 20.0) == []
 
 
+def test_the_longest_grace_of_a_job_fits_before_the_broker_gives_up() -> None:
+    for max_grace_s, grace_s in ((20.0, 20.0), (300.0, 75.0)):
+        machine = NodeMachine(Hello(name="n0", gpus=1))
+        machine.handle(Connected(), 0.0)
+        welcome = Welcome(cluster="c1", epoch=1, heartbeat_s=2.0, lost_after_s=600.0, max_grace_s=max_grace_s)
+        (lease,) = [one for one in machine.handle(Received(welcome, 1), 0.0) if isinstance(one, RenewLease)]
+        assert (lease.until_s, lease.grace_s) == (600.0 - grace_s - 5.0, grace_s)
+
+
 def test_a_broker_that_fences_nothing_leaves_ranks_alone() -> None:
     machine = registered(lost_after_s=0.0)
     assert machine.handle(Received(ORDER), 1e9)[-1] == StartRank(ORDER)

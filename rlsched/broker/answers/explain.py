@@ -60,6 +60,7 @@ def explain(
     *,
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
+    grace_s: float | None = None,
 ) -> Explanation:
     """The explanation of a job's state.
 
@@ -72,12 +73,15 @@ def explain(
         late: Nodes that have not answered yet to a change of its time limit.
         usage: What it uses, or has used.
         energy_j: What it has used in all attempts.
+        grace_s: Between SIGTERM and SIGKILL; None: not told.
     """
     if job.state == "queued":
         lines = _waiting(book, job, record, now_s)
     else:
         lines = _started(book, job, record, now_s)
         lines[1:1] = _limit(job, now_s, late)
+    if grace_s is not None and job.live:
+        lines += _grace(book, job, grace_s)
     if job.state != "queued" and usage is not None:
         lines += usage_in_words(usage)
     ran_on = {book.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
@@ -349,6 +353,16 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
         if late
         else line
     ]
+
+
+def _grace(book: Book, job: Job, grace_s: float) -> list[str]:
+    """How long the job may take to end; an engine of its own has a setting of its own."""
+    ranks = job.attempt.ranks if job.attempt is not None else []
+    own = all(book.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in book.nodes)
+    if not own or not places(book, job.spec.vc):
+        return []
+    by = "as the broker says" if job.spec.grace_s is None else "as submitted"
+    return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
 
 
 def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:

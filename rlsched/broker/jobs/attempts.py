@@ -150,7 +150,16 @@ class Attempts:
         """A rank's process runs, its GPUs held to this clock. One that the broker has given up is ended."""
         known = self.current(job, attempt, rank, node)
         if known is None or known.attempt is None or known.attempt.ranks[rank].state == "ended":
-            self._send(node, Kill(epoch=self._book.epoch, job=job, attempt=attempt, rank=rank))
+            self._send(
+                node,
+                Kill(
+                    epoch=self._book.epoch,
+                    job=job,
+                    attempt=attempt,
+                    rank=rank,
+                    grace_s=self._grace_s(self._book.jobs.get(job)),
+                ),
+            )
         elif known.attempt.ranks[rank].state == "launching":
             self._note(
                 RankLaunched(
@@ -321,12 +330,21 @@ class Attempts:
         if attempt is None:
             return
         again = attempt.ending in ("queued", PREEMPTED)
-        order = Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=0, again=again)
-        if not attempt.charged:
-            order = msgspec.structs.replace(order, grace_s=self._limits.grace_s)
+        order = Kill(
+            epoch=self._book.epoch,
+            job=job.number,
+            attempt=attempt.number,
+            rank=0,
+            grace_s=self._grace_s(job),
+            again=again,
+        )
         for rank in attempt.live_ranks():
             if node in (None, attempt.ranks[rank].node):
                 self._send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
+
+    def _grace_s(self, job: Job | None) -> float:
+        """Between SIGTERM and SIGKILL of a job, seconds; None: of one that the journal does not know."""
+        return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
         outcome, reason = attempt.ending, attempt.ending_reason
@@ -405,7 +423,7 @@ class Attempts:
                     cwd=job.spec.cwd,
                     person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
-                    grace_s=self._limits.grace_s if job.spec.preemptible else None,
+                    grace_s=self._grace_s(job),
                     sm_clock_mhz=self._clock_mhz(rank.node, attempt),
                     fenced=job.spec.on_lost == "requeue",
                     launcher=job.spec.launcher,

@@ -14,7 +14,7 @@ from rlsched.broker.access.roles import Peer, signed
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import demand_asked, types_asked
 from rlsched.broker.jobs.orders import JobOrders
-from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
+from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong, wrong_grace
 from rlsched.broker.jobs.tasks import joined
 from rlsched.broker.journal.entries import Entry, JobSubmitted
 from rlsched.broker.nodes.never import never_runs
@@ -42,13 +42,22 @@ class Submitting:
         ranks: Who may ask for which priority.
         orders: Knows what a job may wait for.
         note: Makes a fact true and journals it.
+        max_grace_s: The longest grace that a job may ask for, seconds.
 
     Attributes:
         refusal: What new submissions are answered with, "" where they are taken.
     """
 
-    def __init__(self, book: Book, ranks: Ranks, orders: JobOrders, note: Callable[[Entry], None]) -> None:
+    def __init__(
+        self,
+        book: Book,
+        ranks: Ranks,
+        orders: JobOrders,
+        note: Callable[[Entry], None],
+        max_grace_s: float,
+    ) -> None:
         self._book, self._ranks, self._orders, self._note = book, ranks, orders, note
+        self._max_grace_s = max_grace_s
         self.refusal = ""
 
     def signed_by(self, by: Peer, submit: Submit) -> Submit:
@@ -168,7 +177,7 @@ class Submitting:
             token = message.token
             if token in found.entries or token in found.refused:
                 continue
-            if refusal := wrong(message):
+            if refusal := wrong(message) or wrong_grace(message.grace_s, self._max_grace_s):
                 found.refused[token] = refusal
                 continue
             if self._is_known(token):
@@ -239,6 +248,7 @@ class Submitting:
             tasks=joined(message.tasks),
             array_limit=message.array_limit,
             launcher=message.launcher,
+            grace_s=message.grace_s,
             profiles=self._book.profiles.of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,

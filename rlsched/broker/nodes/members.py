@@ -394,6 +394,7 @@ class Members:
                 hears_power=True,
                 hears_limits=True,
                 hears_usage=True,
+                max_grace_s=self._limits.max_grace_s,
             ),
             request,
         )
