@@ -22,7 +22,7 @@ from rlsched.broker.answers.waiting import (
 )
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import beside_count, beside_gpus, needs
-from rlsched.broker.jobs.jobs import Attempt, Job, place_of
+from rlsched.broker.jobs.jobs import Attempt, Job, Stopped, place_of
 from rlsched.broker.learning.learning import in_words as expected_in_words
 from rlsched.broker.nodes.never import never_runs
 from rlsched.broker.nodes.usage_words import energy
@@ -114,6 +114,9 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     need = needs(job)
     ahead_of = f"it has waited {span(now_s - job.submit_s)}"
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
+    if job.stopped is not None:
+        tail = [_stopped(job.stopped)]
+        ahead_of = f"it has waited {span(now_s - job.stopped.over_s)} since then"
     tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
     revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
@@ -151,7 +154,8 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     lines += _kept_apart(book, job)
     again_s = asked_again_s(book, open_rooms)
     if again_s > now_s:
-        lines.append(f"the policy decides again in {span(again_s - now_s)} at the latest")
+        latest = f"in {span(again_s - now_s)} at the latest"
+        lines.append(f"the policy decides again when a job or a node changes, and {latest}")
     lines += _absent(book, now_s)
     if record is not None and not fitting:
         lines += [_last_decision(record), *_row_then(record, job.seq)]
@@ -359,7 +363,7 @@ def _grace(book: Book, job: Job, grace_s: float) -> list[str]:
     """How long the job may take to end; an engine of its own has a setting of its own."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(book.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in book.nodes)
-    if not own or not places(book, job.spec.vc):
+    if not own or not places(book, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
         return []
     by = "as the broker says" if job.spec.grace_s is None else "as submitted"
     return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
@@ -381,10 +385,14 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         lines.append(f"it {seat_reason(book, attempt)}")
     who = _WHO.get(attempt.source, f"decided by {attempt.source}")
     after = span(attempt.start_s - job.submit_s)
+    is_first = job.stopped is None and not job.preemptions
     lines.append(
-        f"started {f'{after} after its submission' if job.preemptions else f'after {after} in the queue'} "
+        f"started {f'after {after} in the queue' if is_first else f'{after} after its submission'} "
         f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
     )
+    if job.stopped is not None:
+        waited = span(attempt.start_s - job.stopped.over_s)
+        lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
     lines += _beside(book, job)
     lines += _clock(book, job, attempt)
     lines += _not_held(book, job, attempt) if job.live else []
@@ -400,6 +408,12 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
     return lines
+
+
+def _stopped(stopped: Stopped) -> str:
+    """How the attempt before the present one ended, after which the job was queued again."""
+    after = span(stopped.over_s - stopped.start_s)
+    return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
 def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:

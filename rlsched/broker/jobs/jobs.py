@@ -131,6 +131,23 @@ class Attempt:
 
 
 @dataclass(slots=True)
+class Stopped:
+    """How an attempt ended after which its job was queued again.
+
+    Attributes:
+        number: Of the attempt.
+        start_s: When it got its GPUs, Unix seconds.
+        over_s: When the job was queued again, Unix seconds.
+        reason: Why, in words.
+    """
+
+    number: int
+    start_s: float
+    over_s: float
+    reason: str
+
+
+@dataclass(slots=True)
 class Job:
     """A job from submission to its end.
 
@@ -151,6 +168,7 @@ class Job:
         energy_j: What they used, joules; None where no node has measured it.
         gpu_memory_mib: What its GPUs have to have, as an attempt has shown; 0: none has.
         alone: It shares no GPUs, whatever was submitted: it was out of their memory once.
+        stopped: The last attempt after which it was queued again; None where there was none.
     """
 
     number: int
@@ -170,6 +188,7 @@ class Job:
     energy_j: float | None = None
     gpu_memory_mib: int = 0
     alone: bool = False
+    stopped: Stopped | None = None
     end_s: float | None = None  # of its last rank
     exit_code: int | None = None
     reason: str = ""
