@@ -166,7 +166,9 @@ def _rank(book: Book, job: Job) -> list[str]:
     """What its priority and its user's fair share say of its place in the queue, where they say something."""
     lines, level, was = [], book.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
-    if level != LEVELS[was]:
+    if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
+        lines.append(f"submitted with priority {was}, and goes as {named[level]}: it was ended with its node")
+    elif level != LEVELS[was]:
         lines.append(f"submitted with priority {was}, and has waited itself up to {named[level]}")
     elif level != 0:
         lines.append(f"priority {was}")

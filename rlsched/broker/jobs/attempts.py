@@ -18,7 +18,7 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import memory, needs, on_a_rank
-from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job
 from rlsched.broker.journal.entries import (
     AttemptEnding,
     AttemptOver,
@@ -54,7 +54,6 @@ REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
 """A rank that says that it ran for longer says nothing."""
-NODE_STOPPED = "node_stopped"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"

@@ -13,6 +13,8 @@ from rlsched.wire.messages import RankUsage
 
 _NOBODY: set[tuple[int, int]] = set()
 """Of attempts that are over; never added to."""
+NODE_STOPPED = "node_stopped"
+"""Reason of a rank that was ended since its node was stopped with its jobs."""
 LIVE = ("queued", "launching", "running")
 """States of a job that is not over; the others are completed, failed, cancelled, rejected."""
 
@@ -139,12 +141,14 @@ class Stopped:
         start_s: When it got its GPUs, Unix seconds.
         over_s: When the job was queued again, Unix seconds.
         reason: Why, in words.
+        with_node: Whether a node was stopped with its jobs, this one too, as at a restart of the cluster.
     """
 
     number: int
     start_s: float
     over_s: float
     reason: str
+    with_node: bool = False
 
 
 @dataclass(slots=True)

@@ -31,6 +31,7 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
         env={},
         cwd="",
         fenced=True,
+        grace_s=30.0,
         gpus_of_ranks=[1],
     )
     assert state(broker, 1) == "launching"
