@@ -371,7 +371,7 @@ class Book(Known):
             job.state, job.reason = "queued", entry.reason
             with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
             with_node = with_node and attempt.ending != PREEMPTED
-            job.stopped = Stopped(attempt.number, attempt.start_s, now_s, entry.reason, with_node=with_node)
+            job.stopped = Stopped(attempt.number, attempt.start_s, end_s, entry.reason, with_node=with_node)
             return
         self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
         self._shares_no_more(attempt, now_s)

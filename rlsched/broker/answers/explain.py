@@ -116,7 +116,7 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
     if job.stopped is not None:
         tail = [_stopped(job.stopped)]
-        ahead_of = f"it has waited {span(now_s - job.stopped.over_s)} since then"
+        ahead_of = f"it has waited {span(now_s - job.stopped.end_s)} since then"
     tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
     revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
@@ -393,7 +393,7 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
     )
     if job.stopped is not None:
-        waited = span(attempt.start_s - job.stopped.over_s)
+        waited = span(attempt.start_s - job.stopped.end_s)
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
     lines += _beside(book, job)
     lines += _clock(book, job, attempt)
@@ -414,7 +414,7 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
 
 def _stopped(stopped: Stopped) -> str:
     """How the attempt before the present one ended, after which the job was queued again."""
-    after = span(stopped.over_s - stopped.start_s)
+    after = span(stopped.end_s - stopped.start_s)
     return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 

@@ -139,14 +139,14 @@ class Stopped:
     Attributes:
         number: Of the attempt.
         start_s: When it got its GPUs, Unix seconds.
-        over_s: When the job was queued again, Unix seconds.
+        end_s: When its last rank was over, Unix seconds; the broker may have learnt that later.
         reason: Why, in words.
         with_node: Whether a node was stopped with its jobs, this one too, as at a restart of the cluster.
     """
 
     number: int
     start_s: float
-    over_s: float
+    end_s: float
     reason: str
     with_node: bool = False
 

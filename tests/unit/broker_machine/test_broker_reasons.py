@@ -64,13 +64,13 @@ def test_a_lost_attempt_is_no_time_in_the_queue(journal: Journal) -> None:
     assert "started after 0 s in the queue as attempt 1, decided by rule (decision 0)" in why(broker, 1)
     broker.wait(50.0, "n0")
     broker.wait(30.0)
-    over_s = broker.book.jobs[1].stopped.over_s  # type: ignore[union-attr]
-    ran = span(over_s - broker.book.jobs[1].submit_s)
+    end_s = broker.book.jobs[1].stopped.end_s  # type: ignore[union-attr]
+    ran = span(end_s - broker.book.jobs[1].submit_s)
     lost = f"attempt 1 ended after {ran}: node n0 was not heard of for 20 s"
     assert lost in why(broker, 1)
-    assert f"it has waited {span(broker.now_s - over_s)} since then" in "".join(why(broker, 1))
+    assert f"it has waited {span(broker.now_s - end_s)} since then" in "".join(why(broker, 1))
     broker.says("n0", hello("n0"))
-    after, waited = span(broker.now_s - broker.book.jobs[1].submit_s), span(broker.now_s - over_s)
+    after, waited = span(broker.now_s - broker.book.jobs[1].submit_s), span(broker.now_s - end_s)
     assert f"started {after} after its submission as attempt 2, decided by rule (decision 1)" in why(
         broker, 1
     )
