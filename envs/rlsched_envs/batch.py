@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +48,28 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
     if isinstance(episode, tuple):
         return [leaf for part in episode for leaf in leaves(part)]
     return [] if episode is None else [episode]
+
+
+def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
+    """Put the values of `leaves` back. Arrays that cannot be written are the same in both.
+
+    Raises:
+        ValueError: they are of other shapes or types, and nothing was changed.
+    """
+    mine = leaves(episode)
+    if len(mine) != len(saved):
+        raise ValueError(
+            f"its episodes have {len(saved)} arrays, these {len(mine)}: they are of another version"
+        )
+    for one, other in zip(mine, saved, strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise ValueError(
+                f"its episodes have an array of shape {other.shape} where these have {one.shape}: they "
+                "are of other traces, of another number of clusters, or of another version"
+            )
+    for one, other in zip(mine, saved, strict=True):
+        if one.flags.writeable:
+            one[...] = other
 
 
 @kernel

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import records
@@ -19,7 +20,9 @@ from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs import batch
+from rlsched_envs.actions import checked_dials
 from rlsched_envs.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
+from rlsched_envs.fleet import drawn_seed
 from rlsched_envs.loop import new_curve
 from rlsched_envs.sources import EpisodeSource
 from rlsched_envs.windows import DialledRuns, Drawn, draw_setting
@@ -36,13 +39,14 @@ class DialFleet:
         count: How many clusters.
         drawn: What windows are like.
         policy: The rule whose dials are set.
-        seed: Of the draws.
+        seed: Of the draws; None: another one each time.
         in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows, for comparisons.
 
     Attributes:
         observations: (N, F) float32, by `rlsched.decide.dials.observing.NAMES`.
         rewards: (N,) float32.
         dones: (N,) bool.
+        live: (N,) bool; whether an episode has begun and not ended.
     """
 
     def __init__(
@@ -51,11 +55,12 @@ class DialFleet:
         count: int,
         drawn: Drawn,
         policy: Policy,
-        seed: int,
+        seed: int | None,
         *,
         in_pairs: bool = False,
     ) -> None:
         self._sources, self._drawn, self._in_pairs = list(sources), drawn, in_pairs
+        self._policy = policy
         weights = np.array([source.weight for source in sources])
         self._weights = weights / weights.sum()
         self._runs = DialledRuns(count, sources, drawn, policy, outside=True)
@@ -69,15 +74,48 @@ class DialFleet:
         self._step_all = self._runs.compiled(step_all, records=True)
         self.observations = np.zeros((count, NUM_COLUMNS), np.float32)
         self.rewards, self.dones = np.zeros(count, np.float32), np.zeros(count, np.bool_)
+        self.live = np.zeros(count, np.bool_)
         self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
         self._names, self._began = [""] * count, time.time()
         self.reseed(seed)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the draws of every cluster anew."""
-        count = self.dones.size
+    def reseed(self, seed: int | None) -> None:
+        """Begin the draws of every cluster again, by this seed; None: as of `Fleet.reseed`."""
+        self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
+
+    def reseed_one(self, k: int, seed: int) -> None:
+        """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        self._seed_at_last()
+        self._rngs[k] = np.random.default_rng([seed, 0])
+
+    def _seed_at_last(self) -> None:
+        if self._is_unseeded:
+            self.reseed(drawn_seed())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "is_unseeded": self._is_unseeded,
+            "made": (self._sources, self.dones.size, self._drawn, self._policy, 0),
+            "in_pairs": self._in_pairs,
+            "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
+            "names": list(self._names),
+            "arrays": batch.leaves(self._episodes),
+            "results": self._results(),
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        DialFleet.__init__(self, *saved["made"], in_pairs=saved["in_pairs"])
+        for rng, state in zip(self._rngs, saved["rngs"], strict=True):
+            rng.bit_generator.state = state
+        self._names, self._is_unseeded = saved["names"], saved["is_unseeded"]
+        batch.restore(self._episodes, saved["arrays"])
+        for mine, other in zip(self._results(), saved["results"], strict=True):
+            mine[...] = other
+
+    def _results(self) -> tuple[NDArray[Any], ...]:
+        return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
         """Draw a window for cluster `k` in which dials are ever due.
@@ -85,6 +123,7 @@ class DialFleet:
         Raises:
             InputError: none was found.
         """
+        self._seed_at_last()
         rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
         what[k] = BEGIN
         for _ in range(_TRIES):
@@ -93,6 +132,7 @@ class DialFleet:
             self._go(what, np.zeros((self.dones.size, NUM_DIALS)))
             if not self.dones[k]:
                 self._names[k], self._returns[k], self._lengths[k] = source.name, 0.0, 0
+                self.live[k] = True
                 return
         raise InputError(f"no window in {_TRIES} has anything to decide: raise the load")
 
@@ -103,17 +143,20 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, finished episodes begin anew.
+        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, clusters whose episode ends
+        begin another.
 
-        Returns infos.
+        Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
         """
-        self._go(np.full(self.dones.size, STEP), np.clip(moved, -1.0, 1.0))
+        self.rewards[~self.live], self.dones[~self.live] = 0.0, False
+        self._go(np.where(self.live, STEP, LEAVE), moved)
         self._returns += self.rewards
         self._lengths += 1
         infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
         for k in np.flatnonzero(self.dones).tolist():
             infos[k] = self._summary(k)
             infos[k]["terminal_observation"] = self.observations[k].copy()
+            self.live[k] = False
             if restart:
                 reward = self.rewards[k]
                 self.begin(k)
@@ -171,7 +214,12 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     system + w x energy / its energy); w: weight of energy. Returns add up to the per cent that were saved;
     leaving all dials at 0 gives exactly 0.
 
-    **Termination.** When the last job of the window has ended. Nothing is ever truncated.
+    **Termination.** When the last job of the window has ended. Nothing is ever truncated. A step before the
+    first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
+
+    **Draws.** `reset(seed=...)` says which windows come; without a seed each environment draws others, and so
+    do copies that are made before the first `reset`. Later pickled and deep copies go on exactly where the
+    original stands.
 
     **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, of the agent
     and of the reference.
@@ -205,15 +253,12 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         policy: Policy | str = DEFAULT_POLICY,
         render_mode: str | None = None,
     ) -> None:
-        if sources is None:
-            sources = [source_of(trace, cluster)]
-        elif trace is not None or cluster is not None:
-            raise InputError("expected a trace with a cluster, or sources, got both")
+        sources = sources_of(trace, cluster, sources)
         self.render_mode = render_mode
         seen, moved = spaces()
         self.observation_space = cast("gym.spaces.Space[NDArray[np.float32]]", seen)
         self.action_space = cast("gym.spaces.Space[NDArray[np.float32]]", moved)
-        self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), 0)
+        self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), None)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -229,11 +274,31 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     def step(
         self, action: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Set the dials, and go on until they are due again."""
-        info = self._fleet.step(np.asarray(action, np.float64)[None], restart=False)[0]
-        info.pop("terminal_observation", None)
+        """Set the dials, and go on until they are due again. Values outside -1 to 1 are clipped.
+
+        Raises:
+            ValueError: the action has another shape, is no array of real numbers, or is not finite.
+            ResetNeeded: no episode has begun, or the last one has ended.
+        """
+        check_live(self._fleet.live)
+        moved = checked_dials(action, (NUM_DIALS,))
+        info = self._fleet.step(moved[None], restart=False)[0]
+        for key in FOR_SB3:
+            info.pop(key, None)
         done = bool(self._fleet.dones[0])
         return self._fleet.observations[0].copy(), float(self._fleet.rewards[0]), done, False, info
+
+
+FOR_SB3 = ("episode", "terminal_observation")
+"""Keys of `info` that a `VecEnv` of Stable-Baselines3 gives itself. Other environments leave `episode` to
+wrappers: `RecordEpisodeStatistics` and `Monitor` add it."""
+
+
+def check_live(live: NDArray[np.bool_]) -> None:
+    """Raise ResetNeeded where a cluster has no episode to step."""
+    if not live.all():
+        which = f" of cluster {int(np.argmin(live))}" if live.size > 1 else ""
+        raise ResetNeeded(f"step: no episode{which} has begun, or the last one has ended; call reset() first")
 
 
 def without_dials(policy: Policy | str) -> Policy:
@@ -241,18 +306,25 @@ def without_dials(policy: Policy | str) -> Policy:
     return Policy.of(policy).with_settings(dials="")
 
 
-def source_of(trace: Trace | str | Path | None, cluster: ClusterSpec | str | Path | None) -> EpisodeSource:
-    """Where windows are drawn from: a trace with its cluster, by default a synthetic one.
+def sources_of(
+    trace: Trace | str | Path | None,
+    cluster: ClusterSpec | str | Path | None,
+    sources: Sequence[EpisodeSource] | None,
+) -> Sequence[EpisodeSource]:
+    """Where windows are drawn from: several sources, or a trace with its cluster, by default a synthetic one.
 
     Raises:
-        InputError: one of them is missing, or cannot be read.
+        InputError: both are given, the trace or its cluster is missing, or a file cannot be read.
     """
+    if sources is not None:
+        if trace is not None or cluster is not None:
+            raise InputError("expected a trace with a cluster, or sources, got both")
+        return sources
     if trace is None and cluster is None:
-        return EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))
+        return [EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))]
     if trace is None or cluster is None:
         given, lacking = ("cluster", "trace") if trace is None else ("trace", "cluster")
         raise InputError(f"expected a trace and a cluster, got a {given} alone: give its {lacking} too")
     jobs = trace if isinstance(trace, Trace) else Trace.read(trace)
-    return EpisodeSource.from_trace(
-        jobs, cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
-    )
+    spec = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
+    return [EpisodeSource.from_trace(jobs, spec)]

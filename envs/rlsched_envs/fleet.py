@@ -47,10 +47,17 @@ class Fleet:
         masks: (N, K) bool.
         rewards: (N,) float32.
         dones: (N,) bool.
+        live: (N,) bool; whether an episode has begun and not ended.
+
+    Args:
+        sources: Traces to draw windows from.
+        num_envs: How many clusters.
+        config: What an episode looks like.
+        seed: Of the draws; None: another one each time.
     """
 
     def __init__(
-        self, sources: Sequence[EpisodeSource], num_envs: int, config: EpisodeConfig, seed: int
+        self, sources: Sequence[EpisodeSource], num_envs: int, config: EpisodeConfig, seed: int | None
     ) -> None:
         size = node_size(sources)
         self.config = config
@@ -67,17 +74,31 @@ class Fleet:
         self._began = time.time()
         self.masks = np.zeros((num_envs, config.window_rows), np.bool_)
         self.rewards = np.zeros(num_envs, np.float32)
-        self.dones = np.zeros(num_envs, np.bool_)
+        self.dones, self.live = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
         self._step_all = _compiled(config)
         self._step_entry: Callable[..., Any] | None = None  # two sets of arrays in turn, of the same types
         self.reseed(seed)
 
-    def reseed(self, seed: int) -> None:
-        """Begin the draws of every cluster anew."""
+    def reseed(self, seed: int | None) -> None:
+        """Begin the draws of every cluster again, by this seed.
+
+        None: by one that the system draws when the next episode begins. So copies that are made before that
+        draw other windows.
+        """
+        self._is_unseeded, seed = seed is None, seed or 0
         self._rngs = [np.random.default_rng([seed, k]) for k in range(self.dones.size)]
         self._sampling = np.array(
             [np.random.SeedSequence(seed).generate_state(1, np.uint64)[0], 0], np.uint64
         )
+
+    def reseed_one(self, k: int, seed: int) -> None:
+        """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        self._seed_at_last()
+        self._rngs[k] = np.random.default_rng([seed, 0])
+
+    def _seed_at_last(self) -> None:
+        if self._is_unseeded:
+            self.reseed(drawn_seed())
 
     def enter(self, stage: Stage | None) -> None:
         """Draw the next episodes from this stage of a curriculum, or, with None, from the whole mixture.
@@ -94,12 +115,13 @@ class Fleet:
                 f"{', '.join(sorted(set(names)))} that are not all 0, got "
                 f"{', '.join(unknown) or 'none above 0'}"
             )
-        self._drawn = stage.narrowed(self.config) if stage else self.config
+        self._stage, self._drawn = stage, stage.narrowed(self.config) if stage else self.config
         self._weights = weights / weights.sum()
 
     def get_state(self) -> dict[str, Any]:
         """Everything that decides how the episodes go on, but the stage, as plain data and arrays."""
         return {
+            "sources": [source.digest for source in self._sources],
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
             "names": list(self._names),
             "returns": self._returns.copy(),
@@ -112,16 +134,36 @@ class Fleet:
         """Go on where `get_state` was called.
 
         Raises:
-            ValueError: the state is of another number of clusters, or of other episodes.
+            ValueError: the state is of another number of clusters, or of other episodes or traces.
         """
-        for mine, theirs in zip(batch.leaves(self._arrays), state["arrays"], strict=True):
-            if mine.flags.writeable:  # what is not is the same in both: the table of an index
-                mine[...] = theirs
+        mine = [source.digest for source in self._sources]
+        if state.get("sources", mine) != mine:  # states of older versions do not say it
+            raise ValueError(
+                "its episodes are of traces with other jobs, run times, predictions or nodes by the same name"
+            )
+        batch.restore(self._arrays, state["arrays"])
         for rng, saved in zip(self._rngs, state["rngs"], strict=True):
             rng.bit_generator.state = saved
         self._names = list(state["names"])
         self._returns[:] = state["returns"]
         self._sampling[:], self.masks[:] = state["sampling"], state["masks"]
+        self.live[:] = self.masks.any(axis=1)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "made": (self._sources, self.dones.size, self.config, 0),
+            "stage": self._stage,
+            "is_unseeded": self._is_unseeded,
+            "state": self.get_state(),
+            "results": (self.rewards.copy(), self.dones.copy(), self.live.copy()),
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        Fleet.__init__(self, *saved["made"])
+        self.enter(saved["stage"])
+        self._is_unseeded = saved["is_unseeded"]
+        self.set_state(saved["state"])
+        self.rewards[:], self.dones[:], self.live[:] = saved["results"]
 
     def begin(self, k: int) -> None:
         """Draw an episode with something to decide for cluster `k`.
@@ -129,6 +171,7 @@ class Fleet:
         Raises:
             InputError: none was found: the traces hold no contention at these loads.
         """
+        self._seed_at_last()
         rng, config = self._rngs[k], self.config
         for _ in range(_TRIES):
             source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
@@ -177,7 +220,8 @@ class Fleet:
         turn.drains[k, 0], rows[k] = drains, batch.BEGIN
         rewards, dones = np.empty_like(self.rewards), np.empty_like(self.dones)
         self._step_all(self._arrays, rows, self.masks, rewards, dones)
-        return not dones[k]
+        self.live[k] = not dones[k]
+        return bool(self.live[k])
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """When the jobs of cluster `k` started, here and in the reference's run; (T,) seconds each."""
@@ -210,16 +254,26 @@ class Fleet:
         """The row that the reference rule would take in cluster `k`."""
         return int(self._arrays.window.info[k, 1])
 
+    def legal_rows(self) -> NDArray[np.bool_]:
+        """(N, K) which rows may be taken now; all, where no episode is: an action is ignored there."""
+        return self.masks | ~self.live[:, None]
+
     def sample_rows(self, rows: NDArray[np.int64]) -> None:
         """Draw a legal row for every cluster, each as likely as any other, into `rows`."""
         batch.sample(self.masks, self._sampling, rows)
 
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Take a legal row in every cluster; with `restart`, finished ones begin anew. Returns infos."""
+        """Take a legal row in every cluster; with `restart`, clusters whose episode ends begin another.
+
+        Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
+        """
         before = self.observations
         self._arrays, self._before = self._before, self._arrays
         self.observations = self._arrays.window.features
         rows = np.ascontiguousarray(rows, np.int64)
+        if not self.live.all():
+            rows = np.where(self.live, rows, batch.LEAVE)
+            self.rewards[~self.live], self.dones[~self.live] = 0.0, False
         if self._step_entry is None:
             self._step_entry = self._step_all.bound(self._arrays, rows, self.masks, self.rewards, self.dones)
         self._step_entry(self._arrays, rows, self.masks, self.rewards, self.dones)
@@ -228,6 +282,7 @@ class Fleet:
         for k in np.flatnonzero(self.dones).tolist():
             infos[k] = self._summary(k)
             infos[k]["terminal_observation"] = before[k].copy()
+            self.live[k] = False
             if restart:
                 self.begin(k)
         return infos
@@ -261,6 +316,13 @@ class Fleet:
                 "source": self._names[k],
             },
         }
+
+
+def drawn_seed() -> int:
+    """A seed of 128 bits that the system draws."""
+    entropy = np.random.SeedSequence().entropy
+    assert isinstance(entropy, int)
+    return entropy
 
 
 def _compiled(config: EpisodeConfig) -> Any:

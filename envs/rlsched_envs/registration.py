@@ -4,8 +4,16 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Make `rlsched/Cluster-v0` and `rlsched/Rows-v0` known."""
+    """Make `rlsched/Cluster-v0` and `rlsched/Rows-v0` known, for `gymnasium.make` and `make_vec`."""
     from gymnasium.envs import registration
 
-    registration.register(id="rlsched/Cluster-v0", entry_point="rlsched_envs.dial_env:ClusterEnv")
-    registration.register(id="rlsched/Rows-v0", entry_point="rlsched_envs.rows_env:RowsEnv")
+    registration.register(
+        id="rlsched/Cluster-v0",
+        entry_point="rlsched_envs.dial_env:ClusterEnv",
+        vector_entry_point="rlsched_envs.gym_vector:ClusterVectorEnv",
+    )
+    registration.register(
+        id="rlsched/Rows-v0",
+        entry_point="rlsched_envs.rows_env:RowsEnv",
+        vector_entry_point="rlsched_envs.gym_vector:RowsVectorEnv",
+    )

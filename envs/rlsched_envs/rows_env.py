@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
-from rlsched_envs.dial_env import source_of
+from rlsched_envs.actions import checked_rows
+from rlsched_envs.dial_env import FOR_SB3, check_live, sources_of
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.vector import row_columns, row_spaces
@@ -64,7 +64,8 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
     plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way
-    what was deferred is paid for. Nothing is ever truncated.
+    what was deferred is paid for. Nothing is ever truncated. Draws and steps outside an episode are as of
+    `ClusterEnv`.
 
     **Info.** At the end `info["schedule"]`: mean queueing delay and JCT in seconds, of the agent and of the
     reference, `gpu_utilisation_frac`, `regret_job_s`.
@@ -98,10 +99,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         oracle: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        if sources is None:
-            sources = [source_of(trace, cluster)]
-        elif trace is not None or cluster is not None:
-            raise InputError("expected a trace with a cluster, or sources, got both")
+        sources = sources_of(trace, cluster, sources)
         self.render_mode = render_mode
         config = config or EpisodeConfig()
         box, rows = row_spaces(config.window_rows, oracle=oracle)
@@ -110,7 +108,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
             "gym.spaces.Space[NDArray[np.float32]]", box
         )
         self.action_space: gym.spaces.Space[np.int64] = rows
-        self._fleet = Fleet(sources, 1, config, 0)
+        self._fleet = Fleet(sources, 1, config, None)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -127,15 +125,24 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         return window[:, : self._columns].copy()
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(K,) which rows may be taken now."""
-        return self._fleet.masks[0].copy()
+        """(K,) which rows may be taken now; all, before `reset` and after the end."""
+        return self._fleet.legal_rows()[0]
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Take a row."""
-        legal = bool(self._fleet.masks[0, int(action)])
-        row = int(action) if legal else self._fleet.reference_row(0)
+        """Take a row. One that is not legal now is replaced by the reference's.
+
+        Raises:
+            ValueError: the action is no single whole number from 0 to K - 1.
+            ResetNeeded: no episode has begun, or the last one has ended.
+        """
+        check_live(self._fleet.live)
+        asked = int(checked_rows(action, (), self._fleet.config.window_rows))
+        legal = bool(self._fleet.masks[0, asked])
+        row = asked if legal else self._fleet.reference_row(0)
         info = self._fleet.step(np.array([row], np.int64), restart=False)[0]
         info["illegal_action"] = not legal
         done = bool(self._fleet.dones[0])
-        seen = info.pop("terminal_observation") if done else self._fleet.observations[0]
+        seen = info["terminal_observation"] if done else self._fleet.observations[0]
+        for key in FOR_SB3:
+            info.pop(key, None)
         return self._seen(seen), float(self._fleet.rewards[0]), done, False, info

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -174,6 +176,15 @@ class EpisodeSource:
             load_catalogue().draw(trace, 0)[rows],
             Informed.of(duration_s, trace.num_gpus[rows], burst),
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """First 12 hexadecimal digits of the SHA-256 of what windows are drawn from."""
+        found = hashlib.sha256(repr((self.name, self.weight, self.gpus_per_node)).encode())
+        columns = (self.submit_s, self.duration_s, self.gpus, *self.predictions, self.workload)
+        for column in columns:
+            found.update(b"" if column is None else np.ascontiguousarray(column).tobytes())
+        return found.hexdigest()[:12]
 
     def rows(self, kept: slice) -> EpisodeSource:
         """Some of its jobs, by the same name and weight."""

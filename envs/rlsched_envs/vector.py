@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policy import Policy
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs import batch
+from rlsched_envs.actions import checked_dials, checked_rows
 from rlsched_envs.curriculum import Stage
-from rlsched_envs.dial_env import DEFAULT_POLICY, DialFleet, spaces, without_dials
+from rlsched_envs.dial_env import DEFAULT_POLICY, DialFleet, check_live, spaces, without_dials
 from rlsched_envs.fleet import Fleet
 from rlsched_envs.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.windows import Drawn
@@ -66,13 +68,27 @@ class FleetVecEnv(VecEnv):
     def _seen(self) -> NDArray[np.float32]:
         return self._fleets.observations.copy() if self._copy else self._fleets.observations
 
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Take these actions, one a cluster, at the next `step_wait`.
+
+        Raises:
+            ValueError: they have another shape or type, or values that are not allowed.
+            ResetNeeded: `reset` has not been called.
+        """
+        check_live(self._fleets.live)
+        self._actions = self._checked(actions)
+
+    def _checked(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """The actions as the clusters take them."""
+        raise NotImplementedError
+
     def step_wait(self) -> VecEnvStepReturn:
         """Step all clusters; where an episode ended, another begins and `infos` has the old one's figures."""
         infos = self._fleets.step(self._actions)
         return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Nothing to close; it may be called more than once."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The attribute of this object, once for each environment asked for."""
@@ -102,8 +118,8 @@ class FleetVecEnv(VecEnv):
         return [False for _ in self._get_indices(indices)]
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the draws of episodes from the next reset on."""
-        self._fleets.reseed(0 if seed is None else seed)
+        """Seed the draws of episodes from the next reset on; None: by a seed that the system draws."""
+        self._fleets.reseed(seed)
         return [seed] * self.num_envs
 
     def _get_indices(self, indices: VecEnvIndices) -> Iterable[int]:
@@ -116,7 +132,7 @@ class RowsVecEnv(FleetVecEnv):
     Args:
         sources: Traces to draw episodes from.
         num_envs: How many clusters.
-        seed: Seed of all draws.
+        seed: Seed of all draws; None: another one each time.
         config: What an episode looks like.
         copy: As of `FleetVecEnv`.
         oracle: Whether observations also have the columns of the critic, which no broker could fill.
@@ -127,7 +143,7 @@ class RowsVecEnv(FleetVecEnv):
         sources: Sequence[EpisodeSource],
         num_envs: int,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         config: EpisodeConfig | None = None,
         copy: bool = True,
         oracle: bool = False,
@@ -167,20 +183,17 @@ class RowsVecEnv(FleetVecEnv):
         self._fleet.sample_rows(rows)
         return rows
 
-    def step_async(self, actions: NDArray[Any]) -> None:
-        """Take these (N,) rows at the next `step_wait`.
-
-        Raises:
-            ValueError: a row is not legal now, or `reset` has not been called.
-        """
-        rows = np.ascontiguousarray(actions, np.int64)
-        k = batch.first_illegal(self._fleet.masks, rows)
+    def _checked(self, actions: NDArray[Any]) -> NDArray[np.int64]:
+        """(N,) legal rows."""
+        masks = self._fleet.masks
+        rows = checked_rows(actions, (self.num_envs,), masks.shape[1], in_range=False)
+        k = batch.first_illegal(masks, rows)
         if k >= 0:
             raise ValueError(
                 f"cluster {k}: row {rows[k]} is not legal now; `action_masks()` gives those that "
-                f"are: {np.flatnonzero(self._fleet.masks[k]).tolist()}"
+                f"are: {np.flatnonzero(masks[k]).tolist()}"
             )
-        self._actions = rows
+        return rows
 
     def get_state(self) -> dict[str, Any]:
         """The episodes as they stand, for resuming a training run exactly."""
@@ -197,7 +210,7 @@ class ClusterVecEnv(FleetVecEnv):
     Args:
         sources: Traces to draw windows from.
         num_envs: How many clusters.
-        seed: Seed of all draws.
+        seed: Seed of all draws; None: another one each time.
         drawn: What windows are like.
         policy: The rule whose dials are set.
         in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows.
@@ -209,7 +222,7 @@ class ClusterVecEnv(FleetVecEnv):
         sources: Sequence[EpisodeSource],
         num_envs: int,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         drawn: Drawn | None = None,
         policy: Policy | str = DEFAULT_POLICY,
         in_pairs: bool = False,
@@ -218,6 +231,6 @@ class ClusterVecEnv(FleetVecEnv):
         fleet = DialFleet(sources, num_envs, drawn or Drawn(), without_dials(policy), seed, in_pairs=in_pairs)
         super().__init__(fleet, *spaces(), copy=copy)
 
-    def step_async(self, actions: NDArray[Any]) -> None:
-        """Set the dials to these (N, D) parts of their ranges at the next `step_wait`."""
-        self._actions = np.asarray(actions, np.float64)
+    def _checked(self, actions: NDArray[Any]) -> NDArray[np.float64]:
+        """(N, D) parts of the ranges of the dials; those outside -1 to 1 are clipped."""
+        return checked_dials(actions, (self.num_envs, NUM_DIALS))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rlsched.wire.messages import Launch
@@ -26,22 +27,25 @@ _log = logging.getLogger("rlsched.node")
 
 
 def least_memory_mib(gpus: GpuSet) -> int:
-    """What the smallest of a node's GPUs has; 0 where one of them does not say."""
-    try:
-        found = [gpus.memory_total_mib(gpu) or 0 for gpu in range(gpus.count)]
-    except GpuError:
-        return 0
-    return min(found)
+    """What the smallest of a node's GPUs that answer has, MiB; 0 where one of these does not say."""
+    found = []
+    for gpu in range(gpus.count):
+        with contextlib.suppress(GpuError):
+            found.append(gpus.memory_total_mib(gpu) or 0)
+    return min(found, default=0)
 
 
-def minors_of(gpus: GpuSet) -> list[int]:
-    """By GPU, the number of its device file; empty where not all of them are known."""
-    try:
-        found = [gpus.device_minor(gpu) for gpu in range(gpus.count)]
-    except GpuError:
-        return []
-    known = [minor for minor in found if minor is not None]
-    return known if len(known) == len(found) else []
+def minors_of(gpus: GpuSet) -> list[int | None]:
+    """By GPU, the number of its device file; None of one that does not answer. Empty where they have none."""
+    found: list[int | None] = []
+    for gpu in range(gpus.count):
+        minor = None
+        with contextlib.suppress(GpuError):
+            minor = gpus.device_minor(gpu)
+            if minor is None:
+                return []
+        found.append(minor)
+    return found
 
 
 class Bounds:
@@ -53,7 +57,7 @@ class Bounds:
         num_gpus: Of the node.
         memory_mib: What all jobs may have together.
         max_processes: What a rank may have of processes and threads; 0: no bound.
-        minors: By GPU, the number of its device file; empty where there are none.
+        minors: As `minors_of` finds them; asked again before a start while one is not known.
     """
 
     def __init__(
@@ -63,12 +67,12 @@ class Bounds:
         num_gpus: int,
         memory_mib: int,
         max_processes: int,
-        minors: Sequence[int] = (),
+        minors: Callable[[], Sequence[int | None]] = tuple,
     ) -> None:
         self._cores, self._cgroups = cores, cgroups
         self._num_gpus, self._memory_mib, self._max_processes = num_gpus, memory_mib, max_processes
-        self._minors = minors
-        self._opens_all = "no control groups" if cgroups.note else devices.why_not() if minors else ""
+        self._find_minors, self._minors = minors, minors()
+        self._opens_all = "no control groups" if cgroups.note else devices.why_not() if self._minors else ""
         self._sharing: dict[AttemptKey, Cgroup] = {}  # groups of those that have no cores of their own
 
     @property
@@ -112,11 +116,19 @@ class Bounds:
             memory_bytes=(launch.memory_mib or part_mib) << 20,
             asked_memory=launch.memory_mib > 0,
             processes=self._max_processes,
-            devices=None
-            if self._opens_all or not self._minors
-            else [self._minors[gpu] for gpu in launch.gpus],
+            devices=self._devices(launch.gpus),
             weight=100 * gpus,
         )
+
+    def _devices(self, gpus: Sequence[int]) -> list[int] | None:
+        """Numbers of the device files that a rank may open; None: all, where its own are not known."""
+        if self._opens_all or not self._minors:
+            return None
+        if None in self._minors:
+            self._minors = self._find_minors() or self._minors
+        own = [self._minors[gpu] for gpu in gpus]
+        known = [minor for minor in own if minor is not None]
+        return known if len(known) == len(own) else None
 
     def adopt(self, key: AttemptKey, record: LaunchRecord) -> None:
         """A rank of an earlier daemon goes on with what it has."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.nodes import drain, remove, resume
+from rlsched.cli.nodes import down, drain, remove, resume
 from rlsched.cli.options import LOG_FORMAT
 from rlsched.logs import LogFormat, set_up
 
@@ -21,8 +21,8 @@ Example:
 @click.group(
     epilog=EPILOG,
     invoke_without_command=True,
-    commands={"drain": drain, "resume": resume, "remove": remove},
-    subcommand_metavar="[drain|resume|remove ...]",
+    commands={"drain": drain, "resume": resume, "down": down, "remove": remove},
+    subcommand_metavar="[drain|resume|down|remove ...]",
 )
 @click.option(
     "--broker",

@@ -64,27 +64,31 @@ class ClockLocks:
 
     def __init__(self, directory: Path, gpus: GpuSet) -> None:
         self._path, self._gpus = directory / CLOCKS_FILE, gpus
-        self._uuids = [gpus.uuid(gpu) for gpu in range(gpus.count)]
         self._locked: dict[int, int] = {}
+        self._absent: dict[str, int] = {}  # of GPUs that do not answer, by UUID: kept for the next daemon
 
     def of(self, gpus: Sequence[int]) -> int:
         """The lowest clock that one of these GPUs is held to, MHz; 0: none is."""
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
     def supported(self) -> NodeClocks:
-        """What can be set here; asks the GPUs, and changes nothing."""
+        """What can be set here; asks the GPUs that answer, and changes nothing."""
         common: set[int] | None = None
+        failed = ""
         for gpu in range(self._gpus.count):
             try:
                 note = self._gpus.why_clocks_are_fixed(gpu)
                 clocks = self._gpus.sm_clocks_mhz(gpu)
-            except GpuError as error:
+            except (GpuNotSupportedError, GpuPermissionError) as error:
                 note, clocks = str(error), []
+            except GpuError as error:
+                failed = failed or f"GPU {gpu}: {error}"
+                continue
             if note:
                 return NodeClocks([], f"GPU {gpu}: {note}")
             common = set(clocks) if common is None else common & set(clocks)
         if not common:
-            return NodeClocks([], "its GPUs have no SM clock in common that can be set")
+            return NodeClocks([], failed or "its GPUs have no SM clock in common that can be set")
         return NodeClocks(sorted(common, reverse=True), "")
 
     def recover(self, held: Collection[int]) -> None:
@@ -95,10 +99,12 @@ class ClockLocks:
             return
         except (OSError, msgspec.DecodeError) as error:
             _log.warning("%s: %s: resetting the clocks of all GPUs", self._path, error)
-            found = _Locked(shim.boot_id(), dict.fromkeys(self._uuids, 0))
+            found = _Locked(shim.boot_id(), dict.fromkeys(self._by_uuid(), 0))
         if found.boot_id == shim.boot_id():
-            by_uuid = {uuid: gpu for gpu, uuid in enumerate(self._uuids)}
+            by_uuid = self._by_uuid()
             self._locked = {by_uuid[uuid]: mhz for uuid, mhz in found.mhz.items() if uuid in by_uuid}
+            if len(by_uuid) < self._gpus.count:
+                self._absent = {uuid: mhz for uuid, mhz in found.mhz.items() if uuid not in by_uuid}
         self.reset([gpu for gpu in self._locked if gpu not in held])
 
     def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
@@ -108,6 +114,8 @@ class ClockLocks:
             self._write(self._locked | dict.fromkeys(gpus, mhz))
         except OSError as error:
             return Lock(self.of(gpus), f"{self._path}: {error.strerror}: clocks are left alone")
+        except GpuError as error:
+            return Lock(self.of(gpus), str(error))
         self._locked |= dict.fromkeys(gpus, mhz)
         try:
             for gpu in gpus:
@@ -138,13 +146,23 @@ class ClockLocks:
         except OSError as error:
             _log.warning("%s: %s: the next daemon resets these clocks again", self._path, error.strerror)
 
+    def _by_uuid(self) -> dict[str, int]:
+        """GPU numbers by UUID, of the GPUs that answer."""
+        found = {}
+        for gpu in range(self._gpus.count):
+            try:
+                found[self._gpus.uuid(gpu)] = gpu
+            except GpuError as error:
+                _log.warning("GPU %d: its clock is left alone: %s", gpu, error)
+        return found
+
     def _write(self, locked: dict[int, int]) -> None:
-        if not locked:
+        by_uuid = self._absent | {self._gpus.uuid(gpu): mhz for gpu, mhz in sorted(locked.items())}
+        if not by_uuid:
             self._path.unlink(missing_ok=True)
             return
         draft = self._path.with_suffix(".tmp")
         draft.unlink(missing_ok=True)
-        by_uuid = {self._uuids[gpu]: mhz for gpu, mhz in sorted(locked.items())}
         records.write_synced(str(draft), msgspec.json.encode(_Locked(shim.boot_id(), by_uuid)) + b"\n")
         draft.rename(self._path)
         records.sync_directory(str(self._path.parent))

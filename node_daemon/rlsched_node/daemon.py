@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -28,18 +29,17 @@ from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
 from rlsched_node.cores import cores_of_machine
-from rlsched_node.gpu.device import GpuSet
+from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import (
     LaunchError,
     Terms,
     rank_environment,
-    refuse_foreign_processes,
     refuse_on_full_disk,
     refuse_on_full_gpus,
 )
-from rlsched_node.lease_file import read_lease, since_boot_s, write_lease
+from rlsched_node.lease_file import since_boot_s, write_renewed
 from rlsched_node.leftovers import attempt_directory_of
 from rlsched_node.limits import memory_for_jobs_mib, most_processes
 from rlsched_node.link import BrokerLink
@@ -56,6 +56,7 @@ from rlsched_node.steps import (
     EndRank,
     Event,
     Exited,
+    GpusOut,
     HardKill,
     HoldClocks,
     Limited,
@@ -120,17 +121,18 @@ class NodeDaemon:
             gpus.count,
             self._memory_mib,
             most_processes() if config.max_processes is None else config.max_processes,
-            minors_of(gpus),
+            functools.partial(minors_of, gpus),
         )
         is_subreaper = shim.become_subreaper()
         check = _health_check(config)
+        self._spared = check.pids if check is not None else set[int]()
         self._ranks = Ranks(
             self._store,
             self._mishaps,
             cgroups=self._cgroups,
             is_subreaper=is_subreaper,
             shims=Shims(forks=is_subreaper),
-            spared=check.pids if check is not None else (),
+            spared=self._spared,
         )
         self._clocks = ClockLocks(config.directory, gpus)
         self._addresses = broker_addresses(config.broker)
@@ -144,6 +146,7 @@ class NodeDaemon:
             config.directory,
             {attempt.key for attempt in self._machine.attempts.live},
             config.record_gpus,
+            is_ours=self._is_ours,
         )
         self._health = Health(check, OwnChecks(self._usage.gpus, config.directory, config.min_free_mib))
         self._link = BrokerLink(self._addresses, pair, broker_public)
@@ -255,6 +258,8 @@ class NodeDaemon:
             poller.poll(int(timeout_s * 1e3) + 1)
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
+            with self._mishaps.set_aside("looking after the node's GPUs"):
+                self._feed(GpusOut(self._usage.gpus.outages.held))
             with self._mishaps.set_aside("what the broker sent"):
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("what the ranks did"):
@@ -348,9 +353,9 @@ class NodeDaemon:
             case Persist(cluster, epoch):
                 with _log_os_errors(f"epoch {epoch} is remembered in memory alone"):
                     self._home.persist(cluster, epoch)
-            case RenewLease(until_s, grace_s, lost_after_s):
-                with _log_os_errors("fenced ranks end when the lease that they have is over"):
-                    write_lease(str(self._home.lease), until_s, grace_s, lost_after_s)
+            case RenewLease(renewed_s):
+                with _log_os_errors("ranks of jobs with --lost-after end when their time has run out"):
+                    write_renewed(str(self._home.lease), renewed_s)
             case RecordEnded(key, exit_code, reason):
                 with _log_os_errors(f"attempt {key} is remembered in memory alone"):
                     self._store.at(key).create_ended(exit_code, reason)
@@ -369,6 +374,7 @@ class NodeDaemon:
         for event in self._started(key, launch):
             if isinstance(event, StartFailed):
                 self._bounds.over(key)
+                yield GpusOut(self._usage.gpus.outages.held)  # known to the broker before it decides again
             yield event
 
     def _started(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
@@ -376,7 +382,7 @@ class NodeDaemon:
         try:
             user = self._users.of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
-            refuse_foreign_processes(self._gpus, launch.gpus, self._is_ours)
+            self._usage.gpus.outages.refuse(self._gpus, launch.gpus)
             refuse_on_full_gpus(self._gpus, launch.gpus, launch.gpu_memory_mib)
             env = rank_environment(
                 launch,
@@ -410,18 +416,22 @@ class NodeDaemon:
         return ClocksLocked(key, self._clocks.of(gpus))
 
     def _is_ours(self, pid: int) -> bool:
+        """Whether a process is of a rank, or of the health check."""
         directory = attempt_directory_of(pid)
-        return directory is not None and Path(directory).is_relative_to(self._store.attempts)
+        if directory is not None and Path(directory).is_relative_to(self._store.attempts):
+            return True
+        with contextlib.suppress(OSError):
+            return os.getsid(pid) in self._spared
+        return False
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()
-        lease = read_lease(str(self._home.lease))
         self._clocks_note = clocks.note
         return Hello(
             name=self._config.name,
             gpus=gpus.count,
             gpu_type=self._config.gpu_type,
-            gpu_uuids=[gpus.uuid(gpu) for gpu in range(gpus.count)],
+            gpu_uuids=[_uuid(gpus, gpu) for gpu in range(gpus.count)],
             cpus=self._cores.count,
             memory_mib=self._memory_mib,
             vc=self._config.vc,
@@ -431,13 +441,23 @@ class NodeDaemon:
             sm_clocks_mhz=clocks.sm_clocks_mhz,
             clocks_note=clocks.note,
             directory_id=self._home.state.directory_id,
-            lost_after_s=lease[2] if lease else 0.0,
             host=self._config.host or own_host(self._addresses[0]),
             notes=[self._bounds.note] if self._bounds.note else [],
             capabilities=Capabilities(
-                holds_to=self._bounds.holds_to, gpu_memory_mib=least_memory_mib(gpus), shares=True
+                holds_to=self._bounds.holds_to,
+                gpu_memory_mib=least_memory_mib(gpus),
+                shares=True,
+                fences=True,
             ),
         )
+
+
+def _uuid(gpus: GpuSet, gpu: int) -> str:
+    """A GPU's UUID; "" of one that does not answer."""
+    try:
+        return gpus.uuid(gpu)
+    except GpuError:
+        return ""
 
 
 def _health_check(config: NodeConfig) -> HealthCheck | None:

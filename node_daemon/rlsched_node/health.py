@@ -161,8 +161,8 @@ class WatchedGpus(Protocol):
     """GPUs that somebody looks at all the time, on a thread that a driver may hold up."""
 
     @property
-    def lost(self) -> list[str]:
-        """Those that are lost, and how that is known, at the last look."""
+    def all_lost(self) -> list[str]:
+        """Why each is lost, where all of them are at the last look; empty while one is not."""
 
     @property
     def asked_s(self) -> float | None:
@@ -174,7 +174,9 @@ class WatchedGpus(Protocol):
 
 
 class OwnChecks:
-    """What the daemon looks at itself: GPUs that are lost, and the space on its disk.
+    """What the daemon looks at itself: whether all GPUs are lost, and the space on its disk.
+
+    GPUs out of service next to others that serve are no matter of the node's health: see `Outages`.
 
     Args:
         gpus: The node's, as its meter sees them.
@@ -193,7 +195,7 @@ class OwnChecks:
 
     def found(self) -> list[str]:
         """Why this node is not fit for jobs; empty where it is."""
-        return [*self._stuck(), *self._gpus.lost, *self._disk()]
+        return [*self._stuck(), *self._gpus.all_lost, *self._disk()]
 
     def _stuck(self) -> list[str]:
         asked_s = self._gpus.asked_s

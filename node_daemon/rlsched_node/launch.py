@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.errors import RlschedError
-from rlsched.wire.messages import DEFAULT_GRACE_S, Launch
+from rlsched.wire.messages import Launch
+from rlsched_node.attempt import grace_s_of
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.devices import FOR_ALL, close_others
-from rlsched_node.gpu.device import GpuSet
+from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.limits import Limits, hold
 from rlsched_node.shims import Shims, Spawned
 from rlsched_node.store import AttemptDir, LaunchRecord
@@ -133,7 +134,7 @@ def rank_environment(
         "RLSCHED_MASTER_PORT": port,
         "RLSCHED_RANK": node_rank,
         "RLSCHED_NUM_RANKS": num_nodes,
-        "RLSCHED_GRACE_S": f"{_grace_s(launch):g}",
+        "RLSCHED_GRACE_S": f"{grace_s_of(launch):g}",
         DIRECTORY_VARIABLE: directory,
     }
     if launch.launcher == "per-gpu":
@@ -176,28 +177,17 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
     return launch.command
 
 
-def refuse_foreign_processes(gpus: GpuSet, wanted: list[int], is_ours: Callable[[int], bool]) -> None:
-    """Look at the devices, not only at the books.
-
-    Raises:
-        LaunchError: somebody else computes on one of these GPUs.
-        GpuError: a GPU is lost.
-    """
-    for gpu in wanted:
-        for process in gpus.foreign_processes(gpu, is_ours) or ():
-            used = "" if process.used_mib is None else f" ({process.used_mib} MiB)"
-            raise LaunchError(f"GPU {gpu} is in use by process {process.pid}{used}, not started by rlsched")
-
-
 def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) -> None:
     """See that as much memory is free on each GPU as the job asked for, whoever has the rest.
 
     Raises:
-        LaunchError: less is.
-        GpuError: a GPU is lost.
+        LaunchError: less is. A GPU that does not say now is taken at the broker's word.
     """
     for gpu in wanted if gpu_memory_mib else ():
-        total, used = gpus.memory_total_mib(gpu), gpus.memory_used_mib(gpu)
+        try:
+            total, used = gpus.memory_total_mib(gpu), gpus.memory_used_mib(gpu)
+        except GpuError:
+            continue
         if total is not None and used is not None and total - used < gpu_memory_mib:
             raise LaunchError(
                 f"GPU {gpu} has {total - used} of {total} MiB free, and the job asks for {gpu_memory_mib}",
@@ -266,7 +256,8 @@ def start_rank(
         env=env,
         cwd=os.path.abspath(launch.cwd or (user.home if user else os.path.expanduser("~"))),
         time_limit_s=launch.time_limit_s,
-        lease=terms.lease if launch.fenced else "",
+        lease=terms.lease if launch.lost_after_s else "",
+        lost_after_s=launch.lost_after_s,
         max_output_bytes=terms.max_output_mib << 20 or None,
         cgroup=group.path,
         user=user,
@@ -274,7 +265,7 @@ def start_rank(
         setup=hold(group, terms.limits),
         hears_limits=True,
         workload=launch.workload,
-        grace_s=_grace_s(launch),
+        grace_s=grace_s_of(launch),
     )
     try:
         directory.create(record)
@@ -289,11 +280,6 @@ def start_rank(
     except OSError as error:
         directory.remove()
         raise LaunchError(f"cannot start a process: {error.strerror}") from error
-
-
-def _grace_s(launch: Launch) -> float:
-    """Between SIGTERM and SIGKILL of a rank, seconds."""
-    return DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
 
 
 def _is_text(value: str) -> bool:

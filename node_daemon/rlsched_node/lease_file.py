@@ -1,4 +1,4 @@
-"""The deadline of a node's lease, as its daemon writes it and its shims read it.
+"""When the broker last answered a node, as its daemon writes it and its shims read it.
 
 Imported by the shim, so it imports the standard library alone.
 """
@@ -12,7 +12,9 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""A shim with a lease looks at the clock so often: while a machine is suspended, sleeps do not end."""
+"""A shim with a fence looks at the clock so often: while a machine is suspended, sleeps do not end."""
+MAX_MARGIN_S = 5.0
+"""For clocks that drift apart, and for a kernel that takes its time to kill."""
 
 
 def since_boot_s() -> float:
@@ -20,9 +22,23 @@ def since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def write_lease(path: str, until_s: float, grace_s: float, lost_after_s: float) -> None:
-    """Renew the lease in place, which needs no space; twice, so that half of a write is told from a whole."""
-    line = f"{until_s:.3f} {grace_s:.3f} {lost_after_s:.3f}".ljust(63) + "\n"
+def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
+    """(seconds without an answer after which a rank is ended, its seconds between SIGTERM and SIGKILL).
+
+    Together they are less than `lost_after_s`, by a margin. `grace_s`: what the job has otherwise.
+    """
+    grace_s = min(grace_s, lost_after_s / 8)
+    margin_s = min(MAX_MARGIN_S, lost_after_s / 8)
+    return lost_after_s - grace_s - margin_s, grace_s
+
+
+def write_renewed(path: str, renewed_s: float) -> None:
+    """Write when the heartbeat was sent that was answered last, seconds since boot.
+
+    In place, which needs no space; twice, so that half of a write is told from a whole. The first two fields
+    are for shims of before: a deadline, which never comes, and a grace.
+    """
+    line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(fd, (line * 2).encode(), 0)
@@ -30,36 +46,44 @@ def write_lease(path: str, until_s: float, grace_s: float, lost_after_s: float) 
         os.close(fd)
 
 
-def read_lease(path: str) -> tuple[float, float, float] | None:
-    """(until when, seconds since boot; grace_s; lost_after_s); None where there is none, or half of one."""
+def read_renewed(path: str) -> float | None:
+    """When the heartbeat was sent that was answered last; None: there is none, or half of one."""
     try:
         first, second = records.read(path).decode("ascii").splitlines()
-        until_s, grace_s, lost_after_s = map(float, first.split())
+        _, _, renewed_s = map(float, first.split())
     except (OSError, ValueError):
         return None
-    return (until_s, grace_s, lost_after_s) if first == second else None
+    return renewed_s if first == second else None
 
 
 class Fence:
-    """A rank's view of its node's lease, of path "" where it goes on without.
+    """A rank's view of its node's lease.
+
+    Args:
+        path: The file of the lease.
+        lost_after_s: What the rank was launched with; 0: it goes on however long the broker is away.
+        grace_s: Between SIGTERM and SIGKILL of the rank, seconds; an eighth of `lost_after_s` at most.
 
     Attributes:
         look_s: How long to wait at most before the next look.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path, self._until_s = path, -math.inf
-        self.look_s = LOOK_S if path else 3600.0
+    def __init__(self, path: str, lost_after_s: float, grace_s: float) -> None:
+        self._path = path if lost_after_s > 0 else ""
+        self._allowed_s, self._grace_s = fence_times(lost_after_s, grace_s)
+        self._until_s = -math.inf
+        self.look_s = LOOK_S if self._path else 3600.0
 
     def closed_grace_s(self) -> float | None:
-        """With what grace the rank is to be ended; None: it may go on, or has been told before."""
+        """The grace with which the rank is to be ended; None: it may go on, or was ended before."""
         if not self._path or since_boot_s() < self._until_s:
             return None
-        lease = read_lease(self._path)  # what was read last is over: there may be a later one
-        grace_s = 0.0
-        if lease is not None:
-            self._until_s, grace_s, _ = lease
+        renewed_s = read_renewed(
+            self._path
+        )  # the deadline that was read last is past: there may be a later one
+        if renewed_s is not None:
+            self._until_s = renewed_s + self._allowed_s
         if since_boot_s() < self._until_s:
             return None
         self._path, self.look_s = "", 3600.0
-        return grace_s
+        return self._grace_s

@@ -16,8 +16,10 @@ from rlsched.wire.messages import (
     FetchLog,
     Heartbeat,
     HeartbeatAck,
+    Held,
     Hello,
     HoldClock,
+    Holding,
     Kill,
     Launch,
     Leaving,
@@ -26,7 +28,7 @@ from rlsched.wire.messages import (
     SayHello,
     Welcome,
 )
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.attempt import Attempt, AttemptKey, Phase, grace_s_of
 from rlsched_node.attempts import Attempts
 from rlsched_node.lease import Lease
 from rlsched_node.steps import (
@@ -38,6 +40,7 @@ from rlsched_node.steps import (
     EndJobs,
     Event,
     Exited,
+    GpusOut,
     Limited,
     Note,
     Persist,
@@ -91,7 +94,7 @@ class NodeMachine:
         has_standby: bool = False,
     ) -> None:
         self._hello, self._has_standby = hello, has_standby
-        self._lease = Lease(hello.lost_after_s)
+        self._lease = Lease()
         self.cluster = hello.cluster
         self.epoch = hello.epoch
         self.attempts = Attempts(hello.gpus, attempts)
@@ -148,6 +151,8 @@ class NodeMachine:
                 yield from self.attempts.limited(key, limit_s)
             case Checked():
                 yield from self._checked(event.unhealthy, now_s)
+            case GpusOut(held):
+                yield from self._gpus_out(held)
             case Tick():
                 yield from self._tick(now_s)
             case Stopping():
@@ -182,7 +187,9 @@ class NodeMachine:
                     return
                 yield from self._obey(message.epoch)
                 key = self._key(message.job, message.attempt, message.rank)
-                if isinstance(message, Launch) and message.fenced and self._lease.is_over(now_s):
+                if isinstance(message, Launch) and self._lease.has_run_out(
+                    message.lost_after_s, grace_s_of(message), now_s
+                ):
                     yield Note(f"ignored the launch of {key}: no heartbeat has been answered for too long")
                     self.is_registered = False  # what it orders may be old: ask anew, with the next tick
                 elif isinstance(message, Launch):
@@ -248,7 +255,9 @@ class NodeMachine:
         self.attempts.tells_limits = welcome.hears_limits
         self.tells_usage = welcome.hears_usage
         self._refusal = ""
-        yield self._lease.welcome(request, welcome.lost_after_s, welcome.max_grace_s)
+        renewed = self._lease.answered(request)
+        if renewed is not None:
+            yield renewed
         yield Note(f"registered with the broker at epoch {self.epoch}")
         forget = set(welcome.forget)
         for attempt in self.attempts.of_cluster(self.cluster):
@@ -276,6 +285,19 @@ class NodeMachine:
             self.is_checked = True
             if self.is_connected:
                 yield from self._say_hello(now_s)
+
+    def _gpus_out(self, held: list[Holding]) -> Iterator[Effect]:
+        before = {(gpu, one.by) for one in self._hello.held for gpu in one.gpus}
+        now = {(gpu, one.by) for one in held for gpu in one.gpus}
+        if now == before:
+            return
+        for gpu, why in sorted(now - before):
+            yield Note(f"GPU {gpu} gets no new jobs: {why}")
+        for gpu in sorted({gpu for gpu, _ in before} - {gpu for gpu, _ in now}):
+            yield Note(f"GPU {gpu} gets jobs again")
+        self._hello = msgspec.structs.replace(self._hello, held=held)
+        if self.is_registered:
+            yield Send(Held(held=held))
 
     def _tick(self, now_s: float) -> Iterator[Effect]:
         if self._hello_at_s is None:
@@ -323,7 +345,6 @@ class NodeMachine:
             cluster=self.cluster,
             epoch=self.epoch,
             attempts=reports,
-            lost_after_s=self._lease.lost_after_s,
         )
         yield Send(hello, self._lease.ask(now_s))
 

@@ -38,7 +38,7 @@ if __name__ == "__main__":  # the isolated interpreter knows neither this direct
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from rlsched_node import records
 from rlsched_node.cgroup import Cgroup
-from rlsched_node.lease_file import Fence, read_lease, since_boot_s
+from rlsched_node.lease_file import Fence, since_boot_s
 from rlsched_node.output import OutputBound, tells_of_gpu_memory
 from rlsched_node.records import claim, exit_record, write_exit
 
@@ -200,7 +200,7 @@ def _execute(command: list[str], env: dict[str, str]) -> None:
 class Rank:
     """The command's process group, and everything that its processes left to this subreaper."""
 
-    def __init__(self, launch: dict[str, Any]) -> None:
+    def __init__(self, launch: dict[str, Any], fence: Fence) -> None:
         self.reason = ""
         self.kill_at_s = math.inf
         self.began_s = time.monotonic()
@@ -208,7 +208,7 @@ class Rank:
         self.limit_s = self.limit_at_s = math.inf
         self.set_limit(launch["time_limit_s"])
         self.read_limit()
-        self.fence = Fence(launch.get("lease", ""))
+        self.fence = fence
         self.output = OutputBound("output.log", launch.get("max_output_bytes"))
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
@@ -278,8 +278,8 @@ class Rank:
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", self.grace_s)))
         grace_s = self.fence.closed_grace_s()
         if grace_s is not None:
-            say("the broker has not been heard of for too long, and may start this job elsewhere: ending it")
-            self.end("fenced", min(grace_s, self.grace_s))
+            say("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
+            self.end("fenced", grace_s)
         self.output.look()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
@@ -321,10 +321,12 @@ def _kill(send: Any, target: int, number: int) -> None:
 
 def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     """Run the command to its end and leave none of its processes behind: (exit code, reason)."""
-    lease = read_lease(launch["lease"]) if launch.get("lease") else None
-    if lease is not None and since_boot_s() >= lease[0]:
+    fence = Fence(
+        launch.get("lease", ""), launch.get("lost_after_s", 0.0), launch.get("grace_s", DEFAULT_GRACE_S)
+    )
+    if fence.closed_grace_s() is not None:
         return EXIT_KILLED, "fenced"
-    rank = Rank(launch)
+    rank = Rank(launch, fence)
     while True:
         left = rank.reap()
         if rank.exit_code is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlsched.wire.messages import BrokerToNode, Launch, NodeMessage, RankUsage
+from rlsched.wire.messages import BrokerToNode, Holding, Launch, NodeMessage, RankUsage
 from rlsched_node.attempt import AttemptKey
 
 # ---- events -----------------------------------------------------------------------------------------
@@ -91,6 +91,13 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusOut:
+    """These are all GPUs of the node that jobs cannot have now, and why."""
+
+    held: list[Holding]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -117,6 +124,7 @@ Event = (
     | ClocksLocked
     | Limited
     | Checked
+    | GpusOut
     | Tick
     | Stopping
     | EndJobs
@@ -144,11 +152,9 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Fenced ranks may go on until `until_s` (seconds since boot), then they have `grace_s` to end."""
+    """Write that the broker has answered a heartbeat that was sent at `renewed_s`, seconds since boot."""
 
-    until_s: float
-    grace_s: float
-    lost_after_s: float
+    renewed_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         gpus: What it holds, numbers on this node.
         lease: The file of the node's lease; "": no fence.
+        lost_after_s: As of `Launch`.
         max_output_bytes: What its output may take on disk; None: whatever it likes.
         cgroup: The directory of its control group; "" where it has none.
         user: As whom the command runs; None: as the daemon's own user.
@@ -141,6 +142,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     time_limit_s: float | None = None
     lease: str = ""
+    lost_after_s: float = 0.0
     max_output_bytes: int | None = None
     cgroup: str = ""
     user: JobUser | None = None

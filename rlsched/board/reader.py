@@ -36,10 +36,12 @@ def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
     """Every run under `logdir` by its path below it, `.` for the folder itself.
 
     Reads what rlsched, Stable-Baselines3 and torch write. Checksums are verified in Python, so a large
-    file takes a while (about 4 MB/s). Of a damaged file what comes before the damage is read.
+    file takes a while (about 4 MB/s). Of a damaged or truncated file what comes before the damage is read,
+    and a line of `damaged` names it with the step up to which it was read.
 
     Raises:
-        InputError: no such folder, no event file in it, or tensorboard is not installed.
+        InputError: no such folder, no event file in it, one that cannot be opened, or tensorboard is not
+            installed.
     """
     logdir = Path(logdir)
     if not logdir.is_dir():
@@ -62,9 +64,13 @@ def _read_file(path: Path, run: RunEvents) -> None:
             "reading event files needs tensorboard, which is not installed; install rlsched[board]"
         ) from error
     plugin_of: dict[str, str] = {}  # metadata stands in a tag's first value only
-    read, (whole, is_cut) = 0, _framed(path)
+    read, step = 0, 0
+    try:
+        whole, is_cut = _framed(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this event file: {error.strerror}") from error
     for event in EventFileLoader(str(path)).Load():
-        read += 1
+        read, step = read + 1, max(step, event.step)
         for value in event.summary.value if event.HasField("summary") else ():
             plugin_of.setdefault(value.tag, value.metadata.plugin_data.plugin_name)
             plugin = plugin_of[value.tag]
@@ -72,13 +78,14 @@ def _read_file(path: Path, run: RunEvents) -> None:
                 number = float(tensor_util.make_ndarray(value.tensor).item())
                 run.scalars.setdefault(value.tag, []).append((event.step, number))
             elif plugin == "text":
-                text = tensor_util.make_ndarray(value.tensor).ravel()[0].decode("utf-8")
+                text = tensor_util.make_ndarray(value.tensor).ravel()[0].decode("utf-8", "replace")
                 run.texts.setdefault(value.tag, []).append((event.step, text))
             elif plugin == "histograms":
                 run.histograms.setdefault(value.tag, []).append(event.step)
     if read < whole or is_cut:
         run.damaged.append(
-            f"{path}: damaged after {read:,} records; these are shown, the rest cannot be read"
+            f"{path}: damaged or cut off after {read:,} records: read up to step {step:,}; what comes after "
+            "it is not shown"
         )
 
 

@@ -28,8 +28,12 @@ from rlsched.broker.journal.entries import (
     JobSubmitted,
     JobUpdated,
     MemberSet,
+    NodeDown,
     NodeEntry,
     NodeHealth,
+    NodeRemoved,
+    NodeSlept,
+    NodeUp,
     NumbersTaken,
     QuotaSet,
     RankClocked,
@@ -115,6 +119,7 @@ class Book(Known):
             case Restored():
                 self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
                 self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
+                self.awaited = {name for name, node in self.nodes.items() if node.may_run_jobs}
             case BasePart():
                 self._base.append(entry)
                 if entry.part == entry.parts:
@@ -126,6 +131,8 @@ class Book(Known):
                 if isinstance(node_entry, NodeHealth) and node_entry.unhealthy:
                     self.health_failures += not self.nodes[node_entry.name].unhealthy
                 change_node(self.nodes, self.cluster, self.models, node_entry)
+                if isinstance(node_entry, NodeUp | NodeDown | NodeRemoved | NodeSlept):
+                    self.awaited.discard(node_entry.name)
                 self._can_run.clear()
             case GpusHeld():
                 self.held.set(entry, self.nodes[entry.name], now_s)

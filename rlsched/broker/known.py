@@ -55,6 +55,7 @@ class Known:
         highest_attempt: The highest number of any attempt of any job.
         restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
         taken_over: That was a standby's copy, and no backup.
+        awaited: Nodes that have not registered since then, and may run what the journal does not know.
         identity: `BrokerStarted.cluster`.
         order: What the queue goes by.
         now_s: Time of the last entry, Unix seconds.
@@ -97,6 +98,7 @@ class Known:
         self.last_attempt = self.highest_attempt = 0
         self.restored_s: float | None = None
         self.taken_over = False
+        self.awaited: set[str] = set()
         self.identity = ""
         self.order = order
         self.now_s = 0.0
@@ -162,9 +164,11 @@ class Known:
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Jobs with a rank on a node that are not to wait for it, by number."""
+        """Jobs with a rank on a node that it ends by their `lost_after_s`, by number."""
+        if not node.spec.capabilities.fences:
+            return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
-        return [job for job in jobs if job.spec.on_lost != "wait"]
+        return [job for job in jobs if job.spec.lost_after_s]
 
     def gave(self, job: int, attempt: int) -> bool:
         """Whether this journal has begun such an attempt, or a later one of its job."""

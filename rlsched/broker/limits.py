@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from rlsched.wire.messages import DEFAULT_GRACE_S
+from rlsched.wire.messages import DEFAULT_GRACE_S, Submit
+
+MAX_LOST_AFTER_S: Final = 1e9
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,9 +16,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         heartbeat_s: How often nodes are asked to say that they are alive.
-        lease_s: A node not heard of for this long is away: it keeps its jobs and gets no new ones.
-        lost_after_s: A node not heard of for this long is down, and its jobs are queued again, but for those
-            that wait for it. By then the node has ended them itself (see `HeartbeatAck`). At least `lease_s`.
+        lease_s: A node without a heartbeat for this long is unreachable: it keeps its jobs and gets no new
+            ones.
+        lost_after_s: `Submit.lost_after_s` of jobs that do not say. 0: never; else at least `lease_s`.
         launch_timeout_s: Ranks must have acknowledged by then.
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
@@ -28,7 +32,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     heartbeat_s: float = 2.0
     lease_s: float = 20.0
-    lost_after_s: float = 600.0
+    lost_after_s: float = 0.0
     launch_timeout_s: float = 30.0
     drain_s: float = 30.0
     kill_again_s: float = 10.0
@@ -44,3 +48,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         A job that was submitted under a higher bound than today's gets today's.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
+
+    def wrong_time(self, message: Submit) -> str:
+        """What is wrong with the times that a submission asks for, in one line; "" if nothing."""
+        grace_s = message.grace_s
+        if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
+            return (
+                f"grace_s must be 0 to {self.max_grace_s:g} s (the broker's --max-grace-s), got {grace_s:g} s"
+            )
+        return self.wrong_lost_after(message.lost_after_s)
+
+    def wrong_lost_after(self, lost_after_s: float | None) -> str:
+        """What is wrong with a job's `lost_after_s`, in one line; "" if nothing."""
+        if not lost_after_s or self.lease_s <= lost_after_s <= MAX_LOST_AFTER_S:
+            return ""
+        return (
+            f"lost_after_s must be 0 (never) or {self.lease_s:g} to {MAX_LOST_AFTER_S:g} s, got "
+            f"{lost_after_s:g}: before {self.lease_s:g} s no node is unreachable (rlsched broker --lease-s)"
+        )

@@ -304,6 +304,7 @@ class Machine:
                     message.message,
                     charged=not message.is_for_now,
                     is_about_owner=message.is_about_owner,
+                    held=self._members.held_gpus(node),
                 )
             case Ended():
                 self._attempts.ended(
@@ -317,7 +318,7 @@ class Machine:
                     message.ran_s,
                     message.usage,
                 )
-                self._members.strangers.ended(node, message.job, message.attempt, message.rank, self.now_s)
+                self._members.strangers.ended(node, message.job, message.attempt, message.rank)
             case ClockHeld():
                 self._attempts.clocked(
                     node, message.job, message.attempt, message.rank, message.sm_clock_mhz, message.clock_note
@@ -367,17 +368,12 @@ class Machine:
     def _tick(self) -> None:
         for name in self._members.silent(self.now_s):
             self._effects.append(DropNode(name))
-            self._note(NodeAway(name=name, reason=f"not heard of for {self.limits.lease_s:g} s"))
-        for name in self._members.lost(self.now_s):
-            node, silent = self.book.nodes[name], f"not heard of for {self._members.lost_after_s(name):g} s"
-            jobs = self.book.fenced_jobs(node)
-            if node.up:
-                self._effects.append(DropNode(name))
-                self._note(NodeDown(name=name, reason=silent))
-            for job in jobs:
-                self._attempts.lost(name, job, f"node {name} was {silent}")
+            self._note(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
+        for name, job in self._members.lost(self.now_s):
+            why = f"node {name} was unreachable for its --lost-after of {job.spec.lost_after_s:g} s"
+            self._attempts.lost(name, job, why)
         self._effects += [DropNode(name) for name in self._members.returning()]
-        self._members.strangers.settle(self.now_s)
+        self._members.settle(self.now_s)
         for name in self._members.rested(self.now_s):
             self._note(NodeResumed(name=name))
         self._sleepers.step(self.now_s)

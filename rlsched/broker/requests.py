@@ -39,6 +39,7 @@ from rlsched.wire.messages import (
     Begin,
     Cancel,
     ClientReply,
+    DownNode,
     DrainNode,
     DryRun,
     Explanation,
@@ -71,7 +72,7 @@ from rlsched.wire.messages import (
 
 CHANGES = (
     *(Submit, SubmitMany, *JobOrder.__args__, Begin),
-    *(DrainNode, ResumeNode, RemoveNode, SetQuota, SetMember),
+    *(DrainNode, ResumeNode, DownNode, RemoveNode, SetQuota, SetMember),
 )
 """What changes something, and is done before the decisions of its batch; all else is a question."""
 _log = logging.getLogger("rlsched.broker")
@@ -126,9 +127,9 @@ class Requests:
         self._pages = Pages(book, members, limits, forecasts.of)
         self._past = Past(book, ended, members.metered)
         self._reports = reports
-        self._orders = JobOrders(book, attempts, time_limits, note)
+        self._orders = JobOrders(book, attempts, time_limits, limits, note)
         self.logs = LogReads(book, limits.log_timeout_s, send, reply)
-        self.submitting = Submitting(book, ranks, self._orders, note, limits.max_grace_s)
+        self.submitting = Submitting(book, ranks, limits, self._orders, note)
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class Requests:
                 return self._not_theirs(one) or self._ordered(order, one.by)
             case Begin() as begin:
                 return self._not_theirs(one) or self._begin(begin)
-            case DrainNode() | ResumeNode() | RemoveNode() as order:
+            case DrainNode() | ResumeNode() | DownNode() | RemoveNode() as order:
                 refusal = self._members.order(order)
                 return Refused(message=refusal) if refusal else Ok()
             case SetQuota() as order:

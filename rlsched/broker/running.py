@@ -74,14 +74,12 @@ def run_broker(
             if copies is None:
                 taken = stand_by(path, warm, announce, lambda: orders.stop)
             else:
-                lost_after_s = settings.limits.lost_after_s
                 taken = copy_and_wait(
                     path,
                     settings.address,
                     KeyHome(settings.keys),
                     warm,
                     copies,
-                    lost_after_s,
                     announce,
                     orders,
                 )

@@ -71,6 +71,15 @@ def starting_at(home: Path, addresses: Sequence[str]) -> str:
     return ""
 
 
+def starting_in(home: Path) -> str:
+    """Which broker of these keys is starting, whatever its address, as `starting_at` says it."""
+    for path in sorted(home.glob(_file(home, ":*").name)):
+        listens, what = _read(path)
+        if listens:
+            return f"{listens}: {what}" if what else listens
+    return ""
+
+
 def is_starting(where: str) -> str:
     """What to tell those who ask for a broker that is starting; `where`: as `starting_at` says it."""
     return f"a broker is starting at {where}"

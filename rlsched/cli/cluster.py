@@ -52,8 +52,9 @@ def cluster() -> None:
 )
 @click.option(
     "--origin",
-    metavar="TIME",
-    help="Second 0 of the trace, as `rlsched trace convert` says it; downtimes count from there.",
+    metavar="TIME|TRACE",
+    help="Second 0 of the trace, from which downtimes count: as `rlsched trace convert` prints it, or the "
+    "trace that it wrote.",
 )
 @click.option("--timezone", metavar="NAME", help="Zone of times in the file of events, as for the trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -77,6 +78,7 @@ def import_(
     Example:
       rlsched cluster import -o c.toml
       rlsched cluster import nodes.txt --events events.txt --origin '2024-01-01 00:00:07' -o c.toml
+      rlsched cluster import --events --origin jobs.csv.gz -o c.toml
     """
     from rlsched.errors import InputError
     from rlsched.from_slurm.asking import ask
@@ -133,8 +135,11 @@ def _downtimes(found: Imported, events: str, origin: str, timezone: str | None) 
     from rlsched.from_slurm.downtimes import downtimes
     from rlsched.workload.formats.account import MalformedError
     from rlsched.workload.formats.clock import Clock
+    from rlsched.workload.tables import SUFFIXES
 
     clock = Clock(timezone)
+    if origin.lower().endswith(SUFFIXES):
+        origin = _origin_of(Path(origin))
     try:
         origin_s = float(origin) if origin.isdecimal() else clock.read(origin, "--origin")
     except MalformedError as error:
@@ -146,6 +151,16 @@ def _downtimes(found: Imported, events: str, origin: str, timezone: str | None) 
     else:
         text, where = _read(Path(events)), events
     return downtimes(text, found.names, origin_s, clock, where)
+
+
+def _origin_of(path: Path) -> str:
+    from rlsched.errors import InputError
+    from rlsched.workload.trace import Trace
+
+    origin = Trace.read(path).origin
+    if origin is None:
+        raise InputError(f"--origin {path}: this trace has no column origin; give the time of its second 0")
+    return origin.isoformat()
 
 
 def _read(path: Path) -> str:

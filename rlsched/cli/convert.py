@@ -20,7 +20,7 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.argument("files", metavar="[IN] OUT", type=_FILE, nargs=-1)
+@click.argument("files", metavar="[IN]... OUT", type=_FILE, nargs=-1)
 @click.option(
     "--from",
     "name",
@@ -63,6 +63,7 @@ def convert(
     """Turn a publisher's original trace into the normal form, or check a trace and write it in another form.
 
     IN is a file, or a publisher's folder; without it, `--from sacct --since 90d` asks this machine's sacct.
+    Several exports of sacct may be given, such as one a month: a line that is in two of them counts once.
     docs/reference/traces.md says what each format holds, and what is lost. OUT is .csv, .csv.gz or .parquet.
     Jobs come out sorted by submission; jobs of the same second keep their order. Malformed lines of an
     original are skipped and counted, with their numbers; a trace in the normal form has to be without fault.
@@ -73,16 +74,17 @@ def convert(
       rlsched trace convert HeliosData/data/Venus venus.csv.gz --cluster-out venus.toml
       rlsched trace convert --from sacct --since 90d jobs.csv.gz
       rlsched trace convert --from sacct jobs.txt jobs.csv.gz --timezone Europe/Berlin --strict
+      rlsched trace convert --from sacct january.txt february.txt jobs.csv.gz
     """
-    with _source(files, name, since, until) as (source, target):
-        _convert(source, target, name, strict, cluster_out, timezone, processors, as_json)
+    with _source(files, name, since, until) as (sources, target):
+        _convert(sources, target, name, strict, cluster_out, timezone, processors, as_json)
 
 
 @contextmanager
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
-) -> Iterator[tuple[Path, Path]]:
-    """What is read, and what is written: IN, or what sacct says, and OUT."""
+) -> Iterator[tuple[tuple[Path, ...], Path]]:
+    """What is read, and what is written: each IN, or the answer of sacct, and OUT."""
     import time
 
     from rlsched.cli.when import span_s
@@ -90,14 +92,14 @@ def _source(
     from rlsched.workload.tables import split_suffix
 
     asks = since is not None
-    if len(files) != (1 if asks else 2):
+    if len(files) != 1 if asks else len(files) < 2:
         expected = "OUT alone: with --since sacct is asked" if asks else "IN and OUT"
         raise click.UsageError(f"expected {expected}, got {len(files)} files")
     split_suffix(files[-1])
     if not asks:
         if until is not None:
             raise click.UsageError("--until goes with --since")
-        yield files[0], files[-1]
+        yield files[:-1], files[-1]
         return
     if name != "sacct":
         raise click.UsageError("--since asks sacct: say so with --from sacct, or name a file")
@@ -105,11 +107,11 @@ def _source(
     assert since_s is not None
     instead = "run sacct on the cluster and give its output as IN (docs/reference/traces.md, sacct)"
     with answer(sacct(since_s, until_s), instead) as path:
-        yield path, files[-1]
+        yield (path,), files[-1]
 
 
 def _convert(
-    source: Path,
+    sources: tuple[Path, ...],
     target: Path,
     name: str | None,
     strict: bool,
@@ -119,10 +121,13 @@ def _convert(
     as_json: bool,
 ) -> None:
     from rlsched.workload.formats.frame import Request
-    from rlsched.workload.formats.registry import NORMAL, convert_original, recognise
+    from rlsched.workload.formats.registry import NORMAL, convert_original, no_gpus, recognise
 
+    source = sources[0]
     name = name or recognise(source)
     if name == NORMAL:
+        if len(sources) > 1:
+            raise click.UsageError(f"expected one IN in the normal form, got {len(sources)}")
         if cluster_out is not None or timezone is not None or processors != "cpus":
             raise click.UsageError(
                 "--cluster-out, --timezone and --processors are for publishers' formats, "
@@ -131,7 +136,7 @@ def _convert(
         _rewrite(source, target, as_json)
         return
     called = None if cluster_out is None else cluster_out.name.removesuffix(".toml").removesuffix(".cluster")
-    request = Request(source, strict, timezone, processors, called)
+    request = Request(source, strict, timezone, processors, called, sources[1:])
     conversion = convert_original(name, request)
     conversion.trace.write(target)
     if cluster_out is not None and conversion.cluster is not None:
@@ -140,6 +145,9 @@ def _convert(
         print_json(_summary(name, conversion, source, target, cluster_out))
     else:
         _print(name, conversion, target, cluster_out)
+    lacking = no_gpus(name, conversion.trace)
+    if lacking is not None:
+        click.echo(f"warning: {source}: {lacking}", err=True)
 
 
 def _rewrite(source: Path, target: Path, as_json: bool) -> None:
@@ -167,7 +175,21 @@ def _summary(
         "cluster": None if cluster_out is None else str(cluster_out),
     }
     of_jobs = {key: value for key, value in tables[0].items() if key != "file"}
+    if conversion.exports > 1:
+        of_jobs = _of_exports(conversion.accounts[: conversion.exports])
     return head | of_jobs | {"tables": tables, "origin": conversion.origin, "lost": list(conversion.lost)}
+
+
+def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
+    """The sum over several exports; lines are in the table of each."""
+    from rlsched.workload.formats.account import summed
+
+    return {
+        "rows": sum(account.rows for account in accounts),
+        "kept": sum(account.kept for account in accounts),
+        "skipped": _tallies(summed([account.skipped for account in accounts])),
+        "noted": _tallies(summed([account.noted for account in accounts])),
+    }
 
 
 def _table(account: Account) -> dict[str, Any]:

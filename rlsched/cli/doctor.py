@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -15,8 +16,10 @@ from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.cli.options import asking
 from rlsched.cli.show import print_json, print_sentences
 from rlsched.errors import RlschedError
+from rlsched.terminal import visible
 
 WRONG = 1
+_MOST_CHARS = 300
 _COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
@@ -51,15 +54,15 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
     from rlsched.broker.access.keys import default_home
 
     home = keys or default_home()
-    checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        lambda: _keys(home),
-        lambda: _broker(broker, keys, timeout_s),
-        lambda: _disk(home),
-        _gpus,
-        _cgroups,
-        _kernels,
-    )
-    findings = [finding for check in checks for finding in check()]
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "keys": lambda: _keys(home),
+        "broker": lambda: _broker(broker, keys, timeout_s),
+        "disk": lambda: _disk(home),
+        "GPUs": _gpus,
+        "control groups": _cgroups,
+        "kernels": _kernels,
+    }
+    findings = [finding for what, check in checks.items() for finding in _looked_at(what, check)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -71,7 +74,33 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
     return WRONG if any(finding.state == "wrong" for finding in findings) else 0
 
 
+def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What a check finds; one that fails is a finding itself, and hides no other."""
+    try:
+        yield from check()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        yield Finding(what, "wrong", f"cannot be looked at: {where}{error.strerror or error}")
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".rstrip(": ")
+        yield Finding(what, "wrong", f"cannot be looked at: {visible(' '.join(why.split()))[:_MOST_CHARS]}")
+
+
+def _starting(home: Path) -> str:
+    """Which broker of these keys is starting, in words; "" where none is."""
+    if find_spec("zmq") is None:
+        return ""
+    from rlsched.broker.starting import is_starting, starting_in
+
+    where = starting_in(home)
+    return is_starting(where) if where else ""
+
+
 def _keys(home: Path) -> Iterator[Finding]:
+    starting = "" if (home / "broker.public").is_file() else _starting(home)
+    if starting:
+        yield Finding("keys", "note", f"{starting}; it makes the keys in {home} before it is ready")
+        return
     if not home.is_dir():
         yield Finding(
             "keys", "note", f"{home} is not there yet; `rlsched up`, `broker` or `keys join` makes it"
@@ -137,19 +166,40 @@ def _gpus() -> Iterator[Finding]:
         return
     import pynvml
 
+    failures = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
+    except failures as error:
         yield Finding(
             "GPUs", "note", f"none that NVML shows ({error}); `rlsched node --simulated` makes some up"
         )
         return
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        driver = pynvml.nvmlSystemGetDriverVersion()
+        yield from _gpus_shown(failures)
+    except failures as error:
+        yield Finding("GPUs", "wrong", f"NVML does not count them ({error}): see whether `nvidia-smi` does")
     finally:
-        pynvml.nvmlShutdown()
-    yield Finding("GPUs", "ok" if count else "note", f"{count}, driver {driver}")
+        with suppress(*failures):
+            pynvml.nvmlShutdown()
+
+
+def _gpus_shown(failures: tuple[type[Exception], ...]) -> Iterator[Finding]:
+    import pynvml
+
+    count, driver = pynvml.nvmlDeviceGetCount(), "of unknown version"
+    with suppress(*failures):
+        driver = pynvml.nvmlSystemGetDriverVersion()
+    silent = []
+    for gpu in range(count):
+        try:
+            pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(gpu))
+        except failures as error:
+            silent.append(f"GPU {gpu} does not answer ({error})")
+    if silent:
+        advice = "a node gives no jobs to it; `nvidia-smi --gpu-reset` or a reboot may bring it back"
+        yield Finding("GPUs", "wrong", f"{count}, driver {driver}; {'; '.join(silent)}: {advice}")
+    else:
+        yield Finding("GPUs", "ok" if count else "note", f"{count}, driver {driver}")
     if count and os.geteuid() != 0:
         yield Finding("clocks", "note", "setting clocks needs a node daemon that is root")
 

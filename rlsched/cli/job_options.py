@@ -17,6 +17,7 @@ from rlsched.cli.options import PRIORITIES, Command
 from rlsched.cli.sizes import memory_mib, size_mib
 from rlsched.cli.when import unix_s
 from rlsched.errors import InputError
+from rlsched.settings import Seconds
 
 if TYPE_CHECKING:
     from rlsched.client.submitting import Changes
@@ -205,6 +206,7 @@ def submission(asked: dict[str, Any]) -> dict[str, Any]:
         "env": exported(asked["export"], os.environ) | given,
         "cwd": os.path.abspath(asked["cwd"] or "."),
         "time_limit_s": limit_s,
+        "lost_after_s": None if asked["lost_after"] is None else lost_after_time_s(asked["lost_after"]),
         "notify": notices(asked["notify"], asked["mail_type"]),
         "begin_s": begin_s(asked["begin"], time.time()) if asked["begin"] else None,
         "depends_on": waits,
@@ -219,7 +221,6 @@ def submission(asked: dict[str, Any]) -> dict[str, Any]:
                     "preemptible",
                     "speed_energy",
                     "workload",
-                    "on_lost",
                     "priority",
                     "share",
                 ),
@@ -249,12 +250,28 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
         found["depends_on"], found["singleton"] = waits, singleton
     if asked["gpu_type"] is not None:
         found["gpu_types"] = types_named(asked["gpu_type"], "--gpu-type")
-    for name in ("name", "priority", "on_lost", "share", "array_limit"):
+    if asked["lost_after"] is not None:
+        found["lost_after_s"] = lost_after_time_s(asked["lost_after"])
+    for name in ("name", "priority", "share", "array_limit"):
         if asked[name] is not None:
             found[name] = asked[name]
     if not found:
         raise InputError("expected something to change, such as --priority or --time-limit")
     return found
+
+
+def lost_after_time_s(text: str) -> float:
+    """A time of `--lost-after`, seconds; 0: never.
+
+    Raises:
+        InputError: it is none.
+    """
+    if text == "never":
+        return 0.0
+    try:
+        return float(Seconds.of(text))
+    except ValueError as error:
+        raise InputError(f"--lost-after: {error}, or never") from error
 
 
 def command_of(command: Sequence[str], wrap: str | None) -> list[str]:
@@ -390,12 +407,10 @@ _OPTIONS: Final = (
         "--workload is named, or jobs of its command have been measured.",
     ),
     click.option(
-        "--on-lost",
-        type=click.Choice(["requeue", "wait"]),
-        default="requeue",
-        show_default=True,
-        help="When its node, or the broker, is away for longer than the broker's --lost-after: end it there "
-        "and queue it again, or let it go on and wait for the node.",
+        "--lost-after",
+        metavar="TIME",
+        help="How long a node of it may be unreachable, or the broker away, before the node ends it and the "
+        "broker queues it again: 10m, 1h, never.  [default: the broker's --lost-after, which is never]",
     ),
     click.option(
         "--priority",

@@ -243,7 +243,7 @@ def requeue() -> Order:
     "-d", "--dependency", metavar="WHAT", help='Wait for these jobs, and for no others; "": for none.'
 )
 @click.option("--gpu-type", metavar="TYPE,...", help="GPUs of these types alone; any.")
-@click.option("--on-lost", type=click.Choice(["requeue", "wait"]), help="As of `rlsched submit`.")
+@click.option("--lost-after", metavar="TIME", help="As of `rlsched submit`.")
 @click.option("--share", type=click.Choice(["auto", "yes", "no"]), help="Likewise; its co-tenants stay.")
 @click.option(
     "--array-limit", type=click.IntRange(min=0), metavar="N", help="So many tasks at once; 0: any number."

@@ -143,7 +143,7 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     """Take up the backup FILE. The broker must not run. What was there is kept beside it.
 
     Job numbers go on far above those that were given. What nodes run goes on; nodes get no new jobs until
-    all is known that still runs, --lost-after at most, or until `rlsched node resume`.
+    all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
 
     \b
     Example:
@@ -162,9 +162,10 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
         f"restored {found.entries} entries up to {when}: the next broker's epoch is {found.epoch + 1}, the "
         f"next job's number {found.last_number + 1}"
     )
-    if found.cancelled:
-        numbers = ", ".join(map(str, found.cancelled))
-        click.echo(f"jobs {numbers} waited, may have run since and must not run twice: they are cancelled")
+    click.echo(
+        "nodes get no new jobs until all nodes of the backup have registered; first start the daemons of "
+        "nodes that were added since. `rlsched node down NAME` for one that is dead"
+    )
     if found.kept:
         click.echo(f"what was there is {found.kept}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
+JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
+"""What a root daemon keeps for jobs, in commands that are printed and documented: jobs can enter it."""
+_YES = ("1", "true", "t", "yes", "y", "on")
 _ROLE = click.Choice(["user", "admin", "node", "engine"])
 
 
@@ -108,13 +113,33 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
     whose = "before" if joined is None else f"as {joined.role} {joined.name}"
     click.echo(f"joined the broker at {read.address} {whose}; keys in {home.directory}")
     if read.role == "node":
-        click.echo(f"next: rlsched node --broker {read.address} --name {read.name}")
+        for line in _node_lines(read.address, read.name, keys):
+            click.echo(line)
     elif read.role == "engine":
         click.echo(
             f"next: rlsched engine slurm --broker {read.address} --name {read.name} --partition PARTITION"
         )
     else:
-        click.echo(f"next: export RLSCHED_BROKER={read.address}; rlsched queue")
+        home_of = "" if keys is None else f" RLSCHED_HOME={shlex.quote(str(keys.absolute()))}"
+        click.echo(f"next: export RLSCHED_BROKER={read.address}{home_of}; rlsched queue")
+
+
+def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
+    """The command that starts this node, for the user who runs this, and what its options mean.
+
+    A daemon that is root needs the user that jobs run as, who cannot enter a directory below its keys.
+    """
+    words = ["rlsched", "node", "--broker", address, "--name", name]
+    if keys is not None:
+        words += ["--keys", str(keys.absolute())]
+    if os.geteuid() != 0 or os.environ.get("RLSCHED_ALLOW_ROOT", "") in _YES:
+        return [f"next: {shlex.join(words)}"]
+    user = os.environ.get("SUDO_USER", "root")
+    options = ["--run-as-owner"] if user == "root" else ["--run-as", user]
+    meaning = "each job runs as the account of the person who submits it; --run-as USER: all as one user"
+    if user != "root":
+        meaning = f"all jobs run as {user}; --run-as-owner: each as the account of the person who submits it"
+    return [f"next: {shlex.join([*words, *options, '--dir', JOBS_DIRECTORY])}", f"      {meaning}"]
 
 
 @keys.command("list")

@@ -112,6 +112,9 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     nodes = [([state], count) for state, count in report.nodes.items()]
     yield _gauges("nodes", "Nodes.", ["state"], nodes)
     yield _gauge("nodes_unhealthy", "Nodes whose own checks fail.", report.unhealthy_nodes)
+    yield _gauge(
+        "gpus_out_of_service", "GPUs that are lost, or in use by foreign processes.", report.gpus_out
+    )
     yield _counter("health_failures", "Times a node's checks began to fail.", report.health_failures)
     gpus = [
         ([kind, state], getattr(of_kind, state))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 
-STATES: Final = ("up", "drained", "away", "down", "asleep", "waking")
+STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking")
 
 
 @click.command()
@@ -146,6 +146,28 @@ def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeou
         for name in names:
             client.resume_node(name)
             click.echo(f"node {name}: resumed")
+
+
+@click.command()
+@_NAMES
+@_REASON
+@asking
+def down(
+    names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Declare unreachable nodes dead; their jobs are queued again.
+
+    Only nodes whose daemon does not answer. Make sure first that no job runs there any more: it would run
+    twice. A node that comes back ends what was queued again, and gets jobs again.
+
+    \b
+    Example:
+      rlsched node down n7 --reason "power supply"
+    """
+    with reach(broker, keys, timeout_s) as client:
+        for name in names:
+            client.down_node(name, reason=reason)
+            click.echo(f"node {name}: down")
 
 
 @click.command()

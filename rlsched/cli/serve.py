@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.broker.space import MIN_FREE_MIB
+from rlsched.cli.job_options import lost_after_time_s
 from rlsched.cli.options import LOG_FORMAT, PRIORITIES, deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
 from rlsched.errors import InputError
@@ -45,17 +46,17 @@ _log = logging.getLogger("rlsched.broker")
     default=20.0,
     show_default=True,
     type=click.FloatRange(min=1.0),
-    help="A node that is silent for so long is away: it keeps its jobs and gets no new ones.",
+    help="Seconds without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new "
+    "ones.",
 )
 @click.option(
     "--lost-after",
-    "lost_after_s",
-    default=600.0,
+    default="never",
     show_default=True,
-    metavar="SECONDS",
-    type=click.FloatRange(min=1.0),
-    help="A node that is silent for so long is down: by then it has ended its jobs, and they are queued "
-    "again, but for those submitted with --on-lost wait. At least --lease-s.",
+    metavar="TIME",
+    help="Default of `rlsched submit --lost-after`: how long a node of a job may be unreachable before the "
+    "node ends the job and the broker queues it again (10m). never: jobs go on until the node is back, or is "
+    "declared dead with `rlsched node down`.",
 )
 @click.option(
     "--launch-timeout-s",
@@ -218,7 +219,7 @@ def broker(
     prediction: str | None,
     history: Path | None,
     lease_s: float,
-    lost_after_s: float,
+    lost_after: str,
     launch_timeout_s: float,
     min_free_mib: int,
     keep_days: float | None,
@@ -267,8 +268,9 @@ def broker(
     from rlsched.wire.dealer import broker_address
 
     announce = set_up(log_format, level=logging.WARNING, timed=False)
-    if lost_after_s < lease_s:
-        raise InputError(f"--lost-after {lost_after_s:g}: expected at least --lease-s, which is {lease_s:g}")
+    lost_after_s = lost_after_time_s(lost_after)
+    if 0 < lost_after_s < lease_s:
+        raise InputError(f"--lost-after {lost_after}: expected at least --lease-s, which is {lease_s:g} s")
     if max_grace_s is not None and max_grace_s < grace_s:
         raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
     if of is not None and not stands_by:

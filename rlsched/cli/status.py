@@ -53,6 +53,9 @@ def problems(report: StatsReport) -> list[str]:
         for state, count in _nodes(report)
         if state != "up"
     ]
+    if report.gpus_out:
+        found.append("1 GPU is" if report.gpus_out == 1 else f"{report.gpus_out:,} GPUs are")
+        found[-1] += " lost, or in use by a process that rlsched did not start"
     if report.guard is not None and report.guard.now:
         found.append(
             f"the fallback {report.fallback} decides in the place of {report.policy}: {report.guard.now}"
@@ -76,6 +79,7 @@ def _lines(report: StatsReport) -> list[str]:
         f"jobs: {queued(report)}, {report.running:,} running, {report.ended:,} over",
         f"nodes: {', '.join(f'{count:,} {state}' for state, count in _nodes(report)) or 'none yet'}",
         *(f"  {name} is {why}" for name, why in report.absent_nodes.items()),
+        *(f"  {name} has {why}" for name, why in report.nodes_with_gpus_out.items()),
         f"policy {report.policy}" + (f", fallback {report.fallback}" if report.fallback else ""),
         _decisions_line(report),
         *_share_lines(report),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ trace.add_command(nodes_verb)
 @click.option(
     "--origin",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
-    help="Wall-clock time of the trace's second 0, for true hours and weekdays.",
+    help="Wall-clock time of the trace's second 0, for true hours and weekdays. [default: the column origin]",
 )
 def describe(
     file: Path,
@@ -218,7 +218,11 @@ def _print_report(report: dict[str, Any]) -> None:
         "Busiest hours" + (f" ({rate:,.0f} jobs a day on average)" if rate is not None else ""),
         ("from", "jobs", "GPU-hours submitted"),
         [
-            (f"day {hour['start_s'] / 86400:.2f}", f"{hour['jobs']:,}", f"{hour['gpu_time_h']:,.0f}")
+            (
+                _when(hour["start_s"], report["clock"]["origin"]),
+                f"{hour['jobs']:,}",
+                f"{hour['gpu_time_h']:,.0f}",
+            )
             for hour in arrivals["busiest_hours"]
         ],
     )
@@ -245,6 +249,13 @@ def _print_report(report: dict[str, Any]) -> None:
         )
     if "cluster" in report:
         _print_cluster(report["cluster"])
+
+
+def _when(at_s: float, origin: str | None) -> str:
+    """A second of the trace: by the wall clock where its origin is known, else in days from it."""
+    if origin is None:
+        return f"day {at_s / 86400:.2f}"
+    return f"{datetime.fromisoformat(origin) + timedelta(seconds=at_s):%a %Y-%m-%d %H:%M}"
 
 
 def _print_cluster(cluster: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ from rlsched.wire.messages import (
     Cancel,
     ClientReply,
     ClientRequest,
+    DownNode,
     DrainNode,
     DryRun,
     DryRunAnswer,
@@ -165,8 +166,9 @@ class Client:
                 average of these.
             share: Whether it may share its GPUs, where the broker lets jobs do that: `yes`, `no`, or `auto`:
                 where its workload is named, or jobs of its command have been measured.
-            on_lost: When a node of its, or the broker, is away for too long: `requeue` ends it there and
-                queues it again; `wait` lets it go on, and waits for the node.
+            lost_after_s: When the broker and a node of the job have not heard from each other for so long, at
+                least the broker's `--lease-s`: the node ends the job, and the broker queues it again. 0: the
+                job goes on until the node is back; None: the broker's `--lost-after`, by default 0.
             priority: `low`, `normal`, `high` or `urgent`: jobs of a higher one go first. What somebody who is
                 no admin may ask for, the broker says.
             account: What it is charged to beside its user; "": the user's first account, if any.
@@ -211,7 +213,7 @@ class Client:
             job: Its number, or that of an array: of that all that is still to come.
             tasks: Of an array, these tasks alone, also those that are no jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
-                `depends_on` and `singleton` (in place of what it waited for), `on_lost`, `array_limit`,
+                `depends_on` and `singleton` (in place of what it waited for), `lost_after_s`, `array_limit`,
                 `gpu_types` (empty: any), `share`.
 
         Raises:
@@ -378,6 +380,14 @@ class Client:
     def resume_node(self, node: str) -> None:
         """Let a drained node get jobs again."""
         self._ask(ResumeNode(node=node), Ok)
+
+    def down_node(self, node: str, *, reason: str = "") -> None:
+        """Declare an unreachable node dead: its jobs are queued again, and it may come back.
+
+        Raises:
+            InputError: there is no such node, or its daemon answers.
+        """
+        self._ask(DownNode(node=node, reason=reason), Ok)
 
     def remove_node(self, node: str, *, reason: str = "") -> None:
         """Forget a node that is gone for good; its jobs are queued again.

@@ -26,8 +26,6 @@ from rlsched.wire.dealer import dial_address
 START_TIMEOUT_S = 120.0
 SILENT_S, AGAIN_S = 1.0, 1.5
 """A start that takes longer says so, and again where nothing else was said meanwhile."""
-LOST_AFTER_S = "60"
-"""Jobs of a node that an earlier `up` had and this one has not are queued again after so many seconds."""
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
@@ -145,8 +143,6 @@ class LocalCluster:
             str(broker_directory),
             "--keys",
             str(self._keys),
-            "--lost-after",
-            LOST_AFTER_S,
             *self._broker_options,
         )
         found = self._until(
@@ -179,7 +175,8 @@ class LocalCluster:
                     "--allow-root",  # the jobs are those of whoever started this
                 )
             with Client(address, home=self._keys) as client:
-                self._until("all nodes are up", lambda: self._all_up(client), announce)
+                if self._until("all nodes are up", lambda: self._all_up(client), announce):
+                    self._name_missing(client, announce)
         return address
 
     def _spawn(self, name: str, *args: str) -> None:
@@ -239,6 +236,16 @@ class LocalCluster:
         except BrokerUnavailableError:
             return ""
         return "up" if up >= self._num_nodes else ""
+
+    def _name_missing(self, client: Client, announce: Callable[[str], None]) -> None:
+        """Say which nodes of an earlier `up` are not started, and still have jobs."""
+        for node in client.nodes():
+            if node.state == "unreachable" and node.jobs:
+                jobs = ", ".join(map(str, node.jobs))
+                announce(
+                    f"node {node.name} of an earlier start is not started, its jobs wait for it ({jobs}); "
+                    f"`rlsched node down {node.name}` queues them again"
+                )
 
     def _check_children(self) -> None:
         for child in self._children:

@@ -16,7 +16,6 @@ from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     DependsOn,
     Launcher,
-    OnLost,
     Priority,
     Share,
     Submit,
@@ -48,7 +47,7 @@ class JobAsked(TypedDict, total=False):
     speed_energy: float | None
     workload: str
     share: Share
-    on_lost: OnLost
+    lost_after_s: float | None
     priority: Priority
     account: str
     notify: Sequence[str]
@@ -71,7 +70,7 @@ class Changes(TypedDict, total=False):
     begin_s: float
     depends_on: list[DependsOn]
     singleton: bool
-    on_lost: OnLost
+    lost_after_s: float
     share: Share
     array_limit: int
     gpu_types: list[str]

@@ -17,7 +17,9 @@ from rlsched.reference import by_reference
 NOBODY: Final = 0
 NETWORK: Final = 1
 OUTSIDE: Final = 2
-"""Who sets the dials: nobody, and nothing is counted; the network below; somebody who is asked in between."""
+CLIPPED: Final = 3
+"""What sets the dials: nothing, and nothing is counted; the network below, its last layer through tanh; a
+caller that is asked in between; the network below, its last layer clipped to -1 to 1."""
 
 DIAL: Final = np.dtype(
     [
@@ -63,16 +65,16 @@ COUNTED: Final = np.dtype(
 
 @by_reference
 class DialArrays(NamedTuple):
-    """F columns of an observation, D dials, a network of two hidden layers of H; H = 0: linear."""
+    """F columns of an observation, D dials, a network of hidden layers of H and G; H = 0: linear."""
 
-    who: NDArray[np.int64]  # (1,) NOBODY, NETWORK or OUTSIDE
+    who: NDArray[np.int64]  # (1,) NOBODY, NETWORK, OUTSIDE or CLIPPED
     dial: Records  # (P,) DIAL
     counted: Records  # (P,) COUNTED
     seen: NDArray[np.float64]  # (P, F) what was observed when they were last due
     first: NDArray[np.float64]  # (H, F + 1) weights, the bias last
-    second: NDArray[np.float64]  # (H, H + 1)
-    last: NDArray[np.float64]  # (D, H + 1), or (D, F + 1) of a linear one
-    between: NDArray[np.float64]  # (2, H) scratch
+    second: NDArray[np.float64]  # (G, H + 1)
+    last: NDArray[np.float64]  # (D, G + 1), or (D, F + 1) of a linear one
+    between: NDArray[np.float64]  # (2, the larger of H and G) scratch
     moved: NDArray[np.float64]  # (D,) scratch
 
 

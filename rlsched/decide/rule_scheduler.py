@@ -9,6 +9,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.compiled import for_state
 from rlsched.decide.constants import begin, next_look_s, next_move
+from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import turn_due
 from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
@@ -40,13 +41,14 @@ class RuleScheduler(Scheduler):
 
     Args:
         policy: Its settings make a rule.
+        strategy: Sets its dials; None: the policy's own, if it has one.
 
     Raises:
         InputError: they make none, or the rule cannot be loaded.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.rule: CompiledRule = policy.rule
+    def __init__(self, policy: Policy, strategy: Strategy | None = None) -> None:
+        self.rule: CompiledRule = policy.rule if strategy is None else policy.rule.dialled_by(strategy)
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, rule = self.rule.order, policy.oracle, self.rule
         self.strategy = rule.strategy

@@ -298,7 +298,7 @@ class Timeline:
         return {"power_w": _level(self._power, at_s), "measured_gpus": _level(self._measured, at_s)}
 
 
-_THERE: Final = frozenset({"up", "drained", "away", "asleep", "waking"})
+_THERE: Final = frozenset({"up", "drained", "unreachable", "asleep", "waking"})
 """States of a node whose GPUs are part of the cluster."""
 
 

@@ -193,7 +193,7 @@ def submission(job: SlurmJob, token: str, stamp: str, gpus: int, *, preempts: bo
         user=job.user,
         time_limit_s=job.time_limit_s,
         preemptible=preempts and job.may_requeue,
-        on_lost="wait",
+        lost_after_s=0.0,
     )
 
 

@@ -44,7 +44,7 @@ def days_note(clock: Report) -> str:
     if clock["origin"] is not None:
         return f"Hours and weekdays are by the clock on which the trace's second 0 is {clock['origin']}."
     return (
-        "Hours and days are relative to the trace's origin, whose hour and weekday a trace does not record: "
+        "Hours and days are relative to the trace's origin, whose wall-clock time is not in the trace: "
         "hour 00 of day 1 begins at its second 0, and day 8 counts as day 1 again. --origin 2024-04-01T08:00 "
-        "(the wall-clock time of second 0) gives true ones."
+        "or the column origin gives true ones."
     )

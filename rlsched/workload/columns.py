@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["text", "seconds", "gpus", "amount", "flag", "times"]
+Kind = Literal["text", "seconds", "gpus", "amount", "flag", "times", "instant"]
 
 EXPECTED: dict[str, str] = {
     "text": "text",
@@ -13,6 +13,7 @@ EXPECTED: dict[str, str] = {
     "amount": "a finite number, 0 or more",
     "flag": "true or false",
     "times": "seconds, finite and 0 or more, with ';' between",
+    "instant": "the same time in every row, such as 2024-03-01T09:00:00+01:00",
 }
 """What a cell of each kind may hold, in the words of an error message."""
 
@@ -22,7 +23,8 @@ class Column(NamedTuple):
 
     Attributes:
         name: Its header in a file.
-        attribute: Its name as an attribute of `Trace`, or None: it is kept in `Trace.extra`.
+        attribute: Its name as an array of `Trace`, or None: it is kept in `Trace.extra`
+            (`origin`: as one time, `Trace.origin`).
         kind: What a cell holds.
         required: The column must be there, and no cell of it may be blank.
     """
@@ -63,6 +65,7 @@ OPTIONAL: tuple[Column, ...] = (
     Column("depends_on", None, "text"),
     Column("array_id", None, "text"),
     Column("array_limit", None, "amount"),
+    Column("origin", None, "instant"),
 )
 """Written only where something is known. `predicted_spread` is the sd of ln(true / predicted)."""
 

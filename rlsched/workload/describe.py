@@ -32,11 +32,12 @@ def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | N
     Args:
         trace: J jobs.
         spec: The cluster.
-        origin: Wall-clock time of the trace's second 0; None: unknown, hours are relative to the origin.
+        origin: Wall-clock time of the trace's second 0; None: that of the trace, and if it has none, hours
+            are relative to second 0.
     """
     gpu_s = gpu_seconds(trace.duration_s, trace.num_gpus)
     classes = size_class(trace.num_gpus)
-    clock = Clock(float(trace.submit_s[0]), float(trace.submit_s[-1]), origin)
+    clock = Clock(float(trace.submit_s[0]), float(trace.submit_s[-1]), origin or trace.origin)
     by_user, by_vc = keyed(trace.user), keyed(trace.vc)
     wait_s = waits(trace)
     demanded, used = demand(trace), in_use(trace, wait_s)

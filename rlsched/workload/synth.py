@@ -15,7 +15,6 @@ from rlsched.errors import InputError
 from rlsched.workload.predictability import Predictability, predict
 from rlsched.workload.profiles import DURATION_PROBABILITIES, PROFILES, Profile
 from rlsched.workload.trace import Trace
-from rlsched.workload.validate import Cells
 
 DAY_S = 86400.0
 LARGEST_BURST = 25
@@ -111,7 +110,7 @@ def synthesize(
     status = rng.choice(list(profile.statuses), size=jobs, p=_shares(list(profile.statuses.values())))
     order = np.argsort(submit, kind="stable")
     forecast = predict(predictability, quantiles, size_class[burst], z, burst, rng)
-    optional: dict[str, Cells] = {}
+    optional: dict[str, Any] = {}
     if forecast is not None:
         optional = {"predicted_s": forecast[0][order], "predicted_spread": forecast[1][order]}
     workloads = _draw_workloads(profile, size_class, rng)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class Trace:
         predicted_spread: Standard deviation of ln(true / predicted).
         time_limit_s: The user's limit on the run time, seconds.
         extra: Other optional columns (`queue_s`, `workload`, ..., `x_*`) by header.
+        origin: Wall-clock time of second 0 (column `origin`), with or without its offset from UTC; None: it
+            is not known.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Trace:
     predicted_spread: Floats
     time_limit_s: Floats
     extra: dict[str, NDArray[Any]]
+    origin: datetime | None = None
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -87,6 +91,7 @@ class Trace:
         duration_s: Cells,
         num_gpus: Cells,
         extra: Mapping[str, Cells] | None = None,
+        origin: datetime | None = None,
         **optional: Cells,
     ) -> Trace:
         """Build a trace from arrays or sequences, checked like a file.
@@ -97,6 +102,7 @@ class Trace:
             duration_s: Run time of each job, seconds.
             num_gpus: GPUs of each job.
             extra: Optional columns that are no attributes, by header.
+            origin: Wall-clock time of second 0.
             **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...);
                 without `job_id`, jobs are called 0, 1, 2, ... in the order given.
 
@@ -115,6 +121,8 @@ class Trace:
         if "job_id" not in cells:
             cells["job_id"] = np.arange(len(submit_s)).astype(np.str_)
         cells.update(extra or {})
+        if origin is not None:
+            cells["origin"] = np.full(len(submit_s), origin.isoformat())
         columns = check_columns(cells, Where(name))
         return cls._of(name, {header: np.array(column) for header, column in columns.items()})
 
@@ -123,6 +131,8 @@ class Trace:
         """Fill the unknown columns and sort; `columns` are checked, and nobody else has them."""
         submit_s = columns["submit_time"]
         jobs = len(submit_s)
+        origins = columns.pop("origin", np.empty(0, np.str_))
+        known = origins[origins != ""][:1].tolist()
         if (submit_s[1:] < submit_s[:-1]).any():
             order = np.argsort(submit_s, kind="stable")
             for header in columns:
@@ -135,7 +145,8 @@ class Trace:
                 values[attribute] = np.full(jobs, "", dtype=np.str_)
             else:
                 values[attribute] = np.full(jobs, np.nan)
-        return cls(name=name, extra=columns, **values)
+        origin = datetime.fromisoformat(known[0]) if known else None
+        return cls(name=name, extra=columns, origin=origin, **values)
 
     def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
         """The jobs of a mask, a slice or positions in ascending order; times stay as they are.
@@ -148,9 +159,10 @@ class Trace:
         arrays = {
             field.name: getattr(self, field.name)[index]
             for field in fields(self)
-            if field.name not in ("name", "extra")
+            if field.name not in ("name", "extra", "origin")
         }
-        return Trace(name=self.name, extra={key: cells[index] for key, cells in self.extra.items()}, **arrays)
+        extra = {key: cells[index] for key, cells in self.extra.items()}
+        return Trace(name=self.name, extra=extra, origin=self.origin, **arrays)
 
     def _is_all(self, index: NDArray[Any] | slice) -> bool:
         """Whether a slice or a mask leaves no job out."""
@@ -165,6 +177,8 @@ class Trace:
             cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)
             if cells is not None and _anything_known(cells):
                 out[column.name] = cells
+        if self.origin is not None:
+            out["origin"] = np.full(len(self), self.origin.isoformat())
         return out | {header: cells for header, cells in self.extra.items() if header not in KNOWN}
 
     def write(self, path: str | Path) -> None:

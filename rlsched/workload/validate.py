@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,8 @@ def _typed(column: Column, values: Cells, where: Where) -> NDArray[Any]:
         return _flags(column, values, where)
     if column.kind == "times":
         return _times(column, values, where)
+    if column.kind == "instant":
+        return _instant(column, values, where)
     return _numbers(column, values, where)
 
 
@@ -120,6 +123,22 @@ def _times(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
         for entry in entries(str(array[position])):
             if not _NUMBER.fullmatch(entry) or not 0 <= float(entry) < np.inf:
                 where.refuse(position, column.name, EXPECTED[column.kind] + ", or blank", array[position])
+    return array
+
+
+def _instant(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
+    array = _text(column, values, where)
+    known = np.flatnonzero(array != "")
+    if not len(known):
+        return array
+    other = known[array[known] != array[known[0]]]
+    wrong = int(other[0]) if len(other) else None
+    try:
+        datetime.fromisoformat(str(array[known[0]]))
+    except ValueError:
+        wrong = int(known[0])
+    if wrong is not None:
+        where.refuse(wrong, column.name, EXPECTED[column.kind] + ", or blank", array[wrong])
     return array
 
 

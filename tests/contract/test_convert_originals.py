@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from rlsched.cli.main import run
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.workload.formats.account import AGAIN
 from rlsched.workload.formats.registry import FORMATS
 from rlsched.workload.trace import Trace
 from tests.unit.formats.samples import DAMAGED, SAMPLES, WHOLE, Sample
@@ -83,6 +85,61 @@ def test_options_of_single_formats(tmp_path: Path, capsys: Capture) -> None:
     assert ClusterSpec.read(cluster).num_gpus == 32
     assert convert(jobs, tmp_path / "t.csv", "--timezone", "Europe/Berlin") == 0
     assert "second 0 is 2024-03-01 08:00:00 UTC" in capsys.readouterr().out
+
+
+def test_describe_knows_the_wall_clock_of_a_converted_trace(tmp_path: Path, capsys: Capture) -> None:
+    trace, again = tmp_path / "t.csv.gz", tmp_path / "t.csv"
+    jobs = SAMPLES / "sacct" / "jobs.txt"
+    assert convert(jobs, trace, "--timezone", "Europe/Berlin") == 0
+    assert convert(trace, again) == 0
+    for file, options, origin in (
+        (trace, [], "2024-03-01T09:00:00+01:00"),
+        (again, [], "2024-03-01T09:00:00+01:00"),
+        (trace, ["--origin", "2024-01-01"], "2024-01-01T00:00:00"),
+    ):
+        capsys.readouterr()
+        assert run(["trace", "describe", str(file), "--json", *options]) == 0
+        clock = json.loads(capsys.readouterr().out)["clock"]
+        assert (clock["origin"], clock["days"][0]) == (origin, "Monday")
+    assert run(["trace", "describe", str(trace)]) == 0
+    assert "Fri 2024-03-01 09:00" in capsys.readouterr().out
+
+
+def test_several_exports_are_one_history(tmp_path: Path, capsys: Capture) -> None:
+    head, *lines = (SAMPLES / "sacct" / "jobs.txt").read_text().splitlines(keepends=True)
+    parts = tmp_path / "a.txt", tmp_path / "b.txt"
+    parts[0].write_text("".join([head, *lines[:6]]))
+    parts[1].write_text("".join([head, *lines[4:]]))
+    assert convert(*parts, tmp_path / "t.csv", "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows"], report["kept"]) == (15, 6)
+    assert report["skipped"][AGAIN] == {"count": 2, "lines": [], "example": None}
+    assert [table["file"] for table in report["tables"]] == [str(part) for part in parts]
+    assert report["tables"][1]["skipped"][AGAIN]["lines"] == [2, 3]
+    whole = convert(SAMPLES / "sacct" / "jobs.txt", tmp_path / "whole.csv")
+    assert (whole, (tmp_path / "whole.csv").read_text()) == (0, (tmp_path / "t.csv").read_text())
+    capsys.readouterr()
+    (tmp_path / "in.csv").write_text(NORMAL)
+    seren = SAMPLES / "acme" / "trace_seren.csv"
+    for files, message in (
+        ((seren, seren), "acme is read from one file, got 2; several exports go with: sacct"),
+        ((tmp_path / "in.csv", tmp_path / "in.csv"), "expected one IN in the normal form, got 2"),
+    ):
+        assert convert(*files, tmp_path / "o.csv") == 2
+        assert message in refusal(capsys)
+
+
+def test_a_history_without_gpus_is_converted_with_a_warning(tmp_path: Path, capsys: Capture) -> None:
+    text = (SAMPLES / "sacct" / "jobs.txt").read_text()
+    (tmp_path / "jobs.txt").write_text(re.sub(r"gres/gpu(:\w+)?=\d+,", "", text))
+    for how in ([], ["--json"]):
+        assert convert(tmp_path / "jobs.txt", tmp_path / "t.csv", *how) == 0
+        said = capsys.readouterr().err
+        assert said.startswith(
+            f"warning: {tmp_path / 'jobs.txt'}: no job of this history has GPUs (jobs: 6): "
+        )
+        assert "--format ...,ReqTRES,AllocTRES" in said
+        assert said.count("\n") == 1
 
 
 def test_the_normal_form_is_rewritten_as_before(tmp_path: Path, capsys: Capture) -> None:

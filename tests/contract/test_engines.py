@@ -47,9 +47,7 @@ from rlsched_node.steps import Tick as NodeTick
 T = TypeVar("T")
 NODES, GPUS, JOBS = ("n0", "n1", "n2"), 4, 12
 STEP_S = 0.5
-LIMITS = Limits(
-    heartbeat_s=1.0, lease_s=60.0, lost_after_s=1e6, launch_timeout_s=20.0, drain_s=2.0, kill_again_s=4.0
-)
+LIMITS = Limits(heartbeat_s=1.0, lease_s=60.0, launch_timeout_s=20.0, drain_s=2.0, kill_again_s=4.0)
 ENGINE = Peer("engine", "slurm", nodes="*")
 
 
@@ -131,7 +129,7 @@ class OwnNodes:
     def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
         number = len(self._plans) + 1
         self._plans[number] = (runs_s, code)
-        return Submit(token=f"t{number}", command=["true"], num_gpus=gpus, user="ada", on_lost="wait")
+        return Submit(token=f"t{number}", command=["true"], num_gpus=gpus, user="ada", lost_after_s=0.0)
 
     def asks(self) -> Sequence[Ask]:
         return ()

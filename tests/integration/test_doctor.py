@@ -42,10 +42,13 @@ def test_a_cluster_that_is_all_right_and_one_that_lost_a_node(cluster: Cluster) 
         assert (code, found["broker"]["state"], found["nodes"]["line"]) == (0, "ok", "2 up")
         assert (found["keys"]["state"], found["disk"]["state"]) == ("ok", "ok")
         cluster.running["n1"].terminate()
-        until(lambda: {node.name: node.state for node in client.nodes()}["n1"] == "away", "it has said so")
+        until(
+            lambda: {node.name: node.state for node in client.nodes()}["n1"] == "unreachable",
+            "its farewell arrived",
+        )
     code, found = doctor(*where)
     assert (code, found["nodes"]["state"]) == (1, "wrong")
-    assert "n1 (away)" in found["nodes"]["line"]
+    assert "n1 (unreachable)" in found["nodes"]["line"]
 
 
 def test_a_fresh_machine_lacks_much_and_nothing_is_wrong(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_what_ends_a_process_is_an_object_too(tmp_path: Path) -> None:
     env = os.environ | {"RLSCHED_LOG_FORMAT": "json", "RLSCHED_HOME": str(tmp_path)}
     for words, code in (
         (("metrics", "--listen", "nowhere"), 2),
-        (("broker", "--policy", "easy", "--lost-after", "1"), 2),
+        (("broker", "--policy", "easy", "--lost-after", "1s"), 2),
     ):
         done = subprocess.run(
             [*RLSCHED, *words], env=env, capture_output=True, text=True, timeout=120, check=False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from rlsched.board.reader import read_runs
 from rlsched.errors import CheckpointError, InputError
+from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.callbacks import Table
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import RECIPES, Recipe, load_recipe
@@ -26,6 +28,8 @@ from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.curriculum import Stage
+from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.vector import RowsVecEnv
 from tests.unit.test_board_curves import assert_all_are_described_and_none_is_always_0, event_values
 
 FAST = Recipe(
@@ -357,9 +361,34 @@ def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
         run(tmp_path, timesteps=64, resume=True)
     with pytest.raises(InputError, match=r"another recipe .*gamma"):
         run(tmp_path, msgspec.structs.replace(TINY, gamma=0.5), timesteps=128, resume=True)
+    with pytest.raises(InputError, match=r"begun with --seed 3, got --seed 4; .* --overwrite"):
+        run(tmp_path, timesteps=128, seed=4, resume=True)
     files(tmp_path).out.replace(files(tmp_path).last)
     with pytest.raises(CheckpointError, match=r"train/progress\.json"):
         run(tmp_path, timesteps=128, resume=True)
+
+
+def test_resume_refuses_episodes_of_other_clusters_by_the_same_name(tmp_path: Path) -> None:
+    """Arrays of another shape ended in «could not broadcast»; other jobs went on unnoticed."""
+    config = EpisodeConfig(warmup_jobs=40, agent_jobs=40, tail_jobs=20, nodes_low=2, nodes_high=3)
+    trace, spec = synthesize("helios", jobs=1_500, load=1.0, gpus=32, seed=1)
+    source = EpisodeSource.from_trace(trace, spec)
+
+    def go_on(other: EpisodeSource, more: EpisodeConfig = config, *, resume: bool = True) -> None:
+        env = RowsVecEnv([other], TINY.num_envs, seed=3, config=more, oracle=True)
+        run(tmp_path, timesteps=128 if resume else 64, env=env, resume=resume)
+
+    go_on(source, resume=False)
+    few, wide = replace(source, gpus_per_node=4), msgspec.structs.replace(config, nodes_high=5)
+    for other, more, said in (
+        (few, config, "its episodes are of traces with other jobs, run times, predictions or nodes"),
+        (replace(source, duration_s=source.duration_s + 1.0), config, "are of traces with other jobs"),
+        (source, wide, r"its episodes have an array of shape \(4, 3\) where these have \(4, 5\)"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"last\.zip: cannot resume .*{said}") as found:
+            go_on(other, more)
+        assert "\n" not in str(found.value)
+    go_on(source)
 
 
 def test_curves_carry_units_and_what_ppo_needs_to_be_watched(tmp_path: Path) -> None:

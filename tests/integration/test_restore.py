@@ -22,7 +22,7 @@ def test_a_cluster_goes_on_after_a_backup_is_taken_up(tmp_path: Path) -> None:
     gates = [tmp_path / f"gate-{n}" for n in range(3)]
     ran = tmp_path / "ran.txt"
     script = f"echo $0 >> {ran}; while ! [ -e $0 ]; do sleep 0.02; done; echo $0 over >> {ran}"
-    options = ("--policy", "fifo", "--lease-s", "1", "--lost-after", "30")
+    options = ("--policy", "fifo", "--lease-s", "1")
     cluster = Cluster(tmp_path, nodes=("n0",), broker_options=options)
     try:
         with cluster.client() as client:

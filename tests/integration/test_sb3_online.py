@@ -7,23 +7,33 @@ from pathlib import Path
 import gymnasium
 import pytest
 from sb3_contrib import MaskablePPO
+from stable_baselines3 import PPO
 
 import rlsched as rs
 from tests.integration.cluster import Cluster, all_up, until
 
 
 @pytest.mark.slow
-def test_a_model_of_another_library_decides_online(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("environment", "algorithm", "fallback", "source"),
+    [
+        ("rlsched/Rows-v0", MaskablePPO, "qssf-backfill", "policy"),
+        ("rlsched/Cluster-v0", PPO, "tuned", "rule"),
+    ],
+)
+def test_a_model_of_another_library_decides_online(
+    environment: str, algorithm: type[MaskablePPO] | type[PPO], fallback: str, source: str, tmp_path: Path
+) -> None:
     trace, spec = rs.synthesize("helios", jobs=1_500, load=1.0, gpus=32, seed=1)
-    env = gymnasium.make("rlsched/Rows-v0", trace=trace, cluster=spec)
-    model = MaskablePPO("MlpPolicy", env, n_steps=32, batch_size=32, seed=3, device="cpu")
+    env = gymnasium.make(environment, trace=trace, cluster=spec)
+    model = algorithm("MlpPolicy", env, n_steps=32, batch_size=32, seed=3, device="cpu")
     model.save(tmp_path / "m.zip")
     options = ("--policy", f"sb3:{tmp_path / 'm.zip'}", "--decision-budget-ms", "5000")
     cluster = Cluster(tmp_path / "broker", broker_options=options)
     try:
         with cluster.client() as client:
             all_up(client)
-            assert client.stats().fallback == "qssf-backfill"
+            assert client.stats().fallback == fallback
             gate = tmp_path / "gate"
             first = client.submit(["sh", "-c", f"until [ -e {gate} ]; do sleep 0.02; done"], num_gpus=8)
             until(lambda: client.job(first).state == "running", "it runs")
@@ -31,6 +41,6 @@ def test_a_model_of_another_library_decides_online(tmp_path: Path) -> None:
             gate.touch()
             ended = [client.wait(job) for job in waiting]
         assert {job.state for job in ended} == {"completed"}
-        assert "policy" in {job.decided_by for job in ended}
+        assert source in {job.decided_by for job in ended}
     finally:
         cluster.close()

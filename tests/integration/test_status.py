@@ -69,11 +69,11 @@ def test_status_says_what_is_wrong_and_jobs_run_whatever_becomes_of_records(clus
         assert [f" again; {lost} were lost" in line for line in lines] == [True]
 
         cluster.kill("n0")
-        until(lambda: client.nodes()[0].state == "away", "the node is missed")
+        until(lambda: client.nodes()[0].state == "unreachable", "the node is missed")
         code, out = status(cluster)
         assert code == 1
-        assert "degraded: 1 node is away" in out
-        assert "  n0 is away: not heard of for 2 s" in out
+        assert "degraded: 1 node is unreachable" in out
+        assert "  n0 is unreachable: no heartbeat for 2 s" in out
     cluster.kill("broker")
     code, out = status(cluster, "--timeout-s", "0.5")
     assert code == 2

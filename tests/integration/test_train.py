@@ -243,6 +243,34 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
         Training(lesson, recipe, 5, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
     with pytest.raises(InputError, match="begun on other data, or with another recipe"):
         Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+    others = [synthetic_data("helios", 0, "informative")]  # the same jobs, predicted otherwise
+    lesson = Lesson.of(others, recipe, Policy("tuned"), 4)
+    with pytest.raises(InputError, match=r"begun on other data, .* --overwrite"):
+        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ({CONSTANTS: {"number": 1, "count": 4, "rng": {}, "arrays": [[1.0]] * 6}}, "stage constants: "),
+        ({CONSTANTS: {"number": 1}}, "stage constants: 'count'"),
+        ({SETTINGS: {"share.min_gain=0.4": {"cost": 1}}}, "stage settings: "),
+        ({SETTINGS: [1]}, "stage settings: "),
+        ([1], ""),
+    ],
+)
+def test_a_kept_training_of_another_shape_is_one_line(
+    stages: object, said: str, data: list[TrainingData], tmp_path: Path
+) -> None:
+    lesson = Lesson.of(data, SMOKE, Policy("tuned"), 4)
+    state = tmp_path / "state.json"
+    of = Training(lesson, SMOKE, 4, state, workers=1)._of
+    state.write_text(json.dumps({"seed": 4, "of": of, "stages": stages}))
+    with pytest.raises(
+        InputError, match=rf"state\.json: expected a training .*{said}.* --overwrite$"
+    ) as found:
+        Training(lesson, SMOKE, 4, state, workers=1).run(lambda *_: None, resume=True)
+    assert "\n" not in str(found.value)
 
 
 def test_recipes(tmp_path: Path) -> None:

@@ -166,6 +166,16 @@ def test_going_on_from_a_policy_that_reserves_goes_on_reserving() -> None:
     assert other.validation_weights == default.validation_weights
 
 
+def test_runs_that_were_never_begun_cannot_be_gone_on_with(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(Trainer(), monkeypatch, *command)
+    trainer = Trainer()
+    with pytest.raises(InputError, match=r"expected a training of --runs 2 from --seed 0 on .* seed-K"):
+        run(trainer, monkeypatch, *command, "--resume", "--runs", "2")
+    assert trainer.began_with == {}
+
+
 def test_what_cannot_be_gone_on_from_is_one_clear_line(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

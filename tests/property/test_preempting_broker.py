@@ -7,6 +7,7 @@ comes to its end.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -40,9 +41,12 @@ from rlsched.decide.start import start_action
 from rlsched.wire.messages import (
     BrokerToNode,
     Cancel,
+    Capabilities,
+    DownNode,
     Hello,
     Launch,
     NodeMessage,
+    Ok,
     Refused,
     SayHello,
     SetMember,
@@ -50,7 +54,7 @@ from rlsched.wire.messages import (
 )
 from rlsched_node import steps
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.lease_file import LOOK_S
+from rlsched_node.lease_file import LOOK_S, fence_times
 from rlsched_node.machine import NodeMachine
 from tests.property.quota_oracle import QuotaOracle
 from tests.quick import quick
@@ -59,11 +63,11 @@ from tests.unit.broker_machine.hand import submit
 LIMITS = Limits(
     heartbeat_s=1.0,
     lease_s=4.0,
-    lost_after_s=16.0,
     launch_timeout_s=1e6,
     kill_again_s=5.0,
     log_timeout_s=10.0,
     grace_s=8.0,
+    ended_s=math.inf,
 )
 NODES, GPUS = 2, 4
 BEFORE_FEBRUARY_S = 1_769_904_000.0 - 100.0
@@ -80,9 +84,10 @@ WEIGHTS = {
     "pause": 1,
     "freeze": 1,
     "health": 2,
+    "reboot": 1,
     "quota": 5,
 }
-QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze", "health"), 0.2)
+QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze", "health", "reboot"), 0.2)
 RANKS = Ranks(half_life_s=300.0, age_s=60.0, every_s=5.0)
 USERS, ACCOUNTS = ("ada", "bob", "cyd"), ("", "ml", "hep")
 PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"), ("account", "default"))
@@ -115,6 +120,17 @@ class Restless(Scheduler):
         if seq >= 0:
             return start_action(state, partition, seq)
         return Wait(until_s=now_s + self.chance.choice((0.0005, 1.0, 3.25)))
+
+
+def hello(name: str, cluster: str = "", epoch: int = 0, boot_id: str = "") -> Hello:
+    return Hello(
+        name=name,
+        gpus=GPUS,
+        cluster=cluster,
+        epoch=epoch,
+        boot_id=boot_id,
+        capabilities=Capabilities(fences=True),
+    )
 
 
 class MemoryJournal:
@@ -152,8 +168,8 @@ class World:
         processes: (node, rank) -> its GPUs, of every process that is alive.
         told: When those that were told to end are killed, seconds.
         ran: Every rank that was ever started.
-        leases: What each node's lease file says: until when, and the grace after it.
-        fenced: The processes that heed it.
+        leases: What each node's lease file says: when the heartbeat was sent that was answered last.
+        fenced: The processes that heed it, with the `lost_after_s` of each.
         away: Nodes that no message reaches or leaves, and until when.
         paused: Nodes whose daemon stands still, and until when; what happened there meanwhile.
     """
@@ -173,14 +189,13 @@ class World:
         self.sent = 0
         self.processes: dict[tuple[str, AttemptKey], set[int]] = {}
         self.told: dict[tuple[str, AttemptKey], float] = {}
-        self.leases: dict[str, steps.RenewLease] = {}
-        self.fenced: set[tuple[str, AttemptKey]] = set()
+        self.leases: dict[str, float] = {}
+        self.fenced: dict[tuple[str, AttemptKey], float] = {}
+        self.boots, self.boot_ids = 0, dict[str, str]()
         self.away: dict[str, float] = {}
         self.paused: dict[str, tuple[float, list[steps.Event]]] = {}
         self.ran: set[tuple[str, AttemptKey]] = set()
-        self.nodes = {
-            name: NodeMachine(Hello(name=name, gpus=GPUS)) for name in (f"n{n}" for n in range(NODES))
-        }
+        self.nodes = {name: NodeMachine(hello(name)) for name in (f"n{n}" for n in range(NODES))}
         self.orders: dict[str, deque[tuple[BrokerToNode, int]]] = {name: deque() for name in self.nodes}
         self.words: dict[str, deque[tuple[NodeMessage, int]]] = {name: deque() for name in self.nodes}
         for name in self.nodes:
@@ -197,8 +212,8 @@ class World:
                 case steps.Send(message, request):
                     if name not in self.away:
                         self.words[name].append((message, request))
-                case steps.RenewLease() as lease:
-                    self.leases[name] = lease
+                case steps.RenewLease(renewed_s):
+                    self.leases[name] = renewed_s
                 case steps.StartRank(launch):
                     self.start(name, launch)
                 case steps.EndRank(key, grace_s):
@@ -215,9 +230,9 @@ class World:
             return
         self.ran.add((name, key))
         self.processes[name, key] = set(launch.gpus)
-        assert launch.fenced == (self.broker.book.jobs[launch.job].spec.on_lost == "requeue")
-        if launch.fenced:
-            self.fenced.add((name, key))
+        assert launch.lost_after_s == self.broker.book.jobs[launch.job].spec.lost_after_s
+        if launch.lost_after_s:
+            self.fenced[name, key] = launch.lost_after_s
         self.happens(name, steps.Started(key, 1))
 
     def exits(self, name: str, key: AttemptKey, exit_code: int, reason: str = "") -> None:
@@ -298,10 +313,12 @@ class World:
                     chance.choice(list(self.nodes)), (self.broker.now_s + chance.uniform(1.0, 60.0), [])
                 )
             case "freeze":
-                self.freeze(chance.uniform(1.0, 60.0))
+                self.freeze(3600.0 if chance.random() < 0.1 else chance.uniform(1.0, 60.0))
             case "health":
                 unhealthy = chance.choice(("", "", "no scratch", "a GPU is lost"))
                 self.happens(chance.choice(list(self.nodes)), steps.Checked(unhealthy))
+            case "reboot":
+                self.reboot(chance.choice(list(self.nodes)))
             case "time":
                 self.time(chance.choice((0.001, 0.5, 1.0, 5.0)))
             case _:
@@ -314,7 +331,7 @@ class World:
         message = submit(
             chance.randint(1, 6),
             preemptible=chance.random() < 0.8,
-            on_lost="wait" if chance.random() < 0.2 else "requeue",
+            lost_after_s=chance.choice((None, 0.0, 10.0, 16.0, 40.0)),
             priority=chance.choice(PRIORITIES),
             user=user,
             account=account if accounts.has(account, user) else "",
@@ -370,9 +387,9 @@ class World:
 
     def freeze(self, seconds: float) -> None:
         """The broker stands still; the nodes do not."""
-        start_s = self.broker.now_s
+        start_s, step_s = self.broker.now_s, 0.4 if seconds < 100.0 else 4.0
         while self.broker.now_s < start_s + seconds:
-            self.broker.now_s = round(self.broker.now_s + 0.4, 3)
+            self.broker.now_s = round(self.broker.now_s + step_s, 3)
             self.goes_on_at_nodes()
 
     def goes_on_at_nodes(self) -> None:
@@ -382,8 +399,7 @@ class World:
             if kill_s <= now_s:
                 self.exits(name, key, 137)
         for name, key in [one for one in self.processes if one in self.fenced]:
-            lease = self.leases[name]
-            if lease.until_s + LOOK_S + lease.grace_s <= now_s:
+            if self.leases[name] + LOOK_S + sum(fence_times(self.fenced[name, key], LIMITS.grace_s)) <= now_s:
                 self.exits(name, key, 137, "fenced")
         for name, until_s in list(self.away.items()):
             if until_s <= now_s:
@@ -412,22 +428,40 @@ class World:
         for missed in self.paused.pop(name, (0.0, []))[1]:  # what shims left on disk meanwhile
             if isinstance(missed, steps.Exited):
                 self.happens(name, missed)
-        lost_after_s = self.leases[name].lost_after_s if name in self.leases else 0.0
         kept = []
         for key, attempt in old.attempts.known.items():
             if (name, key) in self.processes:
                 kept.append(Attempt(key, attempt.gpus, Phase.RUNNING, 1))
             elif attempt.phase is Phase.ENDED:
                 kept.append(attempt)
-        self.nodes[name] = NodeMachine(
-            Hello(name=name, gpus=GPUS, cluster=old.cluster, epoch=old.epoch, lost_after_s=lost_after_s), kept
-        )
+        self.nodes[name] = NodeMachine(hello(name, old.cluster, old.epoch, self.boot_ids.get(name, "")), kept)
+        self.cut(name)
+
+    def reboot(self, name: str) -> None:
+        """The machine goes down with all its processes; an operator may declare it down before it is back."""
+        self.restart_daemon(name)  # what was pending reaches its disk
+        self.words[name].clear()
+        old, dead = self.nodes[name], [key for node, key in self.processes if node == name]
+        for key in dead:
+            del self.processes[name, key]
+            self.told.pop((name, key), None)
+        unreachable = name in self.broker.book.nodes and self.broker.book.nodes[name].state == "unreachable"
+        if unreachable and self.chance.random() < 0.5:
+            assert self.broker.ask(DownNode(node=name)) == Ok()
+            self.post()
+        kept = [
+            attempt if key not in dead else Attempt(key, exit_code=137, reason="node_stopped")
+            for key, attempt in old.attempts.known.items()
+        ]
+        self.boots += 1
+        self.boot_ids[name] = f"b{self.boots}"
+        self.nodes[name] = NodeMachine(hello(name, old.cluster, old.epoch, self.boot_ids[name]), kept)
         self.cut(name)
 
     def restart(self) -> None:
         """kill -9: the journal stays. The next one may keep other times."""
         assert shape(replayed(self.journal, self.broker.book.order)) == shape(self.broker.book)
-        limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((10.0, 16.0, 40.0)))
+        limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((0.0, 10.0, 16.0, 40.0)))
         self.broker = HandBroker(
             self.scheduler,  # type: ignore[arg-type]
             self.journal,  # type: ignore[arg-type]

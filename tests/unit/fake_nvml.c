@@ -1,4 +1,7 @@
-/* A fake libnvidia-ml with two GPUs, for the tests of rlsched_node.gpu.nvml: what it lacks, the driver lacks. */
+/* A fake libnvidia-ml with two GPUs, for the tests of rlsched_node.gpu.nvml: what it lacks, the driver lacks.
+ *
+ * Every function begins with FAIL: `fake_fail`, or the file that FAKE_NVML_FAIL names, makes it return an error.
+ * A line of the file is `FUNCTION GPU CODE`; GPU -1: of all GPUs, and of none; FUNCTION `*`: all that name the GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +19,51 @@ typedef unsigned long long u64;
 static int error_of[CALLS];
 static int open_count;
 
+static char gpu_0, gpu_1;
+
+struct failure { char function[64]; int gpu, code, times; };
+static struct failure failures[8];
+/* The function fails for a GPU (-1: any, or none) with this code so many times; -1: for ever. */
+void fake_fail(const char *function, int gpu, int code, int times) {
+    for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++)
+        if (!failures[i].times) {
+            strncpy(failures[i].function, function, sizeof failures[i].function - 1);
+            failures[i].gpu = gpu, failures[i].code = code, failures[i].times = times;
+            return;
+        }
+}
+static int is_meant(const char *meant, int gpu_meant, const char *function, int gpu) {
+    if (!strcmp(meant, "*")) return gpu >= 0 && (gpu_meant < 0 || gpu_meant == gpu);
+    return !strcmp(meant, function) && (gpu_meant < 0 || gpu_meant == gpu);
+}
+static int failing(const char *function, int gpu) {
+    for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++) {
+        struct failure *one = &failures[i];
+        if (one->times && is_meant(one->function, one->gpu, function, gpu)) {
+            if (one->times > 0) one->times--;
+            return one->code;
+        }
+    }
+    const char *path = getenv("FAKE_NVML_FAIL");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    char meant[64];
+    int found = SUCCESS, meant_gpu, code;
+    while (file && !found && fscanf(file, "%63s %d %d", meant, &meant_gpu, &code) == 3)
+        if (is_meant(meant, meant_gpu, function, gpu)) found = code;
+    if (file) fclose(file);
+    return found;
+}
+#define FAIL_OF(gpu) do { int code_ = failing(__func__, gpu); if (code_) return code_; } while (0)
+#define FAIL(device) FAIL_OF((void *)(device) == (void *)&gpu_1)
+#define FAIL_NONE FAIL_OF(-1)
+
 void fake_set_error(int call, int code) { error_of[call] = code; }
 static void fake_unlock(void);
 static u64 clock_us = 1000000, energy_mj = 1234500;
 static int old_gpu, open_samples;
 void fake_reset(void) {
     memset(error_of, 0, sizeof error_of);
+    memset(failures, 0, sizeof failures);
     open_count = old_gpu = open_samples = 0;
     clock_us = 1000000;
     energy_mj = 1234500;
@@ -32,25 +74,27 @@ void fake_set_energy_mj(u64 mj) { energy_mj = mj; }
 void fake_old_gpu(int is_old) { old_gpu = is_old; }
 int fake_open_count(void) { return open_count; }
 
-static char gpu_0, gpu_1;
-
 int nvmlInitWithFlags(unsigned flags) {
+    FAIL_NONE;
     (void)flags;
     if (!error_of[INIT]) open_count++;
     return error_of[INIT];
 }
-int nvmlShutdown(void) { open_count--; return SUCCESS; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return SUCCESS; }
+int nvmlShutdown(void) { FAIL_NONE; open_count--; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { FAIL_NONE; *count = GPUS; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    FAIL_OF((int)index);
     if (index >= GPUS) return INVALID_ARGUMENT;
     *device = index ? &gpu_1 : &gpu_0;
     return SUCCESS;
 }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    FAIL(device);
     strncpy(uuid, device == &gpu_1 ? "GPU-fake-1" : "GPU-fake-0", length);
     return error_of[UUID];
 }
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    FAIL(device);
     (void)device;
     strncpy(name, "Fake H200", length);
     return SUCCESS;
@@ -62,6 +106,7 @@ static int is_lost(void) {
 }
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
+    FAIL(device);
     (void)device;
     memory->total = 1000ull << 20;
     memory->used = 250ull << 20;
@@ -70,30 +115,51 @@ int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
 }
 /* The first GPU hangs on the processors 0 to 3, the second on 64 and 65, where there are so many. */
 int nvmlDeviceGetCpuAffinity(void *device, unsigned words, unsigned long *set) {
+    FAIL(device);
     memset(set, 0, words * sizeof *set);
     if (device == &gpu_0) set[0] = 15;
     else if (words > 1) set[1] = 3;
     return SUCCESS;
 }
-int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) { *minor = device == &gpu_1 ? 7 : 0; return SUCCESS; }
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
+    FAIL(device);
+    *minor = device == &gpu_1 ? 7 : 0;
+    return SUCCESS;
+}
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci) {
+    FAIL(device);
+    memset(pci, 0, sizeof *pci);
+    strcpy(pci->bus_id, device == &gpu_1 ? "0000FFFF:02:00.0" : "0000FFFF:01:00.0");
+    return SUCCESS;
+}
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    FAIL_NONE;
+    strncpy(version, "000.00", length);
+    return SUCCESS;
+}
 struct utilisation { unsigned gpu, memory; };
 int nvmlDeviceGetUtilizationRates(void *device, struct utilisation *rates) {
+    FAIL(device);
     (void)device;
     rates->gpu = 42;
     rates->memory = 7;
     return error_of[UTILISATION];
 }
 int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+    FAIL(device);
     (void)device;
     *milliwatts = 301500;
     return error_of[POWER];
 }
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
+    FAIL(device);
     (void)device;
     *millijoules = energy_mj;
     return error_of[ENERGY];
 }
 int nvmlDeviceGetClockInfo(void *device, unsigned kind, unsigned *mhz) {
+    FAIL(device);
     (void)device;
     *mhz = kind == 1 ? 1980 : 2619;
     return SUCCESS;
@@ -117,6 +183,7 @@ static void note(const char *what, unsigned gpu, unsigned low, unsigned high) {
     fclose(file);
 }
 int nvmlDeviceGetSupportedMemoryClocks(void *device, unsigned *count, unsigned *clocks) {
+    FAIL(device);
     unsigned room = *count;
     (void)device;
     if (error_of[CLOCKS]) return error_of[CLOCKS];
@@ -127,6 +194,7 @@ int nvmlDeviceGetSupportedMemoryClocks(void *device, unsigned *count, unsigned *
     return SUCCESS;
 }
 int nvmlDeviceGetSupportedGraphicsClocks(void *device, unsigned memory, unsigned *count, unsigned *clocks) {
+    FAIL(device);
     unsigned room = *count;
     (void)device;
     *count = memory == 2619 ? COUNT : 1;
@@ -134,13 +202,19 @@ int nvmlDeviceGetSupportedGraphicsClocks(void *device, unsigned memory, unsigned
     for (unsigned i = 0; i < *count; i++) clocks[i] = HIGHEST - STEP * i;
     return SUCCESS;
 }
-int nvmlDeviceGetPersistenceMode(void *device, unsigned *mode) { (void)device; *mode = 1; return SUCCESS; }
+int nvmlDeviceGetPersistenceMode(void *device, unsigned *mode) {
+    FAIL(device);
+    *mode = 1;
+    return SUCCESS;
+}
 int nvmlDeviceSetPersistenceMode(void *device, unsigned mode) {
+    FAIL(device);
     (void)device;
     if (getenv("FAKE_NVML_NO_ROOT")) return 4;
     return mode == 1 ? error_of[PERSISTENCE] : INVALID_ARGUMENT;
 }
 int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
+    FAIL(device);
     unsigned gpu = device == &gpu_1;
     if (lock_error()) return lock_error();
     if (low > high || high > HIGHEST || (HIGHEST - high) % STEP) return INVALID_ARGUMENT;
@@ -149,6 +223,7 @@ int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
     return SUCCESS;
 }
 int nvmlDeviceResetGpuLockedClocks(void *device) {
+    FAIL(device);
     unsigned gpu = device == &gpu_1;
     if (lock_error()) return lock_error();
     locked[gpu] = 0;
@@ -156,9 +231,26 @@ int nvmlDeviceResetGpuLockedClocks(void *device) {
     return SUCCESS;
 }
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
+/* Lines `GPU PID` of the file that FAKE_NVML_PROCESSES names, in place of the two that are always there. */
+static int processes_of(const char *path, int gpu, unsigned *count, unsigned room, struct process *processes) {
+    FILE *file = fopen(path, "r");
+    int of;
+    unsigned pid, found = 0;
+    while (file && fscanf(file, "%d %u", &of, &pid) == 2) {
+        if (of != gpu) continue;
+        if (found < room && processes) processes[found] = (struct process){pid, 100ull << 20, 0, 0};
+        found++;
+    }
+    if (file) fclose(file);
+    *count = found;
+    return found > room || (found && !processes) ? INSUFFICIENT_SIZE : SUCCESS;
+}
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
+    FAIL(device);
     unsigned room = *count;
     if (error_of[PROCESSES]) return error_of[PROCESSES];
+    const char *path = getenv("FAKE_NVML_PROCESSES");
+    if (path) return processes_of(path, device == &gpu_1, count, room, processes);
     *count = device == &gpu_1 ? 2 : 0;
     if (*count == 0) return SUCCESS;
     if (room < *count || !processes) return INSUFFICIENT_SIZE;
@@ -169,6 +261,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
 /* The first of the two has had the GPU for 30 % of the time since the clock was moved on last. */
 struct process_sample { unsigned pid; u64 at_us; unsigned sm, memory, encoder, decoder; };
 int nvmlDeviceGetProcessUtilization(void *device, struct process_sample *samples, unsigned *count, u64 since_us) {
+    FAIL(device);
     unsigned room = *count;
     if (error_of[PROCESS_UTILISATION]) return error_of[PROCESS_UTILISATION];
     if (device != &gpu_1 || since_us >= clock_us) return 6; /* not found */
@@ -179,16 +272,19 @@ int nvmlDeviceGetProcessUtilization(void *device, struct process_sample *samples
     return SUCCESS;
 }
 int nvmlDeviceGetCurrentClocksEventReasons(void *device, u64 *reasons) {
+    FAIL(device);
     (void)device;
     *reasons = 0x4; /* software power cap */
     return error_of[REASONS];
 }
 int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius) {
+    FAIL(device);
     (void)device;
     *celsius = sensor == 0 ? 61 : 0;
     return error_of[TEMPERATURE];
 }
 int nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *kib_s) {
+    FAIL(device);
     (void)device;
     *kib_s = (counter ? 20 : 10) * 1024;
     return error_of[PCIE];
@@ -200,14 +296,25 @@ struct metric { unsigned id; int code; double value; struct info info; };
 struct metrics { unsigned version, count; u64 *before, *after; struct metric metrics[400]; };
 int fake_open_samples(void) { return open_samples; }
 int nvmlGpmQueryDeviceSupport(void *device, struct support *support) {
+    FAIL(device);
     (void)device;
     support->supported = !old_gpu;
     return error_of[GPM];
 }
-int nvmlGpmSampleAlloc(u64 **sample) { open_samples++; *sample = calloc(1, sizeof **sample); return SUCCESS; }
-int nvmlGpmSampleFree(u64 *sample) { open_samples--; free(sample); return SUCCESS; }
-int nvmlGpmSampleGet(void *device, u64 *sample) { (void)device; *sample = clock_us; return error_of[GPM_SAMPLE]; }
+int nvmlGpmSampleAlloc(u64 **sample) {
+    FAIL_NONE;
+    open_samples++;
+    *sample = calloc(1, sizeof **sample);
+    return SUCCESS;
+}
+int nvmlGpmSampleFree(u64 *sample) { FAIL_NONE; open_samples--; free(sample); return SUCCESS; }
+int nvmlGpmSampleGet(void *device, u64 *sample) {
+    FAIL(device);
+    *sample = clock_us;
+    return error_of[GPM_SAMPLE];
+}
 int nvmlGpmMetricsGet(struct metrics *asked) {
+    FAIL_NONE;
     if (error_of[GPM_METRICS]) return error_of[GPM_METRICS];
     if (asked->version != 1 || *asked->after <= *asked->before) return INVALID_ARGUMENT;
     for (unsigned i = 0; i < asked->count; i++) {

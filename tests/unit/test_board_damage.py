@@ -12,6 +12,7 @@ from rlsched.board.reader import read_runs
 from rlsched.board.tags import DESCRIPTIONS
 from rlsched.broker.records import RecordLog
 from rlsched.cli.board import board
+from rlsched.errors import InputError
 from tests.unit.test_board_curves import event_values
 from tests.unit.test_broker_records import record
 
@@ -62,10 +63,32 @@ def test_a_damaged_one_gives_one_line_and_what_came_before(event_file: Path, how
     done = summary(event_file.parent, "--json")
     assert done.exit_code == 0, done.output
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"{event_file}: damaged after ")
+    assert line.startswith(f"{event_file}: damaged or cut off after ")
     kept = json.loads(done.stdout)["."]
+    step = max((curve["last_step"] for curve in kept.values()), default=0)
+    assert line.endswith(f": read up to step {step:,}; what comes after it is not shown")
     if how == "garbage":
         assert kept == {}
         assert "after 0 records" in line
     else:
         assert 0 < kept[COUNT]["points"] < points
+
+
+def test_a_damaged_file_does_not_hide_the_others(event_file: Path) -> None:
+    """Two files of one run, the first damaged: the line names it, and the second is read whole."""
+    whole = event_file.read_bytes()
+    event_file.with_name(event_file.name + ".later").write_bytes(whole)
+    event_file.write_bytes(whole[: len(whole) // 2])
+    run = read_runs(event_file.parent)["."]
+    (line,) = run.damaged
+    assert line.startswith(f"{event_file}: ")
+    assert run.scalars[COUNT][-1][0] == DECISIONS
+
+
+def test_an_event_file_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "events.out.tfevents.1.here").symlink_to(tmp_path / "gone")
+    with pytest.raises(
+        InputError, match=r"tfevents\.1\.here: cannot read this event file: No such file"
+    ) as found:
+        read_runs(tmp_path)
+    assert "\n" not in str(found.value)

@@ -23,14 +23,16 @@ from rlsched.errors import InputError, JournalError, JournalHeldError
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,
+    DownNode,
     Kill,
     Launch,
     Ok,
+    RemoveNode,
     ResumeNode,
     Submitted,
     Welcome,
 )
-from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, make, of_kind, submit
+from tests.unit.broker_machine.hand import ended, hello, launched, make, of_kind, submit
 
 MakeBroker = Callable[[], HandBroker]
 
@@ -45,13 +47,13 @@ def opened(directory: Path) -> HandBroker:
 
 
 def live(directory: Path) -> HandBroker:
-    """A broker with one job that runs on n0, one that waits, and one that waits and must not run twice."""
+    """A broker with one job that runs on n0, and two that wait."""
     broker = opened(directory)
     broker.says("n0", hello("n0"))
     assert broker.ask(submit(4)) == Submitted(job=1)
     broker.says("n0", launched(1))
     assert broker.ask(submit(4)) == Submitted(job=2)
-    assert broker.ask(submit(4, on_lost="wait")) == Submitted(job=3)
+    assert broker.ask(submit(4)) == Submitted(job=3)
     return broker
 
 
@@ -151,6 +153,7 @@ def test_numbers_that_only_nodes_know_are_not_given_again(directory: Path) -> No
 
 def test_what_nodes_run_and_the_journal_does_not_know_goes_on_undisturbed(directory: Path) -> None:
     broker, _ = restored(directory, lambda _: None)
+    node_says_hello(broker, "n0", report(1))
     welcome = node_says_hello(broker, "n1", report(8), report(9, state="ended"))
     assert welcome.forget == [(9, 1)]
     assert broker.says("n1", launched(8)) == []
@@ -174,22 +177,57 @@ def test_an_admin_may_end_it(directory: Path) -> None:
     broker.journal.close()
 
 
-def test_nothing_starts_before_all_is_known_that_still_runs(directory: Path) -> None:
-    """Job 2 waits in the backup, and runs on n1 in truth; n1 comes last."""
-    broker, _ = restored(directory, lambda _: None)
-    node_says_hello(broker, "n0")  # job 1 has ended there, and was acknowledged
-    assert broker.book.jobs[1].state == "queued"
-    assert broker.book.nodes["n0"].state == "drained"
-    node_says_hello(broker, "n1", report(2))
-    assert (broker.book.jobs[2].state, "goes on there" in broker.book.jobs[2].reason) == ("cancelled", True)
-    broker.wait(LIMITS.lost_after_s + 1.0, "n0", "n1")
+def with_two_nodes(directory: Path) -> HandBroker:
+    """Taken up from a backup in which n0 runs job 1, job 2 waits, and n1 has nothing."""
+    broker = opened(directory)
+    broker.says("n0", hello("n0"))
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.says("n1", hello("n1", 2))
+    broker.ask(submit(4))
+    back_up(directory / JOURNAL_FILE, directory.parent / "backup.sqlite")
+    broker.journal.close()
+    restore(directory.parent / "backup.sqlite", directory)
+    return opened(directory)
+
+
+def launches(broker: HandBroker) -> list[tuple[int, int, list[str]]]:
     started = of_kind([order for _, order in broker.sent.orders], Launch)
-    assert [(launch.job, launch.attempt, launch.nodes) for launch in started] == [(1, 1_001, ["n0"])]
+    return [(launch.job, launch.attempt, launch.nodes) for launch in started]
+
+
+def test_nothing_starts_before_every_node_of_the_backup_is_back(directory: Path) -> None:
+    """Job 2 waits in the backup, and runs on n1 in truth; n1 comes last."""
+    broker = with_two_nodes(directory)
+    node_says_hello(broker, "n0")  # job 1 has ended there, and was acknowledged
+    broker.wait(100_000.0, "n0")
+    assert (broker.book.jobs[1].state, broker.book.nodes["n0"].state) == ("queued", "drained")
+    assert launches(broker) == []
+    broker.says("n1", hello("n1", 2, report(2), cluster="c1", epoch=7))
+    assert (broker.book.jobs[2].state, "goes on there" in broker.book.jobs[2].reason) == ("cancelled", True)
+    assert launches(broker) == [(1, 1_001, ["n0"])]
+    broker.journal.close()
+
+
+@pytest.mark.parametrize("order", [DownNode, RemoveNode])
+def test_a_node_that_is_dead_is_not_waited_for(directory: Path, order: type) -> None:
+    broker = with_two_nodes(directory)
+    node_says_hello(broker, "n0", report(1))
+    broker.wait(100.0, "n0")
+    assert broker.book.nodes["n0"].state == "drained"
+    broker.journal.close()
+    broker = opened(directory)  # which nodes are awaited outlasts the broker
+    node_says_hello(broker, "n0", report(1))
+    assert broker.book.nodes["n0"].state == "drained"
+    broker.wait(100.0, "n0")
+    assert broker.ask(order(node="n1")) == Ok()
+    broker.batch([Tick()])
+    assert broker.book.nodes["n0"].state == "up"
     broker.journal.close()
 
 
 def test_an_operator_need_not_wait(directory: Path) -> None:
-    broker, _ = restored(directory, lambda _: None)
+    broker = with_two_nodes(directory)
     node_says_hello(broker, "n0", report(1))
     broker.says("n0", ended(1))
     assert of_kind([order for _, order in broker.sent.orders], Launch) == []
@@ -200,26 +238,9 @@ def test_an_operator_need_not_wait(directory: Path) -> None:
     broker.journal.close()
 
 
-def test_a_job_that_must_not_run_twice_does_not(directory: Path) -> None:
-    broker = opened(directory)
-    broker.says("n0", hello("n0"))
-    broker.ask(submit(4, on_lost="wait"))
-    broker.says("n0", launched(1))
-    broker.ask(submit(4, on_lost="wait"))
-    back_up(directory / JOURNAL_FILE, directory.parent / "backup.sqlite")
-    broker.says("n0", ended(1))
-    broker.journal.close()
-    assert restore(directory.parent / "backup.sqlite", directory).cancelled == [2]
-    broker = opened(directory)
-    node_says_hello(broker, "n0")
-    assert [broker.book.jobs[job].state for job in (1, 2)] == ["failed", "cancelled"]
-    broker.wait(LIMITS.lost_after_s + 1.0, "n0")
-    assert of_kind([order for _, order in broker.sent.orders], Launch) == []
-    broker.journal.close()
-
-
 def test_a_start_that_was_under_way_is_not_repeated_before_all_is_known(directory: Path) -> None:
     broker = opened(directory)
+    broker.says("n1", hello("n1", 2))
     broker.says("n0", hello("n0"))
     broker.ask(submit(4))
     back_up(directory / JOURNAL_FILE, directory.parent / "backup.sqlite")
@@ -227,8 +248,10 @@ def test_a_start_that_was_under_way_is_not_repeated_before_all_is_known(director
     restore(directory.parent / "backup.sqlite", directory)
     broker = opened(directory)
     node_says_hello(broker, "n0")
-    broker.batch([Tick()], after_s=LIMITS.lost_after_s / 2)
-    assert of_kind([order for _, order in broker.sent.orders], Launch) == []
+    broker.wait(100.0, "n0")
+    assert launches(broker) == []
+    broker.says("n1", hello("n1", 2, cluster="c1", epoch=7))
+    assert launches(broker) == [(1, 1, ["n0"])]
     assert node_says_hello(broker, "n0", report(1)).forget == []
     assert broker.book.jobs[1].state == "running"
     broker.journal.close()
@@ -286,7 +309,7 @@ def test_the_verbs(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["journal", "restore", copy, *place]) == 0
     out = capsys.readouterr().out
     assert "the next job's number 1000001" in out
-    assert "jobs 3 waited" in out
+    assert "until all nodes of the backup have registered" in out
     assert run(["journal", "compact", *place]) == 0
     assert run(["journal", "check", *place]) == 0
     assert "whole, version 7" in capsys.readouterr().out

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,8 @@ from rlsched.client.connection import Connection
 from rlsched.client.join import join
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import Join, Joined, Nodes, Refused, Stats
+from rlsched_node.cli import node as node_command
+from rlsched_node.user import JobUsers
 
 
 class Serving:
@@ -243,6 +247,49 @@ def test_a_token_may_come_by_standard_input(
     monkeypatch.setattr("sys.stdin", stdin)
     assert run(["keys", "join", "-", "--keys", str(machine.directory)]) == 0
     assert f"next: rlsched node --broker {serving.address} --name gpu-a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("euid", "environment", "options", "words"),
+    [
+        (1000, {}, [], ""),
+        (0, {"RLSCHED_ALLOW_ROOT": "1"}, [], ""),
+        (0, {}, ["--run-as-owner", "--dir", "/var/lib/rlsched-jobs"], "--run-as USER: all as one user"),
+        (
+            0,
+            {"SUDO_USER": "ada"},
+            ["--run-as", "ada", "--dir", "/var/lib/rlsched-jobs"],
+            "all jobs run as ada",
+        ),
+    ],
+)
+def test_the_command_that_is_printed_for_a_node_is_one_that_starts_it(
+    euid: int,
+    environment: dict[str, str],
+    options: list[str],
+    words: str,
+    serving: Serving,
+    machine: KeyHome,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("RLSCHED_ALLOW_ROOT", "SUDO_USER"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("rlsched.cli.keys.os.geteuid", lambda: euid)
+    token = serving.token("gpu-a", "node").text()
+    assert run(["keys", "join", token, "--keys", str(machine.directory)]) == 0
+    told = capsys.readouterr().out
+    (line,) = [line for line in told.splitlines() if line.startswith("next: ")]
+    where = ["--broker", serving.address, "--name", "gpu-a", "--keys", str(machine.directory.absolute())]
+    assert shlex.split(line.removeprefix("next: ")) == ["rlsched", "node", *where, *options]
+    assert words in told
+    monkeypatch.undo()
+    with node_command.make_context("node", [*where, *options], allow_interspersed_args=True) as context:
+        given = context.params
+    if os.geteuid() == 0 and options[:1] == ["--run-as-owner"]:
+        JobUsers(as_owner=given["run_as_owner"]).check_reachable(given["directory"])
 
 
 # ---- homes of earlier versions ----------------------------------------------------------------------------

@@ -22,15 +22,16 @@ from rlsched.errors import JournalError, SupersededError
 from rlsched.wire.messages import (
     AttemptReport,
     ClientReply,
+    DownNode,
     JournalRows,
     LaterBroker,
     Launch,
+    Ok,
     ReadJournal,
     Refused,
     Submitted,
 )
 from tests.unit.broker_machine.hand import (
-    LIMITS,
     hello,
     launched,
     make,
@@ -61,11 +62,11 @@ def all_closed() -> Iterator[None]:
 
 
 def lived(path: Path) -> HandBroker:
-    """Job 1 runs on n0, job 2 is being launched on n1, jobs 3 and 4 wait, and 4 must not run twice."""
+    """Job 1 runs on n0, job 2 is being launched on n1, jobs 3 and 4 wait."""
     broker = make(opened(path), nodes=2)
     for number in (1, 2, 3):
         assert broker.ask(submit(4)) == Submitted(job=number)
-    assert broker.ask(submit(4, on_lost="wait")) == Submitted(job=4)
+    assert broker.ask(submit(4)) == Submitted(job=4)
     broker.says("n0", launched(1))
     return broker
 
@@ -76,7 +77,7 @@ def taken(path: Path) -> HandBroker:
     journal = opened(path)
     copy = make(journal)  # of a broker that has only replayed it
     before = journal.last
-    take_over(journal, copy.book, LIMITS.lost_after_s)
+    take_over(journal, copy.book)
     assert journal.last > before
     journal.close()
     return make(opened(path))
@@ -117,17 +118,16 @@ def test_what_began_after_the_copy_goes_on_and_does_not_begin_again(path: Path) 
     assert broker.book.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 run on")
 
 
-def test_a_node_that_is_not_back_in_time_costs_the_jobs_that_must_not_run_twice(path: Path) -> None:
+def test_a_node_that_is_not_back_is_waited_for_until_it_is_declared_down(path: Path) -> None:
     broker = taken(path)
     back(broker, "n0", report(1))
-    broker.wait(LIMITS.lost_after_s - 1.0, "n0")
-    assert state(broker, 4) == "queued"
-    assert states(broker)["n0"] == "drained"
-    broker.wait(2.0, "n0")
-    assert state(broker, 4) == "cancelled"
-    assert "on a node that is not back" in broker.book.jobs[4].reason
-    assert state(broker, 3) == "queued", "it may run twice, and its node has ended it by now"
+    broker.wait(100_000.0, "n0")
+    assert states(broker) == {"n0": "drained", "n1": "unreachable"}
+    assert [state(broker, job) for job in (1, 3, 4)] == ["running", "queued", "queued"]
+    assert broker.ask(DownNode(node="n1")) == Ok()
+    broker.wait(1.0, "n0")
     assert states(broker) == {"n0": "up", "n1": "down"}
+    assert state(broker, 2) == "queued"
 
 
 def test_an_end_that_the_copy_lacks_is_told_again_and_the_job_does_not_run_twice(path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_operators_drain_is_kept(path: Path) -> None:
     broker.journal.commit([NodeDrained(name="n0", until_s=float("inf"), reason="mine")], broker.now_s)
     broker.journal.close()
     journal = opened(path)
-    take_over(journal, make(journal).book, LIMITS.lost_after_s)
+    take_over(journal, make(journal).book)
     journal.close()
     broker = make(opened(path))
     back(broker, "n0", report(1))

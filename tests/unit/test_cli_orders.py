@@ -33,7 +33,7 @@ NOTHING = dict.fromkeys(
         "time_limit",
         "begin",
         "dependency",
-        "on_lost",
+        "lost_after",
         "array_limit",
         "gpu_type",
         "share",

@@ -336,7 +336,7 @@ def test_every_error_code_has_its_own_error(fake_nvml: ctypes.CDLL, code: int, k
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
-    for call, read in ((POWER, gpus.power_w), (UUID, gpus.uuid), (MEMORY, gpus.memory_used_mib)):
+    for call, read in ((POWER, gpus.power_w), (ENERGY, gpus.energy_j), (MEMORY, gpus.memory_used_mib)):
         fake_nvml.fake_set_error(call, code)
         with pytest.raises(GpuError) as caught:
             read(0)
@@ -344,13 +344,17 @@ def test_every_error_code_has_its_own_error(fake_nvml: ctypes.CDLL, code: int, k
 
 
 @needs_gcc
-def test_a_lost_gpu_at_start_is_named(fake_nvml: ctypes.CDLL) -> None:
+def test_a_lost_gpu_at_start_is_named_and_serves_once_it_answers(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     fake_nvml.fake_set_error(POWER, GPU_IS_LOST)
+    gpus = NvmlGpus()
     with pytest.raises(GpuLostError, match=r"power_mw\(0,\): GPU is lost"):
-        NvmlGpus()
-    assert fake_nvml.fake_open_count() == 0, "the library is closed again"
+        gpus.read(0)
+    assert not any(gpus.capabilities(0))
+    fake_nvml.fake_set_error(POWER, 0)
+    assert gpus.read(0).power_w == 301.5
+    assert all(gpus.capabilities(0))
 
 
 @needs_gcc

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 
+from rlsched.wire.messages import Holding
 from rlsched_node import health, shim
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
@@ -225,13 +226,19 @@ def own(tmp_path: Path) -> Iterator[tuple[Gpus, OwnChecks]]:
     until(meter.close)
 
 
-def test_a_lost_gpu_is_found_and_other_errors_are_not(own: tuple[Gpus, OwnChecks]) -> None:
+def test_a_node_is_sick_when_all_of_its_gpus_are_lost_and_not_before(own: tuple[Gpus, OwnChecks]) -> None:
     gpus, checks = own
+    outages = cast(Meter, checks._gpus).outages
+    assert checks.found() == outages.held == []
+    lost = "NVML, memory(1,): GPU is lost"
+    gpus.errors = {0: GpuError("Timeout"), 1: GpuLostError(lost)}
+    until(lambda: outages.held == [Holding(by=f"lost: {lost}", gpus=[1])])
     assert checks.found() == []
-    gpus.errors = {0: GpuError("Timeout"), 1: GpuLostError("NVML, memory(1,): GPU is lost")}
-    until(lambda: checks.found() == ["GPU 1 is lost: NVML, memory(1,): GPU is lost"])
+    gpus.errors = {0: GpuLostError("Unknown Error"), 1: GpuLostError("another call")}
+    until(lambda: checks.found() == ["GPU 0 is lost: Unknown Error", f"GPU 1 is lost: {lost}"])
+    assert outages.held == [], "told once"
     gpus.errors = {}
-    until(lambda: checks.found() == [])
+    until(lambda: checks.found() == outages.held == [])
 
 
 def test_power_is_told_where_all_gpus_say_it(own: tuple[Gpus, OwnChecks]) -> None:

@@ -6,29 +6,30 @@ import math
 import os
 from pathlib import Path
 
+import msgspec
+
 from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Launch, Welcome
-from rlsched_node.lease_file import read_lease, write_lease
+from rlsched_node.lease_file import LOOK_S, Fence, fence_times, read_renewed, since_boot_s, write_renewed
 from rlsched_node.machine import NodeMachine
 from rlsched_node.steps import Connected, Effect, Received, RenewLease, Send, StartRank, Tick
 
 ORDER = Launch(
     epoch=1, job=1, attempt=1, rank=0, num_ranks=1, nodes=["n0"], gpus=[0], command=["true"], env={}, cwd="",
-    fenced=True,
+    lost_after_s=80.0,
 )  # fmt: skip
+ALLOWED_S = 80.0 - 10.0 - 5.0
 
 
-def leases(effects: list[Effect]) -> list[float]:
-    return [effect.until_s for effect in effects if isinstance(effect, RenewLease)]
+def renewals(effects: list[Effect]) -> list[float]:
+    return [effect.renewed_s for effect in effects if isinstance(effect, RenewLease)]
 
 
-def registered(lost_after_s: float = 80.0) -> NodeMachine:
+def registered() -> NodeMachine:
     """Its hello, number 1, left at 0 s."""
     machine = NodeMachine(Hello(name="n0", gpus=1))
     machine.handle(Connected(), 0.0)
-    welcome = Welcome(cluster="c1", epoch=1, heartbeat_s=2.0, lost_after_s=lost_after_s)
-    assert leases(machine.handle(Received(welcome, 1), 3.0)) == [
-        80.0 - 10.0 - 5.0 if lost_after_s else math.inf
-    ], "it counts from when the hello was sent; a grace of an eighth, and a margin of 5 s at most"
+    welcome = Welcome(cluster="c1", epoch=1, heartbeat_s=2.0)
+    assert renewals(machine.handle(Received(welcome, 1), 3.0)) == [0.0], "when the hello was sent"
     return machine
 
 
@@ -42,53 +43,62 @@ def beat(machine: NodeMachine, now_s: float) -> int:
 def test_an_answer_renews_from_when_the_heartbeat_was_sent() -> None:
     machine = registered()
     first, second = beat(machine, 10.0), beat(machine, 12.0)
-    assert leases(machine.handle(Received(HeartbeatAck(), second), 20.0)) == [12.0 + 65.0]
+    assert renewals(machine.handle(Received(HeartbeatAck(), second), 20.0)) == [12.0]
     assert machine.handle(Received(HeartbeatAck(), first), 20.0) == [], "an older answer shortens nothing"
     assert machine.handle(Received(HeartbeatAck(), second), 20.0) == [], "nor does the same again"
     assert machine.handle(Received(HeartbeatAck(), 999), 20.0) == []
 
 
-def test_the_longest_grace_of_a_job_fits_before_the_broker_gives_up() -> None:
-    for max_grace_s, grace_s in ((20.0, 20.0), (300.0, 75.0)):
-        machine = NodeMachine(Hello(name="n0", gpus=1))
-        machine.handle(Connected(), 0.0)
-        welcome = Welcome(cluster="c1", epoch=1, heartbeat_s=2.0, lost_after_s=600.0, max_grace_s=max_grace_s)
-        (lease,) = [one for one in machine.handle(Received(welcome, 1), 0.0) if isinstance(one, RenewLease)]
-        assert (lease.until_s, lease.grace_s) == (600.0 - grace_s - 5.0, grace_s)
-
-
-def test_a_broker_that_fences_nothing_leaves_ranks_alone() -> None:
-    machine = registered(lost_after_s=0.0)
-    assert machine.handle(Received(ORDER), 1e9)[-1] == StartRank(ORDER)
+def test_a_job_without_a_time_is_started_however_old_the_order_is() -> None:
+    machine, order = registered(), msgspec.structs.replace(ORDER, lost_after_s=0.0)
+    assert machine.handle(Received(order), 1e9)[-1] == StartRank(order)
 
 
 def test_an_order_from_before_the_lease_ran_out_is_not_obeyed() -> None:
     """The daemon was frozen, and finds it among its messages: the job may run elsewhere by now."""
     machine = registered()
-    machine.handle(Received(ORDER), 65.0)
+    machine.handle(Received(ORDER), ALLOWED_S)
     assert machine.attempts.known == {}
     assert not machine.is_registered
-    (hello,) = [e.message for e in machine.handle(Tick(), 66.0) if isinstance(e, Send)]
+    (hello,) = [e.message for e in machine.handle(Tick(), ALLOWED_S + 1.0) if isinstance(e, Send)]
     assert isinstance(hello, Hello)
 
 
-def test_what_an_earlier_daemon_went_by_is_told_until_there_is_another() -> None:
-    machine = NodeMachine(Hello(name="n0", gpus=1, lost_after_s=600.0))
-    (sent,) = machine.handle(Connected(), 0.0)
-    assert isinstance(sent, Send)
-    assert isinstance(sent.message, Hello)
-    assert sent.message.lost_after_s == 600.0
+def test_a_rank_ends_a_grace_and_a_margin_before_the_broker_starts_it_elsewhere() -> None:
+    assert fence_times(80.0, 30.0) == (ALLOWED_S, 10.0)
+    assert fence_times(3600.0, 30.0) == (3565.0, 30.0)
+    assert fence_times(3600.0, 300.0) == (3295.0, 300.0), "the grace of the job counts"
+    assert fence_times(600.0, 300.0) == (520.0, 75.0), "up to an eighth"
+    for lost_after_s in (1.0, 8.0, 300.0, 1e6):
+        allowed_s, grace_s = fence_times(lost_after_s, 30.0)
+        assert 0.0 < allowed_s < allowed_s + grace_s + LOOK_S / 10 < lost_after_s + LOOK_S / 10
 
 
 def test_the_file_says_what_was_written_last_and_nothing_by_halves(tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
-    assert read_lease(path) is None
-    write_lease(path, 1234.5678, 10.0, 80.0)
+    assert read_renewed(path) is None
+    write_renewed(path, 1234.5678)
     before = os.stat(path)
-    write_lease(path, math.inf, 30.0, 0.0)
-    assert read_lease(path) == (math.inf, 30.0, 0.0)
+    write_renewed(path, 99_999.25)
+    assert read_renewed(path) == 99_999.25
     after = os.stat(path)
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size), "a full disk must not end jobs"
     first, second = Path(path).read_text().splitlines(keepends=True)
-    Path(path).write_text(first.replace("inf", "12.000") + second)
-    assert read_lease(path) is None
+    assert float(first.split()[0]) == math.inf, "a shim of an earlier version goes on"
+    Path(path).write_text(first.replace("99999", "12000") + second)
+    assert read_renewed(path) is None
+
+
+def test_a_fence_closes_once_and_only_for_ranks_that_have_a_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "lease")
+    write_renewed(path, since_boot_s() - 70.0)
+    assert Fence(path, 0.0, 30.0).closed_grace_s() is None
+    assert Fence(path, 800.0, 30.0).closed_grace_s() is None
+    fence = Fence(path, 80.0, 30.0)
+    assert fence.closed_grace_s() == 10.0
+    assert fence.closed_grace_s() is None, "the rank is being ended"
+    renewed = Fence(path, 80.0, 30.0)
+    write_renewed(path, since_boot_s())
+    assert renewed.closed_grace_s() is None
+    Path(path).write_text("half")
+    assert renewed.closed_grace_s() is None, "its last deadline holds"

@@ -10,7 +10,9 @@ from rlsched.wire.messages import (
     EndedAck,
     FetchLog,
     Heartbeat,
+    Held,
     Hello,
+    Holding,
     Kill,
     Launch,
     Launched,
@@ -37,6 +39,7 @@ from rlsched_node.steps import (
     EndJobs,
     EndRank,
     Exited,
+    GpusOut,
     HardKill,
     Note,
     Persist,
@@ -483,3 +486,16 @@ def test_power_is_told_to_a_broker_that_asks_for_it() -> None:
     machine.handle(welcome(2), 3.0)
     assert not machine.tells_power, "an older one has taken over"
     assert not machine.tells_usage
+
+
+def test_gpus_out_of_service_are_told_once_and_at_each_registration() -> None:
+    held = [Holding(by="lost: GPU is lost", gpus=[1])]
+    node = NodeMachine(HELLO)
+    assert node.handle(GpusOut(held), 0.0) == [Note("GPU 1 gets no new jobs: lost: GPU is lost")]
+    (hello,) = node.handle(Connected(), 0.0)
+    assert isinstance(hello, Send)
+    assert isinstance(hello.message, Hello)
+    assert hello.message.held == held
+    node.handle(welcome(), 0.1)
+    assert node.handle(GpusOut(held), 0.2) == []
+    assert node.handle(GpusOut([]), 0.3) == [Note("GPU 1 gets jobs again"), Send(Held(held=[]))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from rlsched.wire.messages import DEFAULT_GRACE_S, Launch
 from rlsched_node import records, shim
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.cgroup import Cgroup
-from rlsched_node.gpu.device import GpuProcess, Tenant
+from rlsched_node.gpu.device import Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
 from rlsched_node.launch import (
@@ -25,7 +24,6 @@ from rlsched_node.launch import (
     launch_command,
     master_port,
     rank_environment,
-    refuse_foreign_processes,
     refuse_on_full_gpus,
     start_rank,
 )
@@ -231,22 +229,6 @@ def test_torchrun_is_told_where_the_others_are() -> None:
         *("torchrun", "--nnodes=2", "--nproc-per-node=2", "--node-rank=1", "--master-addr=10.0.0.7"),
         *(f"--master-port={master_port(12, 2)}", *order.command),
     ]
-
-
-class CrowdedGpus(SimulatedGpus):
-    """GPU 1 has a guest."""
-
-    def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:
-        guests = [GpuProcess(4711, 18432)] if gpu == 1 else []
-        return [guest for guest in guests if not is_ours(guest.pid)]
-
-
-def test_a_gpu_that_somebody_else_computes_on_is_refused() -> None:
-    gpus = CrowdedGpus(2)
-    refuse_foreign_processes(gpus, [0], lambda _: False)
-    refuse_foreign_processes(gpus, [0, 1], lambda pid: pid == 4711)
-    with pytest.raises(LaunchError, match=r"GPU 1 is in use by process 4711 \(18432 MiB\), not started"):
-        refuse_foreign_processes(gpus, [0, 1], lambda _: False)
 
 
 def test_a_full_disk_refuses_the_launch_and_leaves_nothing(

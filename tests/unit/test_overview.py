@@ -107,9 +107,12 @@ def test_gpus_that_others_hold_or_that_are_absent_have_signs_of_their_own() -> N
     )
     assert "big a1 ·30 #33" in page(held)
     down = Picture(
-        at_s=NOW_S, stats=STATS, nodes=[node("n0", 0, state="away")], jobs=[runs(1, "ada", {"n0": [1]})]
+        at_s=NOW_S,
+        stats=STATS,
+        nodes=[node("n0", 0, state="unreachable")],
+        jobs=[runs(1, "ada", {"n0": [1]})],
     )
-    assert "n0 ×a×× away" in page(down)
+    assert "n0 ×a×× unreachable" in page(down)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 79, 80, 109, 110, 200])

@@ -138,7 +138,7 @@ def test_a_held_job_is_offered_and_started_where_it_was_decided(bench: Bench) ->
     bench.look()
     (offer,) = bench.submitted()
     said, _, proof = offer.token.rpartition("-")
-    assert (said, offer.num_gpus, offer.vc, offer.on_lost) == ("slurm-c-1-s1-0", 2, "gpu", "wait")
+    assert (said, offer.num_gpus, offer.vc, offer.lost_after_s) == ("slurm-c-1-s1-0", 2, "gpu", 0.0)
     assert len(proof) == PROOF_DIGITS
     bench.answer(17)
     bench.launch(key, 1, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from rlsched.workload import plain_csv, validate
 from rlsched.workload.trace import Trace
 
 HEADER = "job_id,user,vc,name,submit_time,duration,num_gpus,num_cpus,status\n"
+WITH_ORIGIN = "job_id,submit_time,duration,num_gpus,origin\n"
 
 
 def write(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
@@ -116,6 +118,12 @@ def test_the_row_is_the_line_even_after_blank_lines_and_line_breaks_in_quotes(tm
         (HEADER + 'a,"open,,,0,1,1,,\n', "not valid CSV"),
         (HEADER + "a,\0,,,0,1,1,,\n", "without NUL"),
         (HEADER + f"a,{'u' * 1001},,,0,1,1,,\n", "column 'user': expected text of at most 1000 characters"),
+        (WITH_ORIGIN + "a,0,1,1,noon\n", "row 2, column 'origin': expected the same time in every row"),
+        (
+            WITH_ORIGIN + "a,0,1,1,2024-03-01\nb,0,1,1,\nc,0,1,1,2024-03-02\n",
+            "row 4, column 'origin': expected the same time in every row, such as 2024-03-01T09:00:00+01:00, "
+            "or blank, got '2024-03-02'",
+        ),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -232,3 +240,18 @@ def test_select_keeps_times_and_all_columns() -> None:
     assert part.job_id.tolist() == ["1", "2"]
     assert part.extra["x_team"].tolist() == ["b", "c"]
     assert trace.select(slice(0, 1)).submit_s.tolist() == [0]
+
+
+def test_the_origin_is_that_of_any_row(tmp_path: Path) -> None:
+    path = write(tmp_path, WITH_ORIGIN + "a,5,1,1,\nb,0,1,1,2024-03-01T09:00:00+01:00\n")
+    origin = datetime(2024, 3, 1, 8, tzinfo=UTC)
+    assert Trace.read(path).origin == Trace.read(path).select([1]).origin == origin
+    assert Trace.read(write(tmp_path, WITH_ORIGIN + "a,5,1,1,\n")).origin is None
+
+
+def test_names_that_look_like_nothing_are_names(tmp_path: Path) -> None:
+    names = ["nan", "None", "null", "NA", "N/A", "-1"]
+    rows = "".join(f"{k},{name},{name},{name},0,1,1,,{name}\n" for k, name in enumerate(names))
+    trace = Trace.read(write(tmp_path, HEADER + rows))
+    for cells in (trace.user, trace.vc, trace.job_name, trace.status):
+        assert cells.tolist() == names

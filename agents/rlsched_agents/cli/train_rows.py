@@ -120,13 +120,18 @@ def train_rows(
     import rlsched
     from rlsched_agents.ppo.ranges import met_in
     from rlsched_agents.ppo.recipes import load_recipe
-    from rlsched_agents.ppo.seeds import begun, note_init, noted_init, train_seeds
+    from rlsched_agents.ppo.seeds import begun, files_of, note_init, noted_init, train_seeds
     from rlsched_agents.ppo.training import RunFiles, TrainingResult, first_weights
     from rlsched_agents.ppo.training import train as run
     from rlsched_agents.runtime.checkpoint import load_checkpoint
 
     chosen, files = load_recipe(recipe), RunFiles(logdir=logdir, out=out)
     if resume:
+        if runs > 1 and not any(own.logdir.exists() for own in files_of(files, seed, runs).values()):
+            raise InputError(
+                f"--resume: expected a training of --runs {runs} from --seed {seed} on in {logdir}, found "
+                "none of its folders seed-K; give the --runs and --seed of its beginning, or another --logdir"
+            )
         init = noted_init(files, seed, runs)
     if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:
         checkpoint = load_checkpoint(origin)

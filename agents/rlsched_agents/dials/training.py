@@ -113,11 +113,14 @@ class Training:
         """Each other setting over the policy's own on the windows that choose, and the best; "": none is
         better beyond doubt, which of a dozen the luckiest seldom is."""
         others = self.recipe.others(self.lesson.policy)
-        table = {
-            name: msgspec.convert(one, Compared)
-            for name, one in state.get(SETTINGS, {}).items()
-            if name in others
-        }
+        try:
+            table = {
+                name: msgspec.convert(one, Compared)
+                for name, one in state.get(SETTINGS, {}).items()
+                if name in others
+            }
+        except (AttributeError, msgspec.ValidationError) as error:
+            raise self._no_training(f"stage {SETTINGS}: {error}") from None
         if len(table) < len(others):
             with self._judge("choosing") as judge:
                 say("trying other settings: the policy's own, which others are compared with")
@@ -145,7 +148,10 @@ class Training:
         seed = self.seed * 2 + (stage == FOLLOWING)
         evolution = Evolution(judge, config, seed, start)
         if stage in state:
-            evolution.set_state(state[stage])
+            try:
+                evolution.set_state(state[stage])
+            except (ValueError, KeyError, TypeError) as error:
+                raise self._no_training(f"stage {stage}: {error}") from None
         while evolution.number < config.generations and not evolution.is_lost:
             generation = evolution.step()
             state[stage] = evolution.get_state()
@@ -176,22 +182,32 @@ class Training:
             kept = msgspec.json.decode(self.state_file.read_bytes())
             stages: dict[str, Any] = dict(kept["stages"])
             seed, of = kept["seed"], kept["of"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise InputError(f"{self.state_file}: this is no kept training: {error}") from None
+        except OSError as error:
+            raise InputError(f"{self.state_file}: cannot read this training: {error.strerror}") from None
+        except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+            raise self._no_training(str(error)) from None
         if seed != self.seed:
             raise InputError(f"{self.state_file}: it was begun with --seed {seed}, got --seed {self.seed}")
         if of != self._of:
             raise InputError(
-                f"{self.state_file}: it was begun on other data, or with another recipe or policy; leave out "
-                "--resume"
+                f"{self.state_file}: it was begun on other data, or with another recipe or policy; give the "
+                "same, or begin again with --overwrite"
             )
         return stages
+
+    def _no_training(self, why: str) -> InputError:
+        return InputError(
+            f"{self.state_file}: expected a training that rlsched train has kept, cannot go on with it: "
+            f"{' '.join(why.split())}; begin again with --overwrite"
+        )
 
     @property
     def _of(self) -> str:
         """What tells one training from another."""
-        work_s = [one.work_s for pool in self.lesson.teaching for one in pool.settings]
-        words = (self.lesson.policy.digest, msgspec.json.encode(self.recipe).decode(), sum(work_s))
+        settings = [one for pool in self.lesson.teaching for one in pool.settings]
+        work_s = sum(one.work_s for one in settings)
+        predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
+        words = (self.lesson.policy.digest, msgspec.json.encode(self.recipe).decode(), work_s, predicted_s)
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
     def _write(self, state: dict[str, Any]) -> None:

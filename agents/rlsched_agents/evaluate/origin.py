@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -34,6 +35,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: `ORIGIN_VERSION` of who wrote it.
         trace: Name of the trace; its jobs and their predictions are in `JOBS_FILE`.
+        trace_origin: Wall-clock time of its second 0; None: not known.
         policy: Name of the policy.
         policy_toml: Its settings, paths absolute.
         seed: Of its draws.
@@ -56,6 +58,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int | None
     costs: PreemptionCosts | None
     node_events: tuple[NodeEvent, ...]
+    trace_origin: datetime | None = None
 
 
 def keep_origin(task: Task, folder: Path) -> None:
@@ -75,11 +78,12 @@ def keep_origin(task: Task, folder: Path) -> None:
         max_retries=task.rules.max_retries,
         costs=task.rules.costs,
         node_events=task.rules.node_events,
+        trace_origin=task.trace.origin,
     )
     arrays: dict[str, Any] = {
         one.name: getattr(task.trace, one.name)
         for one in fields(task.trace)
-        if one.name not in ("name", "extra")
+        if one.name not in ("name", "extra", "origin")
     }
     arrays |= {_EXTRA + header: cells for header, cells in task.trace.extra.items()}
     arrays |= {_PREDICTED: task.predictions.predicted_s, _SPREAD: task.predictions.spread}
@@ -111,7 +115,7 @@ def task_of(folder: Path) -> Task:
         extra = {
             name.removeprefix(_EXTRA): arrays.pop(name) for name in list(arrays) if name.startswith(_EXTRA)
         }
-        trace = Trace(name=origin.trace, extra=extra, **arrays)
+        trace = Trace(name=origin.trace, extra=extra, origin=origin.trace_origin, **arrays)
     except FileNotFoundError as error:
         raise InputError(
             f"{folder}: this store does not say what it was made with ({ORIGIN_FILE}, {JOBS_FILE}); replay "

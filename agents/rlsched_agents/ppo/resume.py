@@ -92,9 +92,12 @@ def restore_run(
         env_state: Any = pickle.loads(members["train/env.pkl"])
         if saved["returns"].shape != (normalizer.num_envs,):
             raise ValueError(f"it ran {len(saved['returns'])} environments, not {normalizer.num_envs}")
+        if env_state is not None:
+            normalizer.venv.set_state(env_state)  # type: ignore[attr-defined]  # only where get_state exists
     except (
         ValueError,
         KeyError,
+        TypeError,
         EOFError,
         RuntimeError,
         pickle.UnpicklingError,
@@ -111,7 +114,6 @@ def restore_run(
     )
     normalizer.set_state(saved)
     if env_state is not None:
-        normalizer.venv.set_state(env_state)  # type: ignore[attr-defined]  # only where get_state exists
         model._last_obs = saved["last_observations"]
         model._last_episode_starts = saved["episode_starts"]
     torch.set_rng_state(torch.from_numpy(saved["torch_rng"]))

@@ -171,7 +171,7 @@ def train(
     model = build_model(normalizer, recipe, seed)
     best, average = Best(), WeightAverage(recipe.average_decay)
     if resume:
-        last = _resume(model, normalizer, recipe, files, card.traces, timesteps, best, average)
+        last = _resume(model, normalizer, recipe, files, card, timesteps, best, average)
         card = msgspec.structs.replace(card, familiar=last.card.familiar or card.familiar)
     elif init is not None:
         _network(model).load_weights(first_weights(load_checkpoint(init), recipe))
@@ -250,17 +250,17 @@ def _resume(
     normalizer: ReturnNormalizer,
     recipe: Recipe,
     files: RunFiles,
-    traces: tuple[TraceUse, ...],
+    card: Card,
     timesteps: int,
     best: Best,
     average: WeightAverage,
 ) -> Checkpoint:
     """Put the model, the environment and the best policy back to where `files.last` left them."""
     last = load_checkpoint(files.last)
-    if last.card.traces != traces:
+    if last.card.traces != card.traces:
         raise InputError(
             f"{files.last}: this run was begun on other data ({_names(last.card.traces)}), got "
-            f"{_names(traces)}; give the same, or begin anew with --overwrite"
+            f"{_names(card.traces)}; give the same, or begin again with --overwrite"
         )
     ours = _hyper_parameters(recipe)
     changed = sorted(
@@ -271,6 +271,12 @@ def _resume(
             f"{files.last}: this run was started with another recipe (it differs in "
             f"{', '.join(changed) or 'network'}); give the same --recipe, or start anew with "
             "--init"
+        )
+    if last.card.seeds != card.seeds:
+        began, given = (", ".join(map(str, one.seeds)) for one in (last.card, card))
+        raise InputError(
+            f"{files.last}: this run was begun with --seed {began}, got --seed {given}; give the "
+            "same, or begin again with --overwrite"
         )
     _network(model).load_weights(last.weights)
     found = restore_run(files.last, model, normalizer, average)

@@ -1,1 +1,1 @@
-"""Models that Stable-Baselines3 has trained on `rlsched/Rows-v0`, served as policies."""
+"""Models of Stable-Baselines3, trained on `rlsched/Rows-v0` or `rlsched/Cluster-v0`, served as policies."""

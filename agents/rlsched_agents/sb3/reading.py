@@ -1,4 +1,4 @@
-"""A model that `MaskablePPO.save` wrote, read as data: weights, and of its pickles names of classes.
+"""A model that `save` of Stable-Baselines3 wrote, read as data: weights, and of its pickles names of classes.
 
 Such a file is a zip with settings in JSON, some of which are pickles, and weights. A pickle can run whatever
 it likes, so most of them are left alone. The two that say what the network is may name networks and
@@ -17,15 +17,16 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 import gymnasium as gym
-import numpy as np
 import torch
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
-from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import CheckpointError
+from rlsched_envs.dial_env import spaces
+from rlsched_envs.vector import row_spaces
 
 MAX_BYTES: Final = 1 << 28
 _DATA, _WEIGHTS = "data", "policy.pth"
@@ -37,26 +38,49 @@ _CALLS: Final = frozenset(
 """Instructions of a pickle that run something; plain values and names of classes need none of them."""
 
 
-def read_model(path: str | Path) -> tuple[MaskableActorCriticPolicy, str]:
+class _Trained(NamedTuple):
+    """What a model may have been trained on."""
+
+    environment: str
+    observations: gym.spaces.Box
+    actions: gym.spaces.Space[Any]
+    policy: type[BasePolicy]
+    algorithm: str
+
+
+_ROWS: Final = _Trained(
+    "rlsched/Rows-v0",
+    row_spaces()[0],
+    row_spaces()[1],
+    MaskableActorCriticPolicy,
+    "MaskablePPO (sb3_contrib)",
+)
+_DIALS: Final = _Trained("rlsched/Cluster-v0", *spaces(), ActorCriticPolicy, "PPO (stable_baselines3)")
+
+
+def read_model(path: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriticPolicy, str]:
     """The network of a model, and the first digits of the hash of its weights.
+
+    One trained on `rlsched/Rows-v0` has a `MaskableActorCriticPolicy`, one trained on `rlsched/Cluster-v0` an
+    `ActorCriticPolicy`.
 
     Raises:
         CheckpointError: it cannot be read, is of another algorithm or environment, or has code of its own.
     """
     members = _members(Path(path))
     data = _settings(members[_DATA], path)
-    shape = (WINDOW_ROWS, NUM_FEATURES)
-    _check_space(data, shape, path)
+    on = _environment(data, path)
     kind = _unpickled(data.get("policy_class"), path, "its policy")
-    if not (isinstance(kind, type) and issubclass(kind, MaskableActorCriticPolicy)):
+    if not (isinstance(kind, type) and issubclass(kind, on.policy)):
         raise CheckpointError(
-            f"{path}: expected a model of MaskablePPO (sb3_contrib), got one whose policy is "
+            f"{path}: expected a model of {on.algorithm}, got one whose policy is "
             f"{getattr(kind, '__name__', kind)}"
         )
     kwargs = _unpickled(data.get("policy_kwargs") or {}, path, "its policy_kwargs")
-    box = gym.spaces.Box(-np.inf, np.inf, shape, np.float32)
+    if data.get("use_sde") is True:
+        kwargs = {**kwargs, "use_sde": True}
     try:
-        policy = kind(box, gym.spaces.Discrete(WINDOW_ROWS), lambda _: 0.0, **kwargs)
+        policy = kind(on.observations, on.actions, lambda _: 0.0, **kwargs)
         weights = torch.load(io.BytesIO(members[_WEIGHTS]), map_location="cpu", weights_only=True)
         policy.load_state_dict(weights)
     except Exception as error:  # whatever such a file may hold
@@ -64,7 +88,11 @@ def read_model(path: str | Path) -> tuple[MaskableActorCriticPolicy, str]:
             f"{path}: this model cannot be served: {' '.join(str(error).split())[:200]}"
         ) from error
     policy.set_training_mode(False)
-    return policy, hashlib.sha256(members[_WEIGHTS]).hexdigest()[:12]
+    return cast("MaskableActorCriticPolicy | ActorCriticPolicy", policy), _digest(members[_WEIGHTS])
+
+
+def _digest(weights: bytes) -> str:
+    return hashlib.sha256(weights).hexdigest()[:12]
 
 
 def _members(path: Path) -> dict[str, bytes]:
@@ -80,7 +108,7 @@ def _members(path: Path) -> dict[str, bytes]:
     except (OSError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
-            f"{path}: expected a model that MaskablePPO.save wrote, cannot read it: {reason}"
+            f"{path}: expected a model that MaskablePPO.save or PPO.save wrote, cannot read it: {reason}"
         ) from error
 
 
@@ -94,19 +122,55 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
     return data
 
 
-def _check_space(data: Mapping[str, Any], shape: tuple[int, int], path: str | Path) -> None:
-    """Find out whether it was trained on what a broker can fill."""
+def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
+    """What it was trained on, where a broker can show it the same."""
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
-    if saved is None or saved == list(shape):
-        return
+    if saved is None or saved == list(_ROWS.observations.shape):
+        return _ROWS
+    if saved == list(_DIALS.observations.shape):
+        _check_ranges(data, path)
+        return _DIALS
     sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
-    more = len(sizes) == 2 and sizes[0] == shape[0] and sizes[1] > shape[1]
+    rows = _ROWS.observations.shape
+    more = len(sizes) == 2 and sizes[0] == rows[0] and sizes[1] > rows[1]
     why = ": it sees the truth, which no broker can; train without oracle=True" if more else ""
     raise CheckpointError(
-        f"{path}: expected a model trained on rlsched/Rows-v0, whose observations are {shape}, got one for "
+        f"{path}: expected a model trained on rlsched/Rows-v0, whose observations are {rows}, or on "
+        f"rlsched/Cluster-v0, {_DIALS.observations.shape}, got one for "
         f"{tuple(sizes) or 'something else'}{why}"
     )
+
+
+def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
+    """Find out whether a model of dials saw the environment's own numbers, and sets dials by them."""
+    for key, own, wrapped in (
+        ("observation_space", _DIALS.observations, "NormalizeObservation"),
+        ("action_space", _DIALS.actions, "RescaleAction"),
+    ):
+        assert isinstance(own, gym.spaces.Box)
+        space = data.get(key)
+        saved = space if isinstance(space, dict) else {}
+        ranges = {name: _numbers(saved.get(name)) for name in ("low", "high")}
+        if saved.get("_shape") != list(own.shape) or any(
+            numbers != {float(getattr(own, name).flat[0])} for name, numbers in ranges.items()
+        ):
+            low, high = (", ".join(f"{one:g}" for one in sorted(ranges[name])) for name in ("low", "high"))
+            raise CheckpointError(
+                f"{path}: {key}: expected the one of rlsched/Cluster-v0, {list(own.shape)} from "
+                f"{own.low.flat[0]:g} to {own.high.flat[0]:g}, got {saved.get('_shape')} from {low or '?'} "
+                f"to {high or '?'}; a broker shows and sets what the environment does: train without "
+                f"{wrapped}"
+            )
+
+
+def _numbers(text: object) -> set[float]:
+    """The different numbers of an array as numpy prints it, at most three of them."""
+    try:
+        found = {float(word) for word in str(text).strip("[]").split()}
+    except ValueError:
+        return set()
+    return set(sorted(found)[:3])
 
 
 class _NamesOnly(pickle.Unpickler):

@@ -1,4 +1,8 @@
-"""`sb3:PATH`: a model that MaskablePPO trained on `rlsched/Rows-v0` decides, as the network of `ppo` does."""
+"""`sb3:PATH`: a model of Stable-Baselines3 decides.
+
+One that MaskablePPO trained on `rlsched/Rows-v0` chooses jobs, as the network of `ppo` does. One that PPO
+trained on `rlsched/Cluster-v0` sets the dials of the rule of that environment.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.policies import ActorCriticPolicy
 
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler
+from rlsched_agents.sb3.dials import strategy_of
 from rlsched_agents.sb3.reading import read_model
+from rlsched_envs.dial_env import DEFAULT_POLICY
 
 
 class ModelScores:
@@ -48,14 +57,15 @@ class ModelScores:
         return torch.from_numpy(self._window)
 
 
-def make_sb3(policy: Policy, seed: int) -> PpoScheduler:
-    """The scheduler of a policy whose rule is `sb3`, by arg max.
+def make_sb3(policy: Policy, seed: int) -> Scheduler:
+    """The scheduler of a policy whose rule is `sb3`, by arg max, or by the mean of what the model draws.
 
-    It may do what it could do in an environment with the default `EpisodeConfig`: start jobs that fit, and
-    hold them back. It preempts nobody and reserves nothing; the rule behind it is `qssf-backfill`.
+    A model of rows may do what it could do in an environment with the default `EpisodeConfig`: start jobs
+    that fit, and hold them back. It preempts no job and reserves nothing; the rule behind it is
+    `qssf-backfill`. A model of dials sets those of `tuned`, and that is the rule behind it.
 
     Raises:
-        CheckpointError: the model cannot be read, or is none for these rows.
+        CheckpointError: the model cannot be read, or is none for these environments.
         InputError: its settings do not go together.
     """
     policy.check_read("checkpoint", "predictions")
@@ -70,6 +80,8 @@ def make_sb3(policy: Policy, seed: int) -> PpoScheduler:
             f"policy {policy.name!r}: checkpoint: expected the path of a model, such as sb3:m.zip"
         )
     network, digest = read_model(settings.checkpoint)
+    if isinstance(network, ActorCriticPolicy):
+        return _of_dials(policy, network, digest)
     revised = settings.predictions == "revised"
     return PpoScheduler(
         {},
@@ -81,3 +93,12 @@ def make_sb3(policy: Policy, seed: int) -> PpoScheduler:
         revised=revised,
         scores=ModelScores(network),
     )
+
+
+def _of_dials(policy: Policy, network: ActorCriticPolicy, digest: str) -> RuleScheduler:
+    """The rule that a model of dials was trained with, its dials set by the model."""
+    policy.check_read("checkpoint")
+    rule = Policy(DEFAULT_POLICY)
+    made = RuleScheduler(rule.named(policy.name), strategy_of(network, policy.settings.checkpoint))
+    made.policy_id, made.reference = f"sb3-{digest}", rule
+    return made

@@ -309,6 +309,6 @@ class Life:
             lost = sorted(book.nodes[entry.name].live_jobs)
             for number in lost:
                 job = book.jobs[number]
-                if job.active is not None and job.spec.on_lost == "requeue":
+                if job.active is not None:
                     self._end(number, job.active.number, "queued", now_s)
         return not isinstance(entry, BrokerStarted | MemberSet)

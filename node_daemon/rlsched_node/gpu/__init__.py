@@ -51,6 +51,11 @@ def open_gpus(
         raise InputError(
             f"no NVIDIA GPU here ({error}); for simulated ones give `--simulated --gpus {wanted}`"
         ) from error
+    except GpuError as error:
+        raise InputError(
+            f"the NVIDIA driver does not list its GPUs ({error}): see whether `nvidia-smi` does; for "
+            f"simulated ones give `--simulated --gpus {wanted}`"
+        ) from error
     except ModuleNotFoundError as error:
         raise InputError(
             "reading NVIDIA GPUs needs nvidia-ml-py (pip install 'rlsched[node]'); "

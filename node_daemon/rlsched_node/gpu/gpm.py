@@ -6,10 +6,20 @@ each other: `rlsched node --no-gpm`.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pynvml
 
+from rlsched_node.gpu.device import GpuError
+
+_NEVER = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+)
 LEAST_S = 0.1
 """Two samples that are closer give no metrics, by NVML's documentation."""
 
@@ -44,27 +54,33 @@ def is_supported(handle: Any) -> bool:
 
 
 class Gpm:
-    """The counters of one GPU: two samples, filled in turn."""
+    """The counters of one GPU: two samples, filled in turn.
 
-    def __init__(self, handle: Any) -> None:
+    Args:
+        handle: Gives NVML's handle of the GPU.
+    """
+
+    def __init__(self, handle: Callable[[], Any]) -> None:
         self._handle = handle
         self._samples: list[Any] = []
-        self._at_s = -LEAST_S
+        self._at_s: float | None = None
         self._asked = pynvml.c_nvmlGpmMetricsGet_t()
 
     def read(self, now_s: float) -> GpmReading:
         """What was counted since the call before; nothing at the first call, and where that was just now.
 
         Raises:
-            pynvml.NVMLError: the GPU is lost, or somebody else has the counters.
+            pynvml.NVMLError: the GPU is lost, or another program has the counters.
+            GpuError: a call that names no GPU failed.
         """
-        if now_s - self._at_s < LEAST_S and self._samples:
+        is_first = self._at_s is None
+        if self._at_s is not None and now_s - self._at_s < LEAST_S:
             return GpmReading()
-        is_first = not self._samples
-        while len(self._samples) < 2:
-            self._samples.append(pynvml.nvmlGpmSampleAlloc())
+        with _of_no_gpu():
+            while len(self._samples) < 2:
+                self._samples.append(pynvml.nvmlGpmSampleAlloc())
         before, after = self._samples
-        pynvml.nvmlGpmSampleGet(self._handle, after)
+        pynvml.nvmlGpmSampleGet(self._handle(), after)
         self._samples, self._at_s = [after, before], now_s
         if is_first:
             return GpmReading()
@@ -73,7 +89,8 @@ class Gpm:
         asked.sample1, asked.sample2 = before, after
         for at, metric in enumerate(_METRICS):
             asked.metrics[at].metricId = metric
-        pynvml.nvmlGpmMetricsGet(asked)
+        with _of_no_gpu():
+            pynvml.nvmlGpmMetricsGet(asked)
         sm, occupancy, tensor, dram, sent, received = (
             None if asked.metrics[at].nvmlReturn else float(asked.metrics[at].value)
             for at in range(len(_METRICS))
@@ -90,6 +107,17 @@ class Gpm:
         """Give the samples back."""
         while self._samples:
             pynvml.nvmlGpmSampleFree(self._samples.pop())
+
+
+@contextlib.contextmanager
+def _of_no_gpu() -> Iterator[None]:
+    """A call that names no GPU: its error costs the counters, and says nothing of a GPU."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        if error.value in _NEVER:
+            raise
+        raise GpuError(f"NVML, counters: {error}") from error
 
 
 def _share(percent: float | None) -> float | None:

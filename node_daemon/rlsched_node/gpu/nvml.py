@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +38,10 @@ _HEAT = (
     | pynvml.nvmlClocksEventReasonHwThermalSlowdown
     | pynvml.nvmlClocksEventReasonHwSlowdown
 )
+_NONE = Capabilities(
+    memory=False, utilisation=False, power=False, energy=False, sm_clock=False, processes=False
+)
+_log = logging.getLogger("rlsched.node")
 _ERRORS: dict[int, type[GpuError]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: GpuUnavailableError,
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: GpuUnavailableError,
@@ -60,6 +66,11 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
         except pynvml.NVMLError as error:
             kind = _ERRORS.get(error.value, GpuError)
             raise kind(f"NVML, {function.__name__.lstrip('_')}{args[1:] or ''}: {error}") from error
+        except (
+            pynvml.NVMLLibraryMismatchError
+        ) as error:  # of another family: a function that this driver lacks
+            name = f"NVML, {function.__name__.lstrip('_')}{args[1:] or ''}"
+            raise GpuNotSupportedError(f"{name}: Function Not Found in this driver") from error
 
     return call
 
@@ -67,25 +78,42 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 class NvmlGpus:
     """The GPUs that NVML shows on this machine, or the first `count` of them.
 
+    A GPU that does not answer at the start is one of them: calls that name it raise GpuLostError until it
+    does. What never changes of a GPU is asked until it was answered, then remembered.
+
     Raises:
         GpuUnavailableError: no driver or library, or no GPU.
+        GpuError: NVML cannot be opened, or does not count the GPUs.
         InputError: more GPUs are asked for than there are.
     """
 
     kind: Literal["simulated", "nvml", "replayed"] = "nvml"
 
     def __init__(self, count: int | None = None, *, gpm: bool = True) -> None:
-        present = _open()
+        self._gpm: dict[int, Gpm] = {}
+        _twice(_open)
         try:
+            present = _twice(_count)
             if present == 0:
                 raise GpuUnavailableError("NVML shows no GPU on this machine")
             if count is not None and not 1 <= count <= present:
                 raise InputError(f"--gpus {count}: this machine has {present} GPUs")
-            self._handles = [_handle(gpu) for gpu in range(count or present)]
-            self._gpm = {gpu: Gpm(handle) for gpu, handle in enumerate(self._handles)} if gpm else {}
-            self._seen_us = [0] * len(self._handles)
+            offered = count or present
+            self._handles: list[Any] = [None] * offered
+            self._uuids: dict[int, str] = {}
+            self._names: dict[int, str] = {}
+            self._minors: dict[int, int] = {}
+            self._totals_mib: dict[int, int] = {}
+            self._capabilities: list[Capabilities | None] = [None] * offered
+            self._gpm = (
+                {gpu: Gpm(functools.partial(self._handle, gpu)) for gpu in range(offered)} if gpm else {}
+            )
+            self._seen_us = [0] * offered
             self._pcie: dict[int, tuple[float, float]] = {}
-            self._capabilities = [self._find_capabilities(gpu) for gpu in range(len(self._handles))]
+            self._told: set[tuple[int, str]] = set()
+            for gpu in range(offered):
+                with contextlib.suppress(GpuLostError, GpuUnavailableError):  # `read` looks again
+                    self._able(gpu)
         except BaseException:
             self.close()
             raise
@@ -95,37 +123,78 @@ class NvmlGpus:
         return len(self._handles)
 
     def capabilities(self, gpu: int) -> Capabilities:
-        return self._capabilities[gpu]
+        return self._capabilities[gpu] or _NONE
 
-    @typed_errors
     def uuid(self, gpu: int) -> str:
-        return str(pynvml.nvmlDeviceGetUUID(self._handles[gpu]))
+        return _remembered(self._uuids, self._uuid, gpu)
+
+    def name(self, gpu: int) -> str:
+        return _remembered(self._names, self._name, gpu)
 
     @typed_errors
-    def name(self, gpu: int) -> str:
-        return str(pynvml.nvmlDeviceGetName(self._handles[gpu]))
+    def _uuid(self, gpu: int) -> str:
+        return str(pynvml.nvmlDeviceGetUUID(self._handle(gpu)))
+
+    @typed_errors
+    def _name(self, gpu: int) -> str:
+        return str(pynvml.nvmlDeviceGetName(self._handle(gpu)))
+
+    def _handle(self, gpu: int) -> Any:
+        """NVML's handle of a GPU; remembered, since the index may mean another GPU later.
+
+        Raises:
+            GpuLostError: NVML gives none.
+        """
+        if self._handles[gpu] is None:
+            try:
+                self._handles[gpu] = _by_index(gpu)
+            except GpuUnavailableError:
+                raise
+            except GpuError as error:
+                raise GpuLostError(str(error)) from error
+        return self._handles[gpu]
+
+    def _able(self, gpu: int) -> Capabilities:
+        """What a GPU can tell; found out as soon as it answers.
+
+        Raises:
+            GpuLostError, GpuUnavailableError: it does not answer, or does not say how CUDA names it.
+        """
+        able = self._capabilities[gpu]
+        if able is None:
+            try:
+                self.uuid(gpu)
+            except GpuUnavailableError:
+                raise
+            except GpuError as error:
+                raise GpuLostError(str(error)) from error
+            able = self._capabilities[gpu] = self._find_capabilities(gpu)
+        return able
 
     def visible_as(self, gpu: int) -> str:
         """The UUID: CUDA may number devices in another order than NVML."""
         return self.uuid(gpu)
 
     def memory_total_mib(self, gpu: int) -> int | None:
-        return self._memory(gpu).total // _MIB if self._capabilities[gpu].memory else None
+        return _remembered(self._totals_mib, self._total_mib, gpu) if self._able(gpu).memory else None
+
+    def _total_mib(self, gpu: int) -> int:
+        return int(self._memory(gpu).total // _MIB)
 
     def memory_used_mib(self, gpu: int) -> int | None:
-        return self._memory(gpu).used // _MIB if self._capabilities[gpu].memory else None
+        return self._memory(gpu).used // _MIB if self._able(gpu).memory else None
 
     def utilisation_frac(self, gpu: int) -> float | None:
-        return self._utilisation(gpu).gpu / 100.0 if self._capabilities[gpu].utilisation else None
+        return self._utilisation(gpu).gpu / 100.0 if self._able(gpu).utilisation else None
 
     def power_w(self, gpu: int) -> float | None:
-        return self._power_mw(gpu) / 1e3 if self._capabilities[gpu].power else None
+        return self._power_mw(gpu) / 1e3 if self._able(gpu).power else None
 
     def energy_j(self, gpu: int) -> float | None:
-        return self._energy_mj(gpu) / 1e3 if self._capabilities[gpu].energy else None
+        return self._energy_mj(gpu) / 1e3 if self._able(gpu).energy else None
 
     def sm_clock_mhz(self, gpu: int) -> int | None:
-        return self._sm_clock_mhz(gpu) if self._capabilities[gpu].sm_clock else None
+        return self._sm_clock_mhz(gpu) if self._able(gpu).sm_clock else None
 
     def sm_clocks_mhz(self, gpu: int) -> list[int]:
         try:
@@ -152,16 +221,16 @@ class NvmlGpus:
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
         """The lowest clock stays open, so that a GPU without work can rest."""
         lowest_mhz = min(self._supported_clocks_mhz(gpu), default=mhz)
-        pynvml.nvmlDeviceSetGpuLockedClocks(self._handles[gpu], min(lowest_mhz, mhz), mhz)
+        pynvml.nvmlDeviceSetGpuLockedClocks(self._handle(gpu), min(lowest_mhz, mhz), mhz)
 
     @typed_errors
     def reset_sm_clock(self, gpu: int) -> None:
-        pynvml.nvmlDeviceResetGpuLockedClocks(self._handles[gpu])
+        pynvml.nvmlDeviceResetGpuLockedClocks(self._handle(gpu))
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
         """By NVML, else by the bus that sysfs shows it on."""
         try:
-            words = self._cpu_affinity(gpu)
+            words = _twice(self._cpu_affinity, gpu)
         except (GpuNotSupportedError, GpuPermissionError):
             return self._near_by_bus(gpu)
         return frozenset(
@@ -170,13 +239,13 @@ class NvmlGpus:
 
     def device_minor(self, gpu: int) -> int | None:
         try:
-            return self._minor(gpu)
+            return _remembered(self._minors, self._minor, gpu)
         except (GpuNotSupportedError, GpuPermissionError):
             return None
 
     @typed_errors
     def _minor(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetMinorNumber(self._handles[gpu]))
+        return int(pynvml.nvmlDeviceGetMinorNumber(self._handle(gpu)))
 
     def _near_by_bus(self, gpu: int) -> frozenset[int]:
         try:
@@ -192,62 +261,80 @@ class NvmlGpus:
     def _cpu_affinity(self, gpu: int) -> list[int]:
         """Words of 64 processors."""
         count = -(-(os.cpu_count() or 1) // 64)
-        return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._handles[gpu], count)]
+        return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._handle(gpu), count)]
 
     @typed_errors
     def _bus(self, gpu: int) -> str:
-        bus = pynvml.nvmlDeviceGetPciInfo(self._handles[gpu]).busId
+        bus = pynvml.nvmlDeviceGetPciInfo(self._handle(gpu)).busId
         return bus.decode("ascii") if isinstance(bus, bytes) else str(bus)
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
-        if not self._capabilities[gpu].processes:
+        look = _Look()
+        found = look.ask(self._processes, gpu, self._able(gpu).processes)
+        self._tell(gpu, look)
+        if found is None:
             return None
         return [
-            GpuProcess(found.pid, None if found.usedGpuMemory is None else found.usedGpuMemory // _MIB)
-            for found in self._processes(gpu)
-            if not is_ours(found.pid)
+            GpuProcess(one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory // _MIB)
+            for one in found
+            if not is_ours(one.pid)
         ]
 
     def read(self, gpu: int) -> GpuReading:
         """In a driver in trouble a call may not return: for a thread of its own."""
-        able, now_s = self._capabilities[gpu], time.monotonic()
-        utilisation = _read(self._utilisation, gpu, able.utilisation)
-        memory = _read(self._memory, gpu, able.memory)
-        limits = _read(self._clock_limits, gpu, able.clock_limits)
-        energy_mj, power_mw = (
-            _read(self._energy_mj, gpu, able.energy),
-            _read(self._power_mw, gpu, able.power),
-        )
-        counted = _read(functools.partial(self._counted, now_s), gpu, able.gpm) or GpmReading()
+        able, now_s, look = self._able(gpu), time.monotonic(), _Look()
+        utilisation = look.ask(self._utilisation, gpu, able.utilisation)
+        memory = look.ask(self._memory, gpu, able.memory)
+        limits = look.ask(self._clock_limits, gpu, able.clock_limits)
+        energy_mj = look.ask(self._energy_mj, gpu, able.energy)
+        power_mw = look.ask(self._power_mw, gpu, able.power)
+        counted = look.ask(functools.partial(self._counted, now_s=now_s), gpu, able.gpm) or GpmReading()
         pcie_mib_s = counted.pcie_mib_s
         if pcie_mib_s is None:
-            pcie_mib_s = _read(functools.partial(self._pcie_mib_s, now_s), gpu, able.pcie)
+            pcie_mib_s = look.ask(functools.partial(self._pcie_mib_s, now_s=now_s), gpu, able.pcie)
+        sm_clock_mhz = look.ask(self._sm_clock_mhz, gpu, able.sm_clock)
+        temperature_c = look.ask(self._temperature_c, gpu, able.temperature)
+        processes = self._working(gpu, able, look)
+        self._tell(gpu, look)
         return GpuReading(
             utilisation_frac=None if utilisation is None else utilisation.gpu / 100.0,
             memory_used_mib=None if memory is None else memory.used // _MIB,
             power_w=None if power_mw is None else power_mw / 1e3,
             energy_j=None if energy_mj is None else energy_mj / 1e3,
-            sm_clock_mhz=_read(self._sm_clock_mhz, gpu, able.sm_clock),
+            sm_clock_mhz=sm_clock_mhz,
             power_limited=None if limits is None else bool(limits & _POWER),
             heat_limited=None if limits is None else bool(limits & _HEAT),
-            temperature_c=_read(self._temperature_c, gpu, able.temperature),
+            temperature_c=temperature_c,
             pcie_mib_s=pcie_mib_s,
             sm_active_frac=counted.sm_active_frac,
             sm_occupancy_frac=counted.sm_occupancy_frac,
             tensor_frac=counted.tensor_frac,
             dram_frac=counted.dram_frac,
-            processes=self._working(gpu, able),
+            processes=processes,
         )
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
         """A real GPU knows what runs on it."""
 
-    def _working(self, gpu: int, able: Capabilities) -> tuple[GpuProcess, ...] | None:
+    def _tell(self, gpu: int, look: _Look) -> None:
+        """Log what failed, each error of a GPU once.
+
+        Raises:
+            GpuLostError: nothing was answered.
+        """
+        for error in look.errors:
+            if (gpu, str(error)) not in self._told:
+                self._told.add((gpu, str(error)))
+                _log.warning("GPU %d: a reading failed, and is left out while it does: %s", gpu, error)
+        if look.errors and not look.is_answered:
+            raise GpuLostError(f"it answers nothing: {look.errors[0]}") from look.errors[0]
+
+    def _working(self, gpu: int, able: Capabilities, look: _Look) -> tuple[GpuProcess, ...] | None:
         """Processes with their memory and their part of the time, where the driver tells either."""
-        found = _read(self._processes, gpu, able.processes)
+        found = look.ask(self._processes, gpu, able.processes)
         if found is None:
             return None
-        shares = _read(self._process_utilisation, gpu, able.process_utilisation)
+        shares = look.ask(self._process_utilisation, gpu, able.process_utilisation)
         return tuple(
             GpuProcess(
                 one.pid,
@@ -257,13 +344,14 @@ class NvmlGpus:
             for one in found
         )
 
-    @typed_errors
     def close(self) -> None:
+        for counters in self._gpm.values():
+            with contextlib.suppress(GpuError):
+                typed_errors(counters.close)()
         try:
-            for counters in getattr(self, "_gpm", {}).values():
-                counters.close()
-        finally:
-            pynvml.nvmlShutdown()
+            _shut_down()
+        except GpuError as error:
+            _log.info("NVML was not closed: %s", error)
 
     def _find_capabilities(self, gpu: int) -> Capabilities:
         return Capabilities(
@@ -276,74 +364,72 @@ class NvmlGpus:
             process_utilisation=_answers(self._process_utilisation, gpu),
             clock_limits=_answers(self._clock_limits, gpu),
             temperature=_answers(self._temperature_c, gpu),
-            pcie=_answers(functools.partial(self._pcie_mib_s, 0.0), gpu),
+            pcie=_answers(functools.partial(self._pcie_mib_s, now_s=0.0), gpu),
             gpm=gpu in self._gpm and self._has_gpm(gpu),
         )
 
     def _has_gpm(self, gpu: int) -> bool:
         """Whether it counts, and lets us read; not on a board that is cut into MIG instances."""
-        try:
-            return self._gpm_supported(gpu) and self._counted(-1.0, gpu) is not None
-        except (GpuLostError, GpuUnavailableError):
-            raise
-        except GpuError:
-            return False
+        return _answers(self._gpm_supported, gpu) and _answers(
+            functools.partial(self._counted, now_s=-1.0), gpu
+        )
 
     @typed_errors
     def _memory(self, gpu: int) -> Any:
-        return pynvml.nvmlDeviceGetMemoryInfo(self._handles[gpu])
+        return pynvml.nvmlDeviceGetMemoryInfo(self._handle(gpu))
 
     @typed_errors
     def _utilisation(self, gpu: int) -> Any:
-        return pynvml.nvmlDeviceGetUtilizationRates(self._handles[gpu])
+        return pynvml.nvmlDeviceGetUtilizationRates(self._handle(gpu))
 
     @typed_errors
     def _power_mw(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetPowerUsage(self._handles[gpu]))
+        return int(pynvml.nvmlDeviceGetPowerUsage(self._handle(gpu)))
 
     @typed_errors
     def _energy_mj(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handles[gpu]))
+        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle(gpu)))
 
     @typed_errors
     def _sm_clock_mhz(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetClockInfo(self._handles[gpu], pynvml.NVML_CLOCK_SM))
+        return int(pynvml.nvmlDeviceGetClockInfo(self._handle(gpu), pynvml.NVML_CLOCK_SM))
 
     @typed_errors
     def _supported_clocks_mhz(self, gpu: int) -> list[int]:
         """At the highest memory clock, which is the one that rlsched leaves in force."""
-        memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._handles[gpu]))
-        clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._handles[gpu], memory_mhz)
+        memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._handle(gpu)))
+        clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._handle(gpu), memory_mhz)
         return sorted({int(mhz) for mhz in clocks}, reverse=True)
 
     @typed_errors
     def _repeat_persistence_mode(self, gpu: int) -> None:
-        mode = pynvml.nvmlDeviceGetPersistenceMode(self._handles[gpu])
-        pynvml.nvmlDeviceSetPersistenceMode(self._handles[gpu], mode)
+        mode = pynvml.nvmlDeviceGetPersistenceMode(self._handle(gpu))
+        pynvml.nvmlDeviceSetPersistenceMode(self._handle(gpu), mode)
 
     @typed_errors
-    def _gpm_supported(self, gpu: int) -> bool:
-        return is_supported(self._handles[gpu])
+    def _gpm_supported(self, gpu: int) -> None:
+        if not is_supported(self._handle(gpu)):
+            raise GpuNotSupportedError("it has no counters")
 
     @typed_errors
-    def _counted(self, now_s: float, gpu: int) -> GpmReading:
+    def _counted(self, gpu: int, *, now_s: float) -> GpmReading:
         return self._gpm[gpu].read(now_s)
 
     @typed_errors
     def _clock_limits(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handles[gpu]))
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle(gpu)))
 
     @typed_errors
     def _temperature_c(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetTemperature(self._handles[gpu], pynvml.NVML_TEMPERATURE_GPU))
+        return int(pynvml.nvmlDeviceGetTemperature(self._handle(gpu), pynvml.NVML_TEMPERATURE_GPU))
 
     @typed_errors
-    def _pcie_mib_s(self, now_s: float, gpu: int) -> float:
+    def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
         """Both directions; asked again after `PCIE_EVERY_S`."""
         at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
         if now_s - at_s >= PCIE_EVERY_S:
             kib_s = sum(
-                pynvml.nvmlDeviceGetPcieThroughput(self._handles[gpu], counter)
+                pynvml.nvmlDeviceGetPcieThroughput(self._handle(gpu), counter)
                 for counter in (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES)
             )
             mib_s = kib_s / 1024.0
@@ -354,7 +440,7 @@ class NvmlGpus:
     def _process_utilisation(self, gpu: int) -> dict[int, float]:
         """By process, mean of the samples since the last call; NVML has none where nothing ran."""
         try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handles[gpu], self._seen_us[gpu])
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(gpu), self._seen_us[gpu])
         except pynvml.NVMLError as error:
             if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
                 return {}
@@ -368,40 +454,88 @@ class NvmlGpus:
 
     @typed_errors
     def _processes(self, gpu: int) -> list[Any]:
-        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handles[gpu]))
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle(gpu)))
+
+
+class _Look:
+    """One look at a GPU: calls that may each fail without the others."""
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        self.errors: list[GpuError] = []
+
+    def ask(self, read: Callable[[int], _T], gpu: int, is_able: bool) -> _T | None:
+        """A reading; None where the GPU does not give it, or not now.
+
+        Raises:
+            GpuLostError, GpuUnavailableError: none can be had.
+        """
+        if not is_able:
+            return None
+        try:
+            found = read(gpu)
+        except (GpuLostError, GpuUnavailableError):
+            raise
+        except GpuError as error:
+            self.errors.append(error)
+            return None
+        self.is_answered = True
+        return found
 
 
 @typed_errors
-def _open() -> int:
+def _open() -> None:
     pynvml.nvmlInit()
+
+
+@typed_errors
+def _shut_down() -> None:
+    pynvml.nvmlShutdown()
+
+
+@typed_errors
+def _count() -> int:
     return int(pynvml.nvmlDeviceGetCount())
 
 
 @typed_errors
-def _handle(gpu: int) -> Any:
+def _by_index(gpu: int) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(gpu)
 
 
-def _read(read: Callable[[int], _T], gpu: int, is_able: bool) -> _T | None:
-    """A reading; None where the GPU does not give it, or not now.
+def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Ask once more where the first call failed, unless it is not supported or not permitted.
 
     Raises:
-        GpuLostError, GpuUnavailableError: none can be had.
+        GpuError: the second one failed too.
     """
-    if not is_able:
-        return None
     try:
-        return read(gpu)
-    except (GpuLostError, GpuUnavailableError):
+        return ask(*args, **kwargs)
+    except (GpuNotSupportedError, GpuPermissionError):
         raise
     except GpuError:
-        return None
+        return ask(*args, **kwargs)
+
+
+def _remembered(known: dict[int, _T], ask: Callable[[int], _T], gpu: int) -> _T:
+    """What never changes of a GPU, asked until it is known."""
+    if gpu not in known:
+        known[gpu] = _twice(ask, gpu)
+    return known[gpu]
 
 
 def _answers(read: Callable[[int], object], gpu: int) -> bool:
-    """Whether this GPU knows the call, and we may make it."""
+    """Whether this GPU knows the call, and we may make it; a call that fails otherwise is made again later.
+
+    Raises:
+        GpuLostError, GpuUnavailableError: nothing is answered.
+    """
     try:
         read(gpu)
     except (GpuNotSupportedError, GpuPermissionError):
         return False
+    except (GpuLostError, GpuUnavailableError):
+        raise
+    except GpuError as error:
+        _log.info("GPU %d: %s; asked again later", gpu, error)
     return True

@@ -61,9 +61,7 @@ class Recorder:
 
     def __init__(self, gpus: GpuSet, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began_s = clock, clock()
-        devices = [
-            _Device(gpus.uuid(gpu), gpus.name(gpu), gpus.memory_total_mib(gpu)) for gpu in range(gpus.count)
-        ]
+        devices = [_device(gpus, gpu) for gpu in range(gpus.count)]
         try:
             self._file: TextIO = path.open("w", encoding="utf-8")
         except OSError as error:
@@ -86,6 +84,14 @@ class Recorder:
     def _write(self, line: msgspec.Struct) -> None:
         self._file.write(msgspec.json.encode(line).decode() + "\n")
         self._file.flush()
+
+
+def _device(gpus: GpuSet, gpu: int) -> _Device:
+    """What is recorded of a GPU itself; one that does not answer now has no name."""
+    try:
+        return _Device(gpus.uuid(gpu), gpus.name(gpu), gpus.memory_total_mib(gpu))
+    except GpuError:
+        return _Device("", "")
 
 
 class ReplayedGpus:

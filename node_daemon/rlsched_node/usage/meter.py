@@ -15,6 +15,7 @@ from rlsched_node import shim
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuReading, GpuSet, GpuUnavailableError
 from rlsched_node.gpu.replayed import Recorder
+from rlsched_node.outages import Outages
 from rlsched_node.usage.books import Books, Kept, Place
 from rlsched_node.usage.processes import RankProcesses, children_of_all
 
@@ -43,6 +44,10 @@ class Meter:
         every_s: How often it looks.
         clock: Monotonic seconds.
         today: The date, by this machine's clock.
+        is_ours: Whether rlsched started the process of this number.
+
+    Attributes:
+        outages: GPUs that jobs cannot have now.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class Meter:
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], str] = lambda: time.strftime("%Y-%m-%d"),
+        is_ours: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._gpus, self._clock, self._today, self._recorder = gpus, clock, today, recorder
         self._every_s = every_s
@@ -64,11 +70,18 @@ class Meter:
         self._found_s = -math.inf
         self._news: dict[tuple[int, int, int], RankMetered] = {}
         self._told_s = -math.inf
-        self._lost: list[str] = []
+        self.outages = Outages(gpus.count, is_ours)
         self._asked_s: float | None = None
         self._lock = threading.Lock()  # held while books are kept, and never while anything is read
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+
+    def look_first(self) -> None:
+        """Look once on the caller's thread: which GPUs are out of service is known from the start."""
+        try:
+            self.look()
+        except Exception:
+            _log.exception("the meter missed its first look")
 
     def start(self) -> None:
         """Look once a second from now on."""
@@ -103,9 +116,9 @@ class Meter:
         return None if sums is None else msgspec.json.encode(Kept(shim.boot_id(), now_s, sums))
 
     @property
-    def lost(self) -> list[str]:
-        """GPUs that were lost at the last look, and how that is known."""
-        return self._lost
+    def all_lost(self) -> list[str]:
+        """Why each GPU is lost, where all of them are; empty while one is not."""
+        return self.outages.all_lost
 
     @property
     def asked_s(self) -> float | None:
@@ -173,7 +186,8 @@ class Meter:
             ranks = dict(self._processes)
         self._find(ranks)
         seen = {key: processes.read() for key, processes in ranks.items()}
-        gpus = self._read_all()
+        ours = frozenset[int]().union(*(one.pids for one in seen.values() if one is not None))
+        gpus = self._read_all(ours)
         with self._lock:
             now_s = self._clock()
             self._books.read(now_s, gpus, seen)
@@ -191,18 +205,22 @@ class Meter:
             for rank in trees:
                 rank.find(children)
 
-    def _read_all(self) -> dict[int, GpuReading | None]:
-        lost, found = list[str](), dict[int, GpuReading | None]()
+    def _read_all(self, ours: frozenset[int]) -> dict[int, GpuReading | None]:
+        found = dict[int, GpuReading | None]()
+        is_real = self._gpus.kind == "nvml"  # processes of others are no processes of this machine
         self._asked_s = time.monotonic()
         for gpu in range(self._gpus.count):
             found[gpu] = None
             try:
                 found[gpu] = self._gpus.read(gpu)
             except (GpuLostError, GpuUnavailableError) as error:
-                lost.append(f"GPU {gpu} is lost: {error}")
+                self.outages.is_lost(gpu, error)
+                continue
             except GpuError as error:
                 _log.debug("GPU %d: %s", gpu, error)
-        self._lost, self._asked_s = lost, None
+            self.outages.is_read(gpu, found[gpu] if is_real else None, ours)
+        self.outages.look_done()
+        self._asked_s = None
         return found
 
 

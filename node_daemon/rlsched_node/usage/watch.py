@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class UsageWatch:
         directory: The node's.
         adopted: Ranks of an earlier daemon.
         record_gpus: Where what the GPUs show is written; None: nowhere.
+        is_ours: Whether rlsched started the process of this number.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class UsageWatch:
         directory: Path,
         adopted: Collection[AttemptKey] = (),
         record_gpus: Path | None = None,
+        is_ours: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._gpus, self._store, self._day_file = gpus, store, directory / DAY_FILE
         recorder = None if record_gpus is None else Recorder(gpus, record_gpus)
-        self._meter = Meter(gpus, gpu_type, day=self._read_day(), recorder=recorder)
+        self._meter = Meter(gpus, gpu_type, day=self._read_day(), recorder=recorder, is_ours=is_ours)
         self._adopted = set(adopted)
         self._keep_at_s = time.monotonic() + KEEP_EVERY_S
+        self._meter.look_first()
         self._meter.start()
 
     def follow(self, live: Iterable[Attempt]) -> None:
@@ -64,6 +67,7 @@ class UsageWatch:
             if attempt.phase is Phase.RUNNING and attempt.key not in known:
                 self._begin(attempt)
         self._gpus.follow(held)
+        self._meter.outages.busy = frozenset(held)
         if time.monotonic() >= self._keep_at_s:
             self._keep_at_s = time.monotonic() + KEEP_EVERY_S
             self.keep()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from rlsched.broker.answers.views import co_tenants, seat_reason, shortened
+from rlsched.broker.answers.views import co_tenants, out_of_service, seat_reason, shortened
 from rlsched.broker.answers.waiting import (
     Room,
     absent_of_types,
@@ -183,7 +183,7 @@ def _absent(book: Book, now_s: float) -> list[str]:
     """Nodes that could make room and get no new jobs; of many the first."""
     nodes = {name: node for name, node in book.nodes.items() if not node.removed}
     lines = []
-    for state in ("down", "away", "asleep", "waking"):
+    for state in ("down", "unreachable", "asleep", "waking"):
         names = [name for name, node in nodes.items() if node.state == state]
         more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
         if names:
@@ -197,7 +197,10 @@ def _absent(book: Book, now_s: float) -> list[str]:
         lines.append(f"node {name} gets no new jobs {until}: {node.reason}")
     if len(drained) > NAMED_NODES:
         lines.append(f"{len(drained) - NAMED_NODES} more nodes get no new jobs")
-    return lines
+    out = [f"node {name}, {line}" for name in nodes for line in out_of_service(book, name)]
+    if len(out) > NAMED_NODES:
+        out[NAMED_NODES:] = [f"more GPUs are out of service: {len(out) - NAMED_NODES} more reasons"]
+    return lines + out
 
 
 def _no_room(book: Book, room: Room, demand: Demand) -> str:

@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 
 from rlsched.broker.answers.backlog import Backlog
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.answers.views import MAX_REASON_CHARS, out_of_service, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.forecasts.forecasts import Forecasts
 from rlsched.broker.journal.entries import BrokerStarted
@@ -90,6 +90,7 @@ class Reports:
         nodes = {name: node for name, node in book.nodes.items() if not node.removed}
         drawn_w = [watts for name in nodes if (watts := self._members.power_w(name)) is not None]
         absent = ((name, _absence(node)) for name, node in nodes.items() if node.state != "up")
+        out = {name: lines for name in nodes if (lines := out_of_service(book, name))}
         return StatsReport(
             policy=self._scheduler.name,
             decisions=dict(book.decisions),
@@ -113,6 +114,11 @@ class Reports:
             unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
             health_failures=book.health_failures,
             absent_nodes=dict(islice(absent, MAX_NAMED_NODES)),
+            gpus_out=sum(len(one.gpus) for name in out for one in book.held.of(name)),
+            nodes_with_gpus_out={
+                name: shortened("; ".join(lines), MAX_REASON_CHARS)
+                for name, lines in islice(out.items(), MAX_NAMED_NODES)
+            },
             journal=vitals.journal,
             guard=GuardReport(
                 decided=dict(book.interventions),

@@ -160,6 +160,14 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
+def out_of_service(book: Book, name: str) -> list[str]:
+    """GPUs of a node of rlsched's own that are lost, or in use by a foreign process, a line for each reason.
+
+    What an engine gives to other jobs is not out of service.
+    """
+    return book.held.in_words(name) if book.nodes[name].spec.capabilities.is_own else []
+
+
 def node_notes(node: Node) -> list[str]:
     """What people should know of a node: what it says itself, and what one from before limits cannot say.
 
@@ -196,7 +204,10 @@ def node_info(
         last_seen_s=seen_s,
         clock_skew_s=clock_skew_s,
         power_w=power_w,
-        notes=node_notes(node),
+        notes=[
+            *(shortened(line, MAX_REASON_CHARS) for line in out_of_service(book, name)),
+            *node_notes(node),
+        ],
         energy_day_j=use.energy_day_j,
         gpu_frac=use.gpu_frac,
         cores=use.cores,

@@ -243,6 +243,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         held: GPUs of others, by node.
         profiles: What jobs of a kind use.
         shares: Whether GPUs are shared.
+        awaited: Nodes that have not registered since the journal was restored.
     """
 
     now_s: float
@@ -271,6 +272,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     held: list[HeldNode] = []
     profiles: list[KeptProfile] = []
     shares: bool = False
+    awaited: list[str] = []
 
 
 def write_base(base: Base) -> list[BasePart]:

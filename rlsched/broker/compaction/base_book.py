@@ -97,6 +97,7 @@ def base_of(
         held=[HeldNode(node=name, held=held) for name, held in book.held.by_node.items()],
         profiles=book.profiles.kept(),
         shares=book.models.shares,
+        awaited=sorted(book.awaited),
     )
 
 
@@ -117,6 +118,7 @@ def take_up(book: Known, base: Base, policy_id: str) -> None:
     book.last_number, book.last_attempt = base.last_number, base.last_attempt
     book.highest_attempt, book.health_failures = base.highest_attempt, base.health_failures
     book.restored_s, book.taken_over = base.restored_s, base.taken_over
+    book.awaited = set(base.awaited)
     book.decisions, book.contested = dict(base.decided), dict(base.contested)
     book.interventions, book.outcomes = dict(base.interventions), dict(base.outcomes)
     book.asked_for_s = dict(base.asked_for_s)

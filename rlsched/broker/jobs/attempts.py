@@ -2,7 +2,7 @@
 
 A started attempt is never started twice: its number grows with every start, a node starts (job, attempt,
 rank) at most once and obeys the highest broker epoch alone, and an attempt is given up only when every rank
-is over or its node's lease is.
+has ended, its node has ended it for `--lost-after`, or an operator or a reboot says that it is dead.
 
 A preempted job's GPUs are given away in the ledger at once, and in truth when its ranks are over: an attempt
 that has got such a GPU is launched, all its ranks together, once the last of them is empty. The job itself
@@ -12,7 +12,7 @@ is no candidate before all its ranks are over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -60,7 +60,7 @@ VANISHED = "vanished"
 OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED = "cancelled"
-_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "heard nothing of the broker for too long"}
+_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
 """Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 MAX_REASON_CHARACTERS = 300
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
@@ -156,7 +156,7 @@ class Attempts:
                     job=job,
                     attempt=attempt,
                     rank=rank,
-                    grace_s=self._grace_s(self._book.jobs.get(job)),
+                    grace_s=self.grace_s(self._book.jobs.get(job)),
                 ),
             )
         elif known.attempt.ranks[rank].state == "launching":
@@ -197,10 +197,13 @@ class Attempts:
         *,
         charged: bool = True,
         is_about_owner: bool = False,
+        held: Collection[int] = (),
     ) -> None:
         """A rank could not be started: the attempt is over everywhere, the job is queued again.
 
-        The node rests: tried again at once, it would refuse until the job's retries are used up.
+        The node rests: tried again at once, it would refuse until the job's retries are used up. Where the
+        rank's own GPUs are `held`, they are out of service instead: the node goes on with the others, and the
+        job is not charged.
 
         `is_about_owner`: the node runs no jobs of this person. If no node ever did, that is no node's fault:
         the job has failed, and the node goes on. If another one did, this one lacks the account. If this very
@@ -219,8 +222,9 @@ class Attempts:
                 self.end(known, "failed", f"{node} refused to start it: {message}")
                 return
             charged = not ran_on >> self._book.nodes[node].number & 1
-        refusing = self._book.nodes[node]
-        if refusing.up and not refusing.drained:
+        refusing, has_held = self._book.nodes[node], not set(held).isdisjoint(known.attempt.ranks[rank].gpus)
+        charged = charged and not has_held
+        if refusing.up and not refusing.drained and not has_held:
             until_s = self._book.now_s + self._limits.drain_s
             self._note(
                 NodeDrained(name=node, until_s=until_s, reason=f"it refused to start a rank: {message}")
@@ -334,14 +338,14 @@ class Attempts:
             job=job.number,
             attempt=attempt.number,
             rank=0,
-            grace_s=self._grace_s(job),
+            grace_s=self.grace_s(job),
             again=again,
         )
         for rank in attempt.live_ranks():
             if node in (None, attempt.ranks[rank].node):
                 self._send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
-    def _grace_s(self, job: Job | None) -> float:
+    def grace_s(self, job: Job | None) -> float:
         """Between SIGTERM and SIGKILL of a job, seconds; None: of one that the journal does not know."""
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
@@ -422,9 +426,9 @@ class Attempts:
                     cwd=job.spec.cwd,
                     person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
-                    grace_s=self._grace_s(job),
+                    grace_s=self.grace_s(job),
                     sm_clock_mhz=self._clock_mhz(rank.node, attempt),
-                    fenced=job.spec.on_lost == "requeue",
+                    lost_after_s=job.spec.lost_after_s,
                     launcher=job.spec.launcher,
                     gpus_of_ranks=[len(other.gpus) for other in attempt.ranks],
                     master=self._master(attempt),

@@ -27,6 +27,7 @@ from rlsched.broker.journal.entries import (
     TasksCancelled,
     TasksHeld,
 )
+from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.never import never_runs
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
@@ -43,13 +44,20 @@ class JobOrders:
         book: What is known.
         attempts: The launch protocol.
         time_limits: Those of jobs that run.
+        limits: The broker's times.
         note: Makes a fact true and journals it.
     """
 
     def __init__(
-        self, book: Book, attempts: Attempts, time_limits: TimeLimits, note: Callable[[Entry], None]
+        self,
+        book: Book,
+        attempts: Attempts,
+        time_limits: TimeLimits,
+        limits: Limits,
+        note: Callable[[Entry], None],
     ) -> None:
         self._book, self._attempts, self._time_limits, self._note = book, attempts, time_limits, note
+        self._limits = limits
 
     def obey(self, order: JobOrder, job: Job, by: Peer) -> None:
         """Carry an order out; said twice, it does nothing more.
@@ -215,7 +223,7 @@ class JobOrders:
             )
         if order.array_limit is not None and not spec.tasks:
             raise InputError(f"job {number} is no array: {WORDS['array_limit']} is that of an array")
-        refusal = wrong_change(order)
+        refusal = wrong_change(order) or self._limits.wrong_lost_after(order.lost_after_s)
         if refusal:
             raise InputError(refusal)
         types = None if order.gpu_types is None else types_asked(order.gpu_types)
@@ -236,7 +244,7 @@ class JobOrders:
             time_limit_s=order.time_limit_s,
             begin_s=order.begin_s,
             depends_on=others,
-            on_lost=order.on_lost,
+            lost_after_s=order.lost_after_s,
             share=order.share,
             array_limit=order.array_limit,
             gpu_types=types,

@@ -86,16 +86,6 @@ def wrong_question(question: DryRun) -> str:
     return wrong(as_if).replace("begin_s", "tonight_s")
 
 
-def wrong_grace(grace_s: float | None, most_s: float) -> str:
-    """What is wrong with the grace that a job asks for, in one line; "" if nothing.
-
-    `most_s`: the longest that this broker allows, seconds.
-    """
-    if grace_s is None or 0.0 <= grace_s <= most_s:
-        return ""
-    return f"grace_s must be 0 to {most_s:g} s (the broker's --max-grace-s), got {grace_s:g} s"
-
-
 def name_of(message: Submit) -> str:
     """What the job is called: by its submitter, else after the program."""
     if message.name:

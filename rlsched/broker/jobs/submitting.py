@@ -14,9 +14,10 @@ from rlsched.broker.access.roles import Peer, signed
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import demand_asked, types_asked
 from rlsched.broker.jobs.orders import JobOrders
-from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong, wrong_grace
+from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.jobs.tasks import joined
 from rlsched.broker.journal.entries import Entry, JobSubmitted
+from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.never import never_runs
 from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quotas import PartyKey, owner_of
@@ -40,24 +41,19 @@ class Submitting:
     Args:
         book: What is known.
         ranks: Who may ask for which priority.
+        limits: The broker's times.
         orders: Knows what a job may wait for.
         note: Makes a fact true and journals it.
-        max_grace_s: The longest grace that a job may ask for, seconds.
 
     Attributes:
         refusal: What new submissions are answered with, "" where they are taken.
     """
 
     def __init__(
-        self,
-        book: Book,
-        ranks: Ranks,
-        orders: JobOrders,
-        note: Callable[[Entry], None],
-        max_grace_s: float,
+        self, book: Book, ranks: Ranks, limits: Limits, orders: JobOrders, note: Callable[[Entry], None]
     ) -> None:
         self._book, self._ranks, self._orders, self._note = book, ranks, orders, note
-        self._max_grace_s = max_grace_s
+        self._limits = limits
         self.refusal = ""
 
     def signed_by(self, by: Peer, submit: Submit) -> Submit:
@@ -177,7 +173,7 @@ class Submitting:
             token = message.token
             if token in found.entries or token in found.refused:
                 continue
-            if refusal := wrong(message) or wrong_grace(message.grace_s, self._max_grace_s):
+            if refusal := wrong(message) or self._limits.wrong_time(message):
                 found.refused[token] = refusal
                 continue
             if self._is_known(token):
@@ -238,7 +234,7 @@ class Submitting:
             priority=message.priority,
             workload=message.workload,
             speed_energy=message.speed_energy,
-            on_lost=message.on_lost,
+            lost_after_s=self._limits.lost_after_s if message.lost_after_s is None else message.lost_after_s,
             share=message.share,
             account=self._book.accounts.charged(message.user, message.account),
             notify=message.notify,

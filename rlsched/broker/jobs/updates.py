@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 WHILE_RUNNING: Final = ("name", "priority", "share")
 """What may change of a job that has GPUs: its processes know nothing of it. Co-tenants stay."""
-OF_TASKS: Final = ("name", "priority", "time_limit_s", "on_lost", "gpu_types", "share")
+OF_TASKS: Final = ("name", "priority", "time_limit_s", "lost_after_s", "gpu_types", "share")
 """What may change of single tasks that are no jobs yet."""
 CHANGEABLE: Final = (*OF_TASKS, "begin_s", "depends_on", "array_limit")
 WORDS: Final = {
     "name": "--name",
     "priority": "--priority",
     "time_limit_s": "--time-limit",
-    "on_lost": "--on-lost",
+    "lost_after_s": "--lost-after",
     "share": "--share",
     "begin_s": "--begin",
     "depends_on": "--dependency",

@@ -21,7 +21,6 @@ from rlsched.broker.journal.entries import (
     BasePart,
     BrokerStarted,
     Entry,
-    JobCancelled,
     JobSubmitted,
     NodeDrained,
     NumbersTaken,
@@ -52,7 +51,6 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
         last_s: Time of its last one, Unix seconds.
         epoch: The next broker's is the one above.
         last_number: The next job's number is the one above.
-        cancelled: Jobs that were waiting, and are not to run twice.
         kept: Where what was there before lies now; "" if nothing was there.
     """
 
@@ -60,7 +58,6 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     last_s: float
     epoch: int
     last_number: int
-    cancelled: list[int]
     kept: str
 
 
@@ -130,19 +127,13 @@ def _marked(journal: Journal, replaced: Path) -> Restoration:
     book.replay(journal.rows())
     epoch, number, last_s = _known(replaced, book)
     mark = _mark(book, epoch, number)
-    waiting = [
-        job.number for job in book.jobs.values() if job.state == "queued" and job.spec.on_lost == "wait"
-    ]
-    why = "the journal was restored from a backup, and this job, which must not run twice, may have run since"
-    cancelled: list[Entry] = [JobCancelled(job=job, reason=why) for job in waiting]
     now_s = round(max(time.time(), last_s + 0.001), 3)
-    journal.commit([mark, *cancelled], now_s)
+    journal.commit([mark], now_s)
     return Restoration(
         entries=entries,
         last_s=book.now_s,
         epoch=mark.epoch,
         last_number=mark.last_number,
-        cancelled=waiting,
         kept="",
     )
 
@@ -156,7 +147,7 @@ def _mark(book: Book, epoch: int, number: int, *, taken_over: bool = False) -> R
     )
 
 
-def take_over(journal: Journal, book: Book, lost_after_s: float) -> Restored:
+def take_over(journal: Journal, book: Book) -> Restored:
     """Let a standby's copy be the journal from now on: numbers as after `restore`, all nodes drained.
 
     Raises:
@@ -164,10 +155,9 @@ def take_over(journal: Journal, book: Book, lost_after_s: float) -> Restored:
     """
     mark = _mark(book, book.epoch, book.last_number, taken_over=True)
     now_s = round(max(time.time(), book.now_s + 0.001), 3)
-    longest_s = max([lost_after_s, *(node.spec.lost_after_s for node in book.nodes.values())])
-    reason = f"{TAKEN_OVER} no new jobs before all is known that still runs, or `rlsched node resume`"
+    reason = f"{TAKEN_OVER} no new jobs before all nodes have registered, or `rlsched node resume`"
     drained: list[Entry] = [
-        NodeDrained(name=name, until_s=now_s + longest_s, reason=reason)
+        NodeDrained(name=name, until_s=math.inf, reason=reason)
         for name, node in book.nodes.items()
         if node.up and not node.drained
     ]

@@ -13,7 +13,6 @@ from rlsched.wire.messages import (
     DependsOn,
     Holding,
     Launcher,
-    OnLost,
     PartyKind,
     Priority,
     RankUsage,
@@ -97,8 +96,6 @@ class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
     """Why they cannot."""
     directory_id: str = ""
     """Which directory of attempts it has; "" in journals from before nodes said it."""
-    lost_after_s: float = 0.0
-    """Ranks there end by themselves when it has heard nothing of a broker for so long; 0: they do not."""
     notes: list[str] = []
     """What people should know of it."""
     host: str = ""
@@ -108,15 +105,14 @@ class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
 
 
 class NodeAway(msgspec.Struct, frozen=True, kw_only=True, tag="node_away"):
-    """A node is silent, or its daemon is being stopped: it keeps its jobs and gets no new ones until
-    `NodeUp`."""
+    """A node is unreachable: it keeps its jobs and gets no new ones until `NodeUp`."""
 
     name: str
     reason: str
 
 
 class NodeDown(msgspec.Struct, frozen=True, kw_only=True, tag="node_down"):
-    """A node is given up; jobs that do not wait for it are queued again."""
+    """A node is down, by an admin's word or because it did not wake: nothing runs there."""
 
     name: str
     reason: str
@@ -209,8 +205,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """A name of the catalogue of workloads, "" where unknown."""
     speed_energy: float | None = None
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
-    on_lost: OnLost = "requeue"
-    """What becomes of it when a node of its is lost."""
+    lost_after_s: float = 0.0
+    """As in `Submit`, 0: never. Absent in journals from before: what ran then is never lost by time."""
     priority: Priority = "normal"
     """As it was submitted."""
     account: str = ""
@@ -300,7 +296,7 @@ class JobUpdated(msgspec.Struct, frozen=True, kw_only=True, tag="job_updated", o
     begin_s: float | None = None
     depends_on: list[DependsOn] | None = None
     """It waits for these, and no longer for others; what had been so already is not among them."""
-    on_lost: OnLost | None = None
+    lost_after_s: float | None = None
     share: Share | None = None
     array_limit: int | None = None
     gpu_types: list[str] | None = None

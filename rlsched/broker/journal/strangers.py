@@ -1,21 +1,17 @@
-"""What is right after a journal was restored from a backup: nodes know more than it does.
+"""Attempts that nodes run and a restored journal does not know.
 
 Nodes that were there when the backup was made, and others since, may run attempts that the journal has never
-heard of. Nothing of that is ended unasked, and nothing starts that may run already:
+heard of. None of these is ended unasked, and nothing starts that may run already:
 
-- An attempt that a node runs and the journal never gave goes on. Its node is drained until it is over, since
-  nobody knows its GPUs; an admin's `cancel` ends it sooner.
-- Every node is drained until all fenced attempts have either been reported or have ended for want of a
-  broker. So a job of the backup's queue cannot start beside an attempt of its own.
-- Where such an attempt's job is known, and waits or runs elsewhere, it ends in the journal: it goes on there.
-- A job that waits for a lost node (`--on-lost wait`) never runs twice: where its attempt is not reported, it
-  has failed, as its end may have been told to the journal that is gone.
+- An attempt that a node runs and the journal never gave goes on. Its node is drained until it has ended,
+  since its GPUs are not known; an admin's `cancel` ends it sooner.
+- All nodes are drained until each node of the journal that may run jobs has registered, or an operator has
+  declared it down or removed it. So a job of the backup's queue cannot start next to an attempt of its own.
+- Where the job of such an attempt is known, and waits or runs elsewhere, it ends in the journal: it goes on
+  there.
 - Numbers of jobs and attempts begin far above those that may have been given since.
 
-A standby that takes its copy of a journal over goes by the same rules, with two differences. All is known as
-soon as every node of the journal has registered, since the copy lacks its last entries alone. And a job that
-must not run twice keeps its place in the queue: it is cancelled only if a node has not been back by the time
-at which a restored journal would be settled.
+A standby that takes over its copy of a journal goes by the same rules: the copy lacks its last entries.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ from collections.abc import Callable
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.attempts import Attempts
 from rlsched.broker.journal.entries import Entry, JobCancelled, NodeDrained, NodeResumed, NumbersTaken
-from rlsched.broker.limits import Limits
 from rlsched.wire.messages import AttemptReport, Kill
 
 MAX_STEP = 10_000_000
@@ -41,7 +36,6 @@ class Strangers:
     Args:
         book: What is known.
         attempts: The launch protocol.
-        limits: The broker's times.
         note: Makes a fact true and journals it.
         send: Tells a node.
     """
@@ -50,46 +44,31 @@ class Strangers:
         self,
         book: Book,
         attempts: Attempts,
-        limits: Limits,
         note: Callable[[Entry], None],
         send: Callable[..., None],
     ) -> None:
-        self._book, self._attempts, self._limits, self._note, self._send = book, attempts, limits, note, send
-        self._back: set[str] = set()  # nodes that have registered with this broker
-        self._settled_s: float | None = None
-        self._is_over = book.restored_s is None or not book.taken_over or book.now_s >= self._latest_s()
-        self._drained: set[str] = set()  # whom an operator has resumed since is not drained again
+        self._book, self._attempts, self._note, self._send = book, attempts, note, send
+        self._was_settling, self._settled_s = bool(book.awaited), 0.0
+        self._drained: set[str] = set()  # a node that an operator has resumed since is not drained again
         self._running: dict[str, dict[tuple[int, int, int], AttemptReport]] = {}
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether a node that may run what the journal does not know has not registered yet."""
+        return bool(self._book.awaited)
+
     def settled_s(self) -> float:
-        """When what no node has reported is over, Unix seconds; 0 where the journal never was restored."""
-        if self._book.restored_s is None:
-            return 0.0
-        return self._latest_s() if self._settled_s is None else self._settled_s
+        """When the last such node registered, Unix seconds: infinite before, 0 where none was awaited."""
+        return math.inf if self._book.awaited else self._settled_s
 
-    def has_settled_at(self, now_s: float) -> bool:
-        """Whether the last node that a standby waited for came back at this very instant."""
-        return self._settled_s == now_s
-
-    def _latest_s(self) -> float:
-        longest_s = max((node.spec.lost_after_s for node in self._book.nodes.values()), default=0.0)
-        return (self._book.restored_s or 0.0) + max(longest_s, self._limits.lost_after_s)
-
-    def _all_back(self) -> bool:
-        return all(not node.up or node.sleep or name in self._back for name, node in self._book.nodes.items())
-
-    def settle(self, now_s: float) -> None:
-        """After a standby took over: jobs that must not run twice, and may run on a node that is not back."""
-        if self._is_over or self._settled_s is not None or now_s < self._latest_s():
-            return
-        self._is_over = True
-        restored_s = self._book.restored_s or 0.0
-        why = (
-            "a standby took over, and this job, which must not run twice, may run on a node that is not back"
-        )
-        for job in list(self._book.job_of_seq.values()):
-            if job.state == "queued" and job.spec.on_lost == "wait" and job.submit_s <= restored_s:
-                self._note(JobCancelled(job=job.number, reason=why))
+    def settle(self, now_s: float) -> bool:
+        """Whether no node is awaited any more, for the first time; the drained nodes are then resumed."""
+        if not self._was_settling or self._book.awaited:
+            return False
+        self._was_settling, self._settled_s = False, now_s
+        for name in self._running:
+            self._drain(name)
+        return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
         """Whether this attempt, of this cluster, began after the backup."""
@@ -99,14 +78,13 @@ class Strangers:
         """Whether this is one of them, and goes on."""
         return (job, attempt, rank) in self._running.get(node, {})
 
-    def reported(self, node: str, reports: list[AttemptReport], now_s: float) -> set[tuple[int, int]]:
+    def reported(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
         """A node has registered: its strangers, which it is not to forget, as (job, attempt)."""
         if self._book.restored_s is None:
             return set()
         strangers = [report for report in reports if self.is_stranger(report)]
         self._take_numbers(reports)
         self._running[node] = {}
-        self._back.add(node)
         for report in strangers:
             name = f"{report.job}.{report.attempt}.{report.rank}"
             if report.state == "ended":
@@ -121,11 +99,7 @@ class Strangers:
                 continue
             self._running[node][report.job, report.attempt, report.rank] = report
             self._leave_to(node, report)
-        self._drain(node, now_s)
-        if self._book.taken_over and not self._is_over and self._settled_s is None and self._all_back():
-            self._settled_s = now_s
-            for other in self._back:
-                self._drain(other, now_s)
+        self._drain(node)
         return {(job, attempt) for job, attempt, _ in self._running[node]}
 
     def _take_numbers(self, reports: list[AttemptReport]) -> None:
@@ -159,34 +133,33 @@ class Strangers:
         )
         self._note(JobCancelled(job=job.number, reason=why))
 
-    def _drain(self, name: str, now_s: float) -> None:
+    def _drain(self, name: str) -> None:
         node, running = self._book.nodes[name], self._running.get(name, {})
         if node.drained_until_s == math.inf and not node.drained_reason.startswith(_MINE):
             return  # an operator has said so
         if running:
             jobs = ", ".join(map(self._book.called, sorted({key[0] for key in running})))
             reason = f"{self._mine()} jobs {jobs} run on, `rlsched cancel` ends them; no others meanwhile"
-            until_s = math.inf
-        elif now_s < self.settled_s() and (node.drained or name not in self._drained):
+        elif self.is_settling and (node.drained or name not in self._drained):
             self._drained.add(name)
             reason = (
-                f"{self._mine()} no new jobs before all is known that still runs, or `rlsched node resume`"
+                f"{self._mine()} no new jobs before all nodes have registered or are declared down "
+                "(`rlsched node down`), or `rlsched node resume`"
             )
-            until_s = self.settled_s()
         else:
             if node.drained and node.drained_reason.startswith(_MINE):
                 self._note(NodeResumed(name=name))
             return
-        if (node.drained_until_s, node.drained_reason) != (until_s, reason):
-            self._note(NodeDrained(name=name, until_s=until_s, reason=reason))
+        if (node.drained_until_s, node.drained_reason) != (math.inf, reason):
+            self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
 
     def _mine(self) -> str:
         return _MINE[self._book.taken_over]
 
-    def ended(self, node: str, job: int, attempt: int, rank: int, now_s: float) -> None:
+    def ended(self, node: str, job: int, attempt: int, rank: int) -> None:
         """A rank is over; it may have been a stranger."""
         if self._running.get(node, {}).pop((job, attempt, rank), None) is not None:
-            self._drain(node, now_s)
+            self._drain(node)
 
     def cancel(self, job: int) -> bool:
         """End what runs under this number, which the journal does not know: whether anything does."""
@@ -200,7 +173,7 @@ class Strangers:
                         job=job,
                         attempt=attempt,
                         rank=rank,
-                        grace_s=self._limits.grace_s,
+                        grace_s=self._attempts.grace_s(None),
                     )
                     self._send(node, order)
         return found

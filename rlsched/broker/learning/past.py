@@ -13,7 +13,7 @@ import numpy as np
 from rlsched.errors import InputError
 from rlsched.workload.formats.clock import Clock
 from rlsched.workload.formats.frame import Request
-from rlsched.workload.formats.registry import convert_original, recognise
+from rlsched.workload.formats.registry import convert_original, no_gpus, recognise
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.at_submission import facts_of
 
@@ -57,6 +57,9 @@ class Past:
         conversion = convert_original(name, Request(path))
         origin_s = Clock().read(conversion.origin, "origin")
         trace = conversion.trace
+        lacking = no_gpus(name, trace)
+        if lacking is not None:
+            raise InputError(f"--history {path}: {lacking}")
         wait_s = np.asarray(trace.extra.get("queue_s", np.full(len(trace), np.nan)), np.float64)
         rows = np.flatnonzero((trace.num_gpus > 0) & np.isfinite(wait_s))[-MOST_JOBS:]
         if not len(rows) or origin_s is None:

@@ -1,4 +1,6 @@
-"""GPUs of others: what an engine says that it has given away itself, as facts of the ledger.
+"""GPUs that the broker cannot give away: an engine has given them to other jobs, or they are out of service.
+
+Out of service are GPUs that their node has found lost, or in use by a foreign process.
 
 Each holding is a job of the ledger that is nobody's candidate: it has its GPUs from its first instant, is
 never preempted, and teaches no prediction. So rules, plans and rows see which GPUs are taken, and until when.
@@ -56,6 +58,13 @@ class HeldGpus:
     def of(self, node: str) -> list[Holding]:
         """What is held of a node."""
         return [holding for holding, _ in self._of_node.get(node, [])]
+
+    def in_words(self, node: str) -> list[str]:
+        """GPUs of a node that are out of service, a line for each reason."""
+        return [
+            f"{'GPU' if len(one.gpus) == 1 else 'GPUs'} {', '.join(map(str, one.gpus))}: {one.by}"
+            for one in self.of(node)
+        ]
 
     def stands_for(self, seq: int) -> bool:
         """Whether this job of the ledger is a holding."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable
 from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.journal.entries import (
     Entry,
@@ -32,6 +33,7 @@ from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     AttemptReport,
     BrokerToNode,
+    DownNode,
     DrainNode,
     HeartbeatAck,
     Hello,
@@ -47,7 +49,6 @@ MOST_OF_NODE = {
     "gpus": MAX_GPUS_PER_NODE,
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
-    "lost_after_s": 1e9,
 }
 """What a node may say that it has: more is a mistake, and does not fit the ledger."""
 MAX_NAME = 128
@@ -93,9 +94,8 @@ class Members:
         self._seen_s: dict[str, float] = {}
         self._left: set[str] = set()
         self._greeted: set[str] = set()
-        self._lost_after_s: dict[str, float] = {}
         self._other_gpus: set[str] = set()
-        self.strangers = Strangers(book, attempts, limits, note, send)
+        self.strangers = Strangers(book, attempts, note, send)
         self._settling = Settling(book, note, now_s + limits.lease_s)
         self._clock_skew_s: dict[str, float] = {}
         self._power_w: dict[str, float] = {}
@@ -148,7 +148,6 @@ class Members:
             self._power_w[node] = power_w
         else:
             self._power_w.pop(node, None)
-        self._lost_after_s[node] = self._limits.lost_after_s
         self._left.discard(node)
         self._engine(node, now_s, engine_away)
         self._health(node, unhealthy)
@@ -190,6 +189,10 @@ class Members:
             if one.until_s is None or math.isfinite(one.until_s)
         ]
 
+    def held_gpus(self, node: str) -> set[int]:
+        """GPU numbers in the last `Held` of a node."""
+        return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
+
     def hold(self) -> None:
         """Let no GPU be offered that others have: what can be held now is, and the rest once it is free."""
         for name in sorted(self._held):
@@ -228,6 +231,17 @@ class Members:
                 if not node.drained:
                     return f"node {name} is not drained: it is {node.state}"
                 self._note(NodeResumed(name=name))
+            case DownNode(reason=reason):
+                heard = self.silence_s(name, self._book.now_s) < self._limits.lease_s
+                if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
+                    drain = f"`rlsched node drain {name} --requeue`"
+                    return (
+                        f"node {name} is {node.state}: only an unreachable one can be declared down; {drain}"
+                    )
+                reason = reason or "declared down by an operator"
+                self._note(NodeDown(name=name, reason=reason))
+                for job in jobs:
+                    self._attempts.lost(name, job, f"node {name} is down: {reason}")
             case RemoveNode(reason=reason):
                 if node.up and not node.away and not node.sleep:
                     drain = f"`rlsched node drain {name}`"
@@ -249,33 +263,24 @@ class Members:
         """How long a node could have been heard of, and was not."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
-    def lost_after_s(self, node: str) -> float:
-        """After what silence nothing of a node's jobs runs any more that is fenced.
-
-        Never less than what the node itself goes by, which may have been told it by an earlier broker.
-        """
-        spec = self._book.nodes[node].spec
-        return self._lost_after_s.get(node, max(spec.lost_after_s, self._limits.lost_after_s))
-
     def rested(self, now_s: float) -> list[str]:
         """Nodes that were drained for long enough."""
         nodes = self._book.nodes.items()
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def silent(self, now_s: float) -> list[str]:
-        """Nodes that are to be taken for away."""
+        """Nodes that are unreachable now, and were not."""
         nodes = self._book.nodes
         quiet = self._quiet(now_s, self._limits.lease_s)
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
-    def lost(self, now_s: float) -> list[str]:
-        """Nodes that are to be given up, or have been and still have jobs to be queued again."""
-        nodes = self._book.nodes
+    def lost(self, now_s: float) -> list[tuple[str, Job]]:
+        """Jobs to queue again, each with its node, which has ended them for their `lost_after_s`."""
         return [
-            name
-            for name in self._quiet(now_s, self._limits.lost_after_s)  # no node goes by less
-            if ((nodes[name].up and not nodes[name].sleep) or self._book.fenced_jobs(nodes[name]))
-            and self.silence_s(name, now_s) >= self.lost_after_s(name)
+            (name, job)
+            for name in self._quiet(now_s, self._limits.lease_s)  # no job has less
+            for job in self._book.fenced_jobs(self._book.nodes[name])
+            if self.silence_s(name, now_s) >= job.spec.lost_after_s
         ]
 
     def _quiet(self, now_s: float, least_s: float) -> list[str]:
@@ -309,7 +314,6 @@ class Members:
             sm_clocks_mhz=sorted(hello.sm_clocks_mhz, reverse=True),
             clocks_note=hello.clocks_note,
             directory_id=hello.directory_id,
-            lost_after_s=max(hello.lost_after_s, self._limits.lost_after_s),
             notes=[shortened(visible(note), MAX_REASON_CHARS) for note in hello.notes[:MAX_NOTES]],
             host=shortened(visible(hello.host), MAX_HOST_CHARS),
             capabilities=hello.capabilities,
@@ -324,7 +328,7 @@ class Members:
         goes_off = known is not None and known.up and bool(known.sleep) and now_s < known.off_s
         if not goes_off and (
             known is None
-            or known.state in ("away", "down", "asleep", "waking")
+            or known.state in ("unreachable", "down", "asleep", "waking")
             or known.spec != spec
             or name not in self._greeted
         ):
@@ -334,20 +338,23 @@ class Members:
         if hello.held or name in self._held or self._book.held.of(name):
             self.held(name, hello.held)
         self._greeted.add(name)
-        self._lost_after_s[name] = spec.lost_after_s
         theirs = hello.attempts if hello.cluster == self._book.identity else []
-        strangers = self.strangers.reported(name, theirs, now_s)
+        strangers = self.strangers.reported(name, theirs)
         reports = self._welcome(name, hello, request, strangers)
         current = {(report.job, report.attempt) for report in reports}
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report)
         self._settling.registered(name, now_s)
-        if self.strangers.has_settled_at(now_s):
+        self.settle(now_s)
+
+    def settle(self, now_s: float) -> None:
+        """After a restored journal was taken up: go on once no node is awaited any more."""
+        if self.strangers.settle(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
-        """Now that all is known which runs: what was under way when a standby took over."""
+        """Launch what was under way when the journal was taken up, now that all is known which runs."""
         for name in sorted(self._greeted):
             for number in sorted(self._book.nodes[name].live_jobs):
                 job = self._book.jobs[number]
@@ -393,11 +400,9 @@ class Members:
                 cluster=self._book.identity,
                 heartbeat_s=self._limits.heartbeat_s,
                 forget=sorted(forget),
-                lost_after_s=self._limits.lost_after_s,
                 hears_power=True,
                 hears_limits=True,
                 hears_usage=True,
-                max_grace_s=self._limits.max_grace_s,
             ),
             request,
         )
@@ -494,8 +499,9 @@ class Members:
         if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
             return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
         jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
-        unfenced = [job for job in jobs if self._book.jobs[job].spec.on_lost == "wait"]
-        wait_s = self.lost_after_s(name) - silence_s
+        fenced = {job.number: job.spec.lost_after_s for job in self._book.fenced_jobs(node)}
+        unfenced = [job for job in jobs if job not in fenced]
+        wait_s = max(fenced.values(), default=0.0) - silence_s
         if not unfenced and (not jobs or wait_s <= 0):
             return ""
         until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
@@ -514,7 +520,6 @@ class Members:
         After a reboot nobody knows whether those that were being started ran.
         """
         gone = "was rebooted" if rebooted else "came back without it"
-        settling = self._book.now_s < self.strangers.settled_s()
         for number in sorted(self._book.nodes[name].live_jobs):
             job = self._book.jobs[number]
             attempt = job.active
@@ -523,9 +528,8 @@ class Members:
             if attempt.ending:
                 self._attempts.kill(job)
             elif rebooted or any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
-                once = settling and job.spec.on_lost == "wait"
-                self._attempts.lost(name, job, f"node {name} {gone}", "failed" if once else "queued")
-            elif settling:
+                self._attempts.lost(name, job, f"node {name} {gone}")
+            elif self.strangers.is_settling:
                 continue  # it may have been given up since the backup, and have begun elsewhere
             else:
                 self._attempts.launch(job, node=name)

@@ -31,10 +31,10 @@ class Node:
     Attributes:
         number: Its number in the `ClusterState`.
         spec: As it registered last.
-        up: Whether it has not been given up.
-        away: Whether it is silent, or being stopped, and not given up yet.
+        up: Whether it may run jobs: no operator has declared it down, and it woke when it was to.
+        away: Whether it is unreachable: it has missed its heartbeats, or its daemon was stopped.
         removed: Whether an operator has taken it out of the cluster; it may register again.
-        gone_reason: Why it is away or down.
+        gone_reason: Why it is unreachable or down.
         live_jobs: Jobs that have a rank there which is not over.
         drained_until_s: When it gets new jobs again, Unix seconds; infinite: when somebody says so; 0: it
             gets them now.
@@ -71,13 +71,18 @@ class Node:
         return (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     @property
+    def may_run_jobs(self) -> bool:
+        """Whether jobs may run there, for all that is known."""
+        return bool(self.live_jobs) or (self.up and not self.sleep)
+
+    @property
     def state(self) -> str:
-        """down | asleep | waking | away | drained | up."""
+        """down | asleep | waking | unreachable | drained | up."""
         if not self.up:
             return "down"
         if self.sleep:
             return self.sleep
-        return "away" if self.away else "drained" if self.drained or self.unhealthy else "up"
+        return "unreachable" if self.away else "drained" if self.drained or self.unhealthy else "up"
 
     @property
     def reason(self) -> str:
@@ -158,7 +163,7 @@ def change_node(
 
 _STATUS = {
     "up": NODE_UP,
-    "away": NODE_DRAINED,
+    "unreachable": NODE_DRAINED,
     "drained": NODE_DRAINED,
     "down": NODE_DOWN,
     "asleep": NODE_ASLEEP,

@@ -1,6 +1,6 @@
 """After a restart of the broker: nodes come back one by one, and new work waits for all of them.
 
-Nodes that were away when the broker started register within seconds of each other. A broker that decided
+Nodes that were unreachable when the broker started register within seconds of each other. A broker that decided
 with the first of them would start a small job where a gang that is ahead needs all of them. So a node that
 comes back gets no new jobs before the others are back too, or the time is over.
 """
@@ -17,7 +17,7 @@ REASON: Final = "no new jobs before the other nodes are back after the restart o
 
 
 class Settling:
-    """Which nodes are awaited; none where the journal has none as away.
+    """Which nodes are awaited; none where none was unreachable.
 
     Args:
         book: What is known, as the journal made it.
@@ -27,7 +27,7 @@ class Settling:
 
     def __init__(self, book: Book, note: Callable[[Entry], None], until_s: float) -> None:
         self._book, self._note, self._until_s = book, note, until_s
-        self._awaited = {name for name, node in book.nodes.items() if node.state == "away"}
+        self._awaited = {name for name, node in book.nodes.items() if node.state == "unreachable"}
         self._back: list[str] = []
 
     def registered(self, name: str, now_s: float) -> None:

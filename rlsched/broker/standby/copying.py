@@ -70,7 +70,6 @@ def copy_and_wait(
     home: KeyHome,
     warm: Warm,
     copies: Copies,
-    lost_after_s: float,
     say: Callable[[str], None],
     orders: Orders,
 ) -> Taken | None:
@@ -82,7 +81,6 @@ def copy_and_wait(
         home: The key directory: the other broker's keys.
         warm: Policy and book.
         copies: Whose, and when.
-        lost_after_s: This broker's, for nodes that are not back.
         say: Gets lines for the log.
         orders: What signals say.
 
@@ -103,7 +101,7 @@ def copy_and_wait(
         opened.callback(connection.close)
         knocks = Knocks(address, home, copies.of)
         opened.callback(knocks.close)
-        taken = _wait(copy, connection, knocks, copies, lost_after_s, orders)
+        taken = _wait(copy, connection, knocks, copies, orders)
         if taken is not None:
             copy.is_given_away = True
         return taken
@@ -114,7 +112,6 @@ def _wait(
     connection: Connection,
     knocks: Knocks,
     copies: Copies,
-    lost_after_s: float,
     orders: Orders,
 ) -> Taken | None:
     heard_s, silent_s = time.monotonic(), 0.0
@@ -123,7 +120,7 @@ def _wait(
         if orders.promote:
             orders.promote = False
             if copy.journal.last:
-                return copy.taken(copies.of, lost_after_s)
+                return copy.taken(copies.of)
             copy.tell("nothing is copied yet, so nothing can be taken over")
         try:
             answer = connection.ask(copy.question(), ASK_AGAIN_S if silent_s else ASK_S)
@@ -140,7 +137,7 @@ def _wait(
             else:
                 without, up = knocks.counted(copy.book)
                 if 2 * without > up or not up:
-                    return copy.taken(copies.of, lost_after_s)
+                    return copy.taken(copies.of)
                 copy.tell("it is silent here, but not for most nodes, so nothing is taken over")
             continue
         except InputError as error:
@@ -254,10 +251,10 @@ class _Copy:
                     self._home.take(member)
         self._access = access_digest(files)
 
-    def taken(self, of: str, lost_after_s: float) -> Taken:
+    def taken(self, of: str) -> Taken:
         """From now on this is the journal."""
         since_s = time.monotonic()
-        take_over(self.journal, self._warm.book, lost_after_s)
+        take_over(self.journal, self._warm.book)
         self._mark.unlink(missing_ok=True)
         return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.dials import NETWORK, DialArrays, no_dials
+from rlsched.cluster.dials import CLIPPED, NETWORK, DialArrays, no_dials
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.drift import Familiar
@@ -27,20 +27,22 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         columns: What it sees, in the order of the weights.
         dials: What it sets, likewise.
         layers: One matrix of a linear strategy, three of a network; the bias is the last column of each.
-            Every layer ends in tanh.
+            Hidden layers end in tanh.
+        output: How the last layer ends: in `tanh`, or `clip`ped to -1 to 1.
         familiar: What was seen in training; None: the file does not say it, and drift is not watched.
     """
 
     columns: tuple[str, ...]
     dials: tuple[str, ...]
     layers: tuple[tuple[tuple[float, ...], ...], ...]
+    output: Literal["tanh", "clip"] = "tanh"
     familiar: Familiar | None = None
 
     @classmethod
-    def of(cls, *layers: NDArray[np.float64]) -> Strategy:
+    def of(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
         """A strategy of these matrices."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
-        return cls(columns=NAMES, dials=tuple(RANGES), layers=rows)
+        return cls(columns=NAMES, dials=tuple(RANGES), layers=rows, output=output)
 
     @classmethod
     def read(cls, path: str | Path) -> Strategy:
@@ -98,7 +100,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def arrays(self, partitions: int) -> DialArrays:
         """The same for kernels: dials of so many partitions, all at 0, set by this strategy."""
         matrices = [np.array(layer, np.float64) for layer in self.layers]
-        return dial_arrays(partitions, NETWORK, matrices)
+        return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
 
 
 def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
@@ -108,7 +110,7 @@ def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) 
         more = {
             "first": matrices[0],
             "second": matrices[1],
-            "between": np.zeros((2, matrices[0].shape[0])),
+            "between": np.zeros((2, max(matrices[0].shape[0], matrices[1].shape[0]))),
         }
     return no_dials(partitions)._replace(
         who=np.array([who], np.int64),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.dials import NETWORK
+from rlsched.cluster.dials import CLIPPED, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.counting import EVERY_S
 from rlsched.decide.dials.observing import observe
@@ -46,14 +46,23 @@ def set_dials(s: StateArrays, p: int, moved: NDArray[np.float64]) -> None:
 
 
 @kernel
-def _layer(weights: NDArray[np.float64], x: NDArray[np.float64], out: NDArray[np.float64]) -> None:
-    """tanh(W x + b), the bias in the last column of the weights."""
+def _layer(
+    weights: NDArray[np.float64], x: NDArray[np.float64], out: NDArray[np.float64], clips: bool
+) -> None:
+    """tanh(W x + b), the bias in the last column of the weights; `clips`: W x + b clipped to -1 to 1."""
     columns = weights.shape[1] - 1
     for row in range(weights.shape[0]):
         total = weights[row, columns]
         for column in range(columns):
             total += weights[row, column] * x[column]
-        out[row] = math.tanh(total)
+        if not clips:
+            out[row] = math.tanh(total)
+        elif total > 1.0:
+            out[row] = 1.0
+        elif total < -1.0:
+            out[row] = -1.0
+        else:
+            out[row] = total  # which may be no number: `_in_range` finds it
 
 
 @kernel
@@ -87,14 +96,15 @@ def turn_due(s: StateArrays, now_s: float) -> None:
             continue
         observe(s, p, now_s, dials.seen[p])
         d.due, d.arrivals, d.next_s = 0, 0, now_s + EVERY_S
-        if dials.who[0] != NETWORK:
+        clips = dials.who[0] == CLIPPED
+        if dials.who[0] != NETWORK and not clips:
             continue
         if dials.first.shape[0] == 0:
-            _layer(dials.last, dials.seen[p], dials.moved)
+            _layer(dials.last, dials.seen[p], dials.moved, clips)
         else:
-            _layer(dials.first, dials.seen[p], dials.between[0])
-            _layer(dials.second, dials.between[0], dials.between[1])
-            _layer(dials.last, dials.between[1], dials.moved)
+            _layer(dials.first, dials.seen[p], dials.between[0], False)
+            _layer(dials.second, dials.between[0], dials.between[1], False)
+            _layer(dials.last, dials.between[1], dials.moved, clips)
         d.refused = 0 if _in_range(dials.moved) else 1
         if d.refused:
             dials.moved[:] = 0.0

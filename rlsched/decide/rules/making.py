@@ -49,19 +49,17 @@ def make_rule(settings: Settings) -> CompiledRule:
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
     if settings.migrate is not None:
         steps = replace(steps, migrates=True)
-    strategy = Strategy.read(settings.dials) if settings.dials else None
-    if strategy is not None:
-        steps = steps.with_dials()
     profile = settings.profile
-    return CompiledRule(
+    made = CompiledRule(
         steps,
         _options(settings),
         order_of(settings),
-        strategy,
+        None,
         settings.plain_without_models,
         profile_s=float(profile.run) if profile else 0.0,
         profile_max_gpus=float(profile.max_gpus) if profile else math.inf,
     )
+    return made.dialled_by(Strategy.read(settings.dials)) if settings.dials else made
 
 
 def order_of(settings: Settings) -> Order:

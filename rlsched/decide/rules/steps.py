@@ -91,6 +91,10 @@ class CompiledRule:
     profile_s: float = 0.0
     profile_max_gpus: float = math.inf
 
+    def dialled_by(self, strategy: Strategy) -> CompiledRule:
+        """The same with a strategy that sets its dials."""
+        return replace(self, steps=self.steps.with_dials(), strategy=strategy)
+
     @property
     def sorted_queue(self) -> bool:
         """Whether it reads the sorted queue."""

@@ -213,7 +213,7 @@ class Mirror:
             user=job.user,
             time_limit_s=job.time_limit_s,
             preemptible=self._preempts and job.may_requeue,
-            on_lost="wait",
+            lost_after_s=0.0,
         )
 
     def forget(self, key: str, *, is_over: bool) -> None:

@@ -9,7 +9,6 @@ from rlsched.wire.messages.history import ListHistory, ListUsage
 
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
 """What a job may ask to be told of: its first process runs; it is queued again; it is over; it has failed."""
-OnLost = Literal["requeue", "wait"]
 Share = Literal["auto", "yes", "no"]
 """Whether a job may share its GPUs with others."""
 Priority = Literal["low", "normal", "high", "urgent"]
@@ -68,8 +67,9 @@ class Submit(
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     share: Share = "auto"
     """Where the broker shares GPUs. `auto`: if it is known what it needs (`rlsched.broker.jobs.asked`)."""
-    on_lost: OnLost = "requeue"
-    """When a node of its is silent for too long: queue it again, or wait until the node is back."""
+    lost_after_s: float | None = None
+    """When a node of it has been unreachable for so long, it is ended there and queued again. 0: never, it
+    goes on; None: by the broker's default."""
     priority: Priority = "normal"
     """Jobs of a higher one go first."""
     account: str = ""
@@ -174,7 +174,8 @@ class Update(
     depends_on: list[DependsOn] | None = None
     """It waits for these in place of what it waited for."""
     singleton: bool = False
-    on_lost: OnLost | None = None
+    lost_after_s: float | None = None
+    """0: never."""
     share: Share | None = None
     array_limit: int | None = None
     gpu_types: list[str] | None = None
@@ -226,6 +227,13 @@ class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", f
     """Let a drained node get jobs again."""
 
     node: str
+
+
+class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
+    """An unreachable node is dead, and nothing runs there: its jobs are queued again. Only an admin may."""
+
+    node: str
+    reason: str = ""
 
 
 class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag="remove_node", forbid_unknown_fields=True):
@@ -331,7 +339,7 @@ class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker",
     epoch: int
 
 
-NodeOrder = DrainNode | ResumeNode | RemoveNode
+NodeOrder = DrainNode | ResumeNode | DownNode | RemoveNode
 AdminOrder = NodeOrder | SetPolicy | SetQuota | SetMember | ReadJournal | LaterBroker
 OfJobs = ListJobs | ListHistory | ListUsage | Why | ReadLog | DryRun
 Question = OfJobs | ListNodes | ListQuotas | ListAccounts | Stats | WhoServes

@@ -49,6 +49,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The least that one of its GPUs has; 0: nobody knows."""
     shares: bool = False
     """It runs several jobs on a GPU (`Launch.beside`); no node did before it said so."""
+    fences: bool = False
+    """It ends ranks by their `Launch.lost_after_s`. Jobs on a node that does not are never lost by time."""
 
     @property
     def is_own(self) -> bool:
@@ -57,10 +59,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that somebody has whom the broker did not give them to."""
+    """GPUs of a node that the broker cannot give away: other jobs have them, or they are out of service."""
 
     by: str
-    """Who, for people; the same for as long as they are held."""
+    """Who has them, or why they are out of service, for people; the same for as long as they are held."""
     gpus: list[int]
     """GPU numbers on the node."""
     until_s: float | None = None
@@ -112,8 +114,6 @@ class Hello(
     """Why they cannot."""
     directory_id: str = ""
     """Random, of the directory in which it keeps its attempts."""
-    lost_after_s: float = 0.0
-    """The `Welcome.lost_after_s` that its ranks go by still."""
     wall_s: float | None = None
     """What its clock says as it sends this, Unix seconds."""
     unhealthy: str = ""
@@ -145,7 +145,8 @@ class Heartbeat(
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
-    """These are all GPUs of the node that others have; those that are no longer named are back.
+    """These are all GPUs of the node that others have, or that are lost; those that are no longer named are
+    back.
 
     The broker offers them to nobody. One that a job of its own has is held once that is over.
     """

@@ -18,23 +18,19 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
     """(job, attempt)"""
-    lost_after_s: float = 0.0
-    """See `HeartbeatAck`; 0: this broker queues nothing again that may still run."""
     hears_power: bool = False
     """Whether this broker knows `Heartbeat.power_w`; one that does not would refuse it."""
     hears_limits: bool = False
     """Likewise `Launched.limit_s`."""
     hears_usage: bool = False
     """Likewise `Metered` and `Ended.usage`."""
-    max_grace_s: float = DEFAULT_GRACE_S
-    """The longest grace that a job may have; a lease ends so long, and a margin, before `lost_after_s`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
-    """The broker has heard the heartbeat of this request number.
+    """The broker received the heartbeat of this request number.
 
-    From when that was sent, it takes the node for alive for `Welcome.lost_after_s` at least. A node that gets
-    no younger answer ends its ranks by then, since the broker may start them elsewhere.
+    From when that was sent, it starts no job elsewhere for the job's `Launch.lost_after_s` at least. A node
+    that gets no later answer ends the ranks of that job by then.
     """
 
 
@@ -60,8 +56,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     """Between SIGTERM and SIGKILL, whatever ends it; None from a broker that does not say."""
     sm_clock_mhz: int = 0
     """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
-    fenced: bool = False
-    """End it when no heartbeat is answered for too long (see `HeartbeatAck`)."""
+    lost_after_s: float = 0.0
+    """End it before no heartbeat has been answered for so long (see `HeartbeatAck`); 0: it goes on."""
     launcher: Launcher = "none"
     gpus_of_ranks: list[int] = []
     """How many GPUs each rank has; empty from a broker that does not say."""

@@ -150,6 +150,10 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """How often a node's checks began to fail, since the journal began."""
     absent_nodes: dict[str, str] = {}
     """Nodes that are down, away or drained, and why; the first 50."""
+    gpus_out: int = 0
+    """GPUs that are lost, or in use by a process that rlsched did not start, on nodes of rlsched's own."""
+    nodes_with_gpus_out: dict[str, str] = {}
+    """Nodes with such GPUs, and why; the first 50."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None

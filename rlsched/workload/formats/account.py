@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,9 @@ from rlsched.errors import TraceError
 
 LINES_KEPT = 10
 """Of how many rows an account remembers the line, for each reason."""
+
+AGAIN = "the same line again, field for field"
+"""The reason for a row that is there twice: in one file, or in exports whose times overlap."""
 
 Item = TypeVar("Item")
 
@@ -65,6 +69,7 @@ class Account:
         kept: Rows that are in the trace, or that a job of the trace was made from.
         skipped: By reason.
         noted: By remark: rows that were kept, but not quite as they stood.
+        seen: Digests of the rows that were read; exports of one list of jobs share them.
     """
 
     path: Path
@@ -73,15 +78,23 @@ class Account:
     kept: int = 0
     skipped: dict[str, Tally] = field(default_factory=dict)
     noted: dict[str, Tally] = field(default_factory=dict)
+    seen: set[bytes] = field(default_factory=set, repr=False)
     _remarks: list[tuple[int, str]] | None = field(default=None, repr=False)
     """Remarks on the row that is being read, which count once it is kept."""
 
-    def read(self, rows: Iterable[tuple[int, Item | MalformedError]], use: Callable[[Item], object]) -> None:
+    def read(
+        self,
+        rows: Iterable[tuple[int, Item | MalformedError]],
+        use: Callable[[Item], object],
+        fields: Callable[[Item], bytes] | None = None,
+    ) -> None:
         """Hand each row to `use`, and count it by what comes of it.
 
         Args:
             rows: Line and row; a `MalformedError` stands for a row that could not even be split.
             use: Raises `MalformedError` or `LeftOutError` where it has no use for the row.
+            fields: All fields of a row as bytes; a row whose bytes were seen before is skipped as `AGAIN`.
+                None: equal rows do not matter, and all are used.
 
         Raises:
             TraceError: a malformed row, if `strict`.
@@ -92,6 +105,8 @@ class Account:
             try:
                 if isinstance(row, MalformedError):
                     raise row
+                if fields is not None:
+                    self._refuse_again(fields(row))
                 use(row)
             except (MalformedError, LeftOutError) as error:
                 self._skip(line, error)
@@ -100,6 +115,12 @@ class Account:
                 for remark in self._remarks:
                     self._note(*remark)
         self._remarks = None
+
+    def _refuse_again(self, fields: bytes) -> None:
+        digest = blake2b(fields, digest_size=16).digest()
+        if digest in self.seen:
+            raise LeftOutError(AGAIN)
+        self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
         """Do with a row that `read` has kept what had to wait for the others; it is skipped if that fails.
@@ -135,3 +156,13 @@ class Account:
 
     def _note(self, line: int, remark: str) -> None:
         self.noted.setdefault(remark, Tally()).add(line)
+
+
+def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
+    """The tallies of several files by reason, without lines, which belong to one file."""
+    found: dict[str, Tally] = {}
+    for of_file in tallies:
+        for reason, tally in of_file.items():
+            total = found.setdefault(reason, Tally(example=tally.example))
+            total.count += tally.count
+    return found

@@ -21,7 +21,6 @@ LOST = (
     "the number of nodes of a job is only carried along as x_num_nodes",
     "Kalos' shared memory, and when a job failed or was stopped (its end is one of the two)",
     "there are no VCs, job names or time limits, and the nodes are not described",
-    "the wall clock: second 0 is the first submission",
 )
 
 
@@ -33,28 +32,27 @@ def convert(request: Request) -> Conversion:
     """
     account = Account(request.path, request.strict)
     jobs = Jobs(("queue_s", "x_workload", "memory_mib", "x_num_nodes"))
-    clock = Clock()
+    clock = Clock("UTC")
 
     def use(row: Row) -> None:
         span = read_span(row, clock, account)
         num_nodes, memory_gb = row.number("node_num"), row.number("mem_per_pod_GB")
-        pods = num_nodes or 1.0
         jobs.add(
-            job_id=row.text("job_id"),
+            job_id=row.word("job_id"),
             submit_s=span.submit_s,
             duration_s=span.duration_s,
             num_gpus=row.need("gpu_num"),
             user=row.text("user"),
-            status=row.text("state"),
+            status=row.word("state"),
             num_cpus=row.number("cpu_num"),
             extra=(
                 span.queue_s,
-                row.text("type"),
-                None if memory_gb is None else memory_gb * pods * _MIB_PER_GB,
+                row.word("type"),
+                None if memory_gb is None or num_nodes is None else memory_gb * num_nodes * _MIB_PER_GB,
                 num_nodes,
             ),
         )
 
-    account.read(read_csv(request.path, REQUIRED), use)
-    trace, origin_s = jobs.trace(title(request.path), account)
-    return Conversion(trace, (account,), f"{clock.show(origin_s)} UTC", LOST)
+    account.read(read_csv(request.path, REQUIRED), use, Row.fields)
+    trace, origin_s = jobs.trace(title(request.path), account, at=clock.instant)
+    return Conversion(trace, (account,), clock.show(origin_s), LOST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo
 
 from rlsched.errors import InputError
@@ -28,13 +28,7 @@ class Clock:
 
     def __init__(self, zone: str | None = None) -> None:
         self.zone = zone
-        try:
-            self._zone = ZoneInfo(zone) if zone else None
-        except (KeyError, ValueError, OSError) as error:
-            raise InputError(
-                f"time zone {zone!r} is not known here; give a name such as Europe/Berlin "
-                "(if that is not known either: pip install tzdata)"
-            ) from error
+        self._zone: tzinfo | None = _zone_info(zone) if zone else None
 
     def read(self, text: str, column: str, not_before_s: float | None = None) -> float | None:
         """Seconds since 1970, or None where the text stands for an unknown time.
@@ -69,6 +63,14 @@ class Clock:
             return second_s if second_s >= not_before_s else first_s
         return first_s
 
+    def instant(self, seconds: float) -> datetime | None:
+        """The instant as a time: in the zone if it is known, else as written; None: beyond year 9999."""
+        try:
+            at = _EPOCH + timedelta(seconds=seconds)
+        except OverflowError:
+            return None
+        return at.astimezone(self._zone) if self._zone else at.replace(tzinfo=None)
+
     def show(self, seconds: float) -> str:
         """The instant in words: UTC where the zone is known, else as the file writes its times."""
         try:
@@ -76,6 +78,18 @@ class Clock:
         except OverflowError:
             return f"second {seconds:.0f} after 1970"
         return f"{text} UTC" if self._zone else text
+
+
+def _zone_info(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise InputError(
+            f"time zone {name!r} is not known here; give a name such as Europe/Berlin "
+            "(if that is not known either: pip install tzdata)"
+        ) from error
 
 
 def _seconds(time: datetime) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ import numpy as np
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, ClusterSpec, NodeGroup
 from rlsched.errors import TraceError
 from rlsched.workload.columns import KNOWN
-from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
+from rlsched.workload.formats.account import Account, LeftOutError, MalformedError, summed
 from rlsched.workload.trace import Trace
 from rlsched.workload.validate import MAX_TEXT
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which JSON can hold and UTF-8 cannot."""
 
 Node = tuple[int, str, int, int, str | None]
 """GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: every one) of a node."""
@@ -32,6 +37,7 @@ class Request:
         timezone: Zone of times that are written without one, in place of the format's own; None: that one.
         processors: What a processor of the Standard Workload Format is: `cpus` or `gpus`.
         cluster_name: Read the description of the nodes as well, and call the cluster this.
+        more: Further exports of the same list of jobs; a line that is in several counts once.
     """
 
     path: Path
@@ -39,6 +45,7 @@ class Request:
     timezone: str | None = None
     processors: str = "cpus"
     cluster_name: str | None = None
+    more: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,10 +54,12 @@ class Conversion:
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: One a file. The first is that of the list of jobs: its `kept` rows are in the trace.
+        accounts: One a file. The first `exports` are those of the list of jobs: their `kept` rows are in the
+            trace.
         origin: The instant that second 0 of the trace stands for, in the publisher's clock.
         lost: What the original has and the trace has not.
         cluster: The nodes, if they were asked for.
+        exports: Files that the list of jobs was read from.
     """
 
     trace: Trace
@@ -58,6 +67,7 @@ class Conversion:
     origin: str
     lost: tuple[str, ...]
     cluster: ClusterSpec | None = None
+    exports: int = 1
 
 
 class Jobs:
@@ -126,10 +136,11 @@ class Jobs:
             raise MalformedError("GPUs", f"expected whole GPUs, or a share of one, got {num_gpus:g}")
         texts = (job_id, user, vc, job_name, status, gpu_type, *(x for x in extra if isinstance(x, str)))
         for text in texts:
-            if len(text) > MAX_TEXT or "\0" in text:
+            if len(text) > MAX_TEXT or "\0" in text or _SURROGATE.search(text):
                 raise MalformedError(
                     "text",
-                    f"expected text of at most {MAX_TEXT} characters without NUL, got {text[:40]!r}...",
+                    f"expected text of at most {MAX_TEXT} characters without NUL or surrogates, "
+                    f"got {text[:40]!r}...",
                 )
         if job_id in self._ids:
             raise LeftOutError("job id of an earlier row")
@@ -152,14 +163,21 @@ class Jobs:
         """Whether a job of this id has been taken."""
         return job_id in self._ids
 
-    def trace(self, name: str, account: Account) -> tuple[Trace, float]:
+    def trace(
+        self, name: str, *accounts: Account, at: Callable[[float], datetime | None] | None = None
+    ) -> tuple[Trace, float]:
         """The trace, and its origin: the first submission in the publisher's clock, which becomes second 0.
+
+        Args:
+            name: What the trace is called.
+            *accounts: Of the files of the list of jobs.
+            at: The wall-clock time of a second of the publisher's clock; None: nothing says when that was.
 
         Raises:
             TraceError: there is no job, because every row was skipped; it names the reasons.
         """
         if not self._ids:
-            raise TraceError(_nothing_kept(account))
+            raise TraceError(_nothing_kept(accounts))
         columns = dict(self._columns)
         submit_s = np.array(columns.pop("submit_s"), dtype=np.float64)
         origin_s = float(submit_s.min())
@@ -172,6 +190,7 @@ class Jobs:
             duration_s=columns.pop("duration_s"),
             num_gpus=columns.pop("num_gpus"),
             extra={header: cells for header, cells in extra.items() if any(cell != "" for cell in cells)},
+            origin=at(origin_s) if at is not None else None,
             **columns,
         )
         return trace, origin_s
@@ -188,11 +207,14 @@ def _plain(value: object) -> str:
     return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _nothing_kept(account: Account) -> str:
-    reasons = ", ".join(f"{tally.count:,} {reason}" for reason, tally in account.skipped.items())
-    first = next((tally.example for tally in account.skipped.values() if tally.example), "")
+def _nothing_kept(accounts: Sequence[Account]) -> str:
+    skipped = summed([account.skipped for account in accounts])
+    reasons = ", ".join(f"{tally.count:,} {reason}" for reason, tally in skipped.items())
+    first = next((tally.example for tally in skipped.values() if tally.example), "")
+    files = ", ".join(str(account.path) for account in accounts)
+    rows = sum(account.rows for account in accounts)
     return (
-        f"{account.path}: expected at least one job, kept none of {account.rows:,} rows"
+        f"{files}: expected at least one job, kept none of {rows:,} rows"
         + (f" ({reasons})" if reasons else "")
         + (f"; the first malformed one: {first}" if first else "")
     )

@@ -27,7 +27,6 @@ LOST = (
     "VCs grow, shrink and are renamed from day to day: a cluster file holds one day, that in the middle"
     " of the submissions",
     "CPU cores and memory of the nodes, and the model of their GPUs, are not in the files",
-    "the wall clock: second 0 is the first submission",
 )
 
 
@@ -44,20 +43,20 @@ def convert(request: Request) -> Conversion:
     def use(row: Row) -> None:
         span = read_span(row, clock, account)
         jobs.add(
-            job_id=row.text("job_id"),
+            job_id=row.word("job_id"),
             submit_s=span.submit_s,
             duration_s=span.duration_s,
             num_gpus=row.need("gpu_num"),
             user=row.text("user"),
             vc=row.text("vc"),
             job_name=row.text("jobname"),
-            status=row.text("state"),
+            status=row.word("state"),
             num_cpus=row.number("cpu_num"),
             extra=(span.queue_s, row.number("node_num")),
         )
 
-    account.read(read_csv(request.path, REQUIRED), use)
-    trace, origin_s = jobs.trace(title(request.path), account)
+    account.read(read_csv(request.path, REQUIRED), use, Row.fields)
+    trace, origin_s = jobs.trace(title(request.path), account, at=clock.instant)
     accounts, cluster = [account], None
     if request.cluster_name is not None:
         middle_s = origin_s + float(np.median(trace.submit_s))
@@ -74,13 +73,13 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
     lines: dict[str, int] = {}
 
     def use(row: Row) -> None:
-        date = row.text("date")
+        date = row.word("date")
         if Clock().read(f"{date} 00:00:00", "date") is None:
             raise MalformedError("date", f"'date': expected a day such as 2020-09-01, got {date!r}")
         days[date] = {vc: row.need(vc) for vc in row.places if vc not in ("date", "total")}
         lines[date] = row.line
 
-    account.read(read_csv(path, ("date", "total")), use)
+    account.read(read_csv(path, ("date", "total")), use, Row.fields)
     if not days:
         raise TraceError(f"{path}: expected a row a day, got none that could be read")
     nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched.workload.formats.frame import Request
-from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original, recognise
+from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original, no_gpus, recognise
 from rlsched.workload.trace import Trace
 
 JOURNAL = "journal"
@@ -67,9 +67,7 @@ class History:
             skipped = conversion.accounts[0].rows - conversion.accounts[0].kept
         if spec is None:
             raise InputError(f"{path}: its {name} names no nodes; {_WRITE_ONE}")
-        if not (trace.num_gpus > 0).any():
-            raise InputError(
-                f"{path}: none of its {len(trace):,} jobs has a GPU: expected jobs that ask for GPUs; with "
-                "sacct, print AllocTRES and ReqTRES; of swf, `rlsched trace convert --processors gpus`"
-            )
+        lacking = no_gpus(name, trace)
+        if lacking is not None:
+            raise InputError(f"{path}: {lacking}")
         return cls(trace, spec, name, skipped)

@@ -14,7 +14,7 @@ from rlsched.errors import TraceError
 from rlsched.workload.formats.account import MalformedError
 
 UNKNOWN = frozenset(("", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "Unknown", "N/A", "n/a"))
-"""How publishers write that a value is not known."""
+"""How publishers write that a number or a time is not known. Text is never one of these: see `Row.text`."""
 
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -35,13 +35,28 @@ class Row(NamedTuple):
     cells: Sequence[str]
     places: Mapping[str, int]
 
-    def text(self, column: str) -> str:
-        """The field as text; "" where it is unknown, or where the file has no such column."""
+    def text(self, column: str, *missing: str) -> str:
+        """The field exactly as it stands; "" where it is blank, or where the file has no such column.
+
+        Args:
+            column: Its name.
+            *missing: What else the publisher writes in this column where nothing is known. People are called
+                `None`, `nan` and `NA` as well, so no other word counts as missing.
+        """
         at = self.places.get(column)
         if at is None:
             return ""
-        value = self.cells[at].strip()
-        return "" if value in UNKNOWN else value
+        value = self.cells[at]
+        word = value.strip()
+        return "" if not word or word in missing else value
+
+    def word(self, column: str, *missing: str) -> str:
+        """The same without spaces around it: ids, states, types and times."""
+        return self.text(column, *missing).strip()
+
+    def fields(self) -> bytes:
+        """All fields, in the order of the names of their columns: equal bytes, equal rows."""
+        return "\0".join([self.cells[self.places[name]] for name in sorted(self.places)]).encode()
 
     def number(self, column: str) -> float | None:
         """The field as a number of 0 or more; None where it is unknown.
@@ -49,8 +64,8 @@ class Row(NamedTuple):
         Raises:
             MalformedError: anything else.
         """
-        text = self.text(column)
-        if not text:
+        text = self.word(column)
+        if text in UNKNOWN:
             return None
         if not _NUMBER.fullmatch(text) or not 0 <= float(text) < float("inf"):
             raise MalformedError(column, f"{column!r}: expected a number, 0 or more, got {text[:40]!r}")
@@ -113,15 +128,23 @@ def read_text(path: Path) -> str:
 
 
 def read_csv(
-    path: Path, required: Sequence[str] = (), *, columns: Sequence[str] = (), delimiter: str = ","
+    path: Path,
+    required: Sequence[str] = (),
+    *,
+    columns: Sequence[str] = (),
+    delimiter: str = ",",
+    quotes: bool = True,
 ) -> Rows:
     """Rows of a table with a header, or, if `columns` are given, of one without.
+
+    A further header line begins another table in the same file, as `cat jan.txt feb.txt` makes them.
 
     Args:
         path: The file.
         required: Columns that its header must have.
         columns: The columns of a file that has no header line.
         delimiter: What stands between two fields.
+        quotes: Fields may stand in double quotes. False: a quote is a character like any other.
 
     Raises:
         TraceError: the file cannot be read, is empty, or its header lacks a column.
@@ -130,10 +153,21 @@ def read_csv(
     header = list(columns) or _header(path, lines, required, delimiter)
     index = {name: header.index(name) for name in header}
     for number, text in lines:
-        yield (
-            number,
-            text if isinstance(text, MalformedError) else _row(number, text, header, index, delimiter),
-        )
+        if isinstance(text, MalformedError):
+            yield number, text
+            continue
+        cells = _split(text, delimiter, quotes)
+        if isinstance(cells, MalformedError):
+            yield number, cells
+            continue
+        if required and required[0] in text and set(required).issubset(names := _names(cells)):
+            header, index = names, {name: names.index(name) for name in names}
+            continue
+        if len(cells) != len(header):
+            expected = f"expected {len(header)} fields, got {len(cells)}"
+            yield number, MalformedError("number of fields", expected)
+            continue
+        yield number, Row(number, cells, index)
 
 
 def _header(
@@ -145,7 +179,7 @@ def _header(
     names = first if isinstance(first, MalformedError) else _split(first, delimiter)
     if isinstance(names, MalformedError):
         raise TraceError(f"{path}: line 1: expected a header: {names}")
-    names = [name.strip() for name in names]
+    names = _names(names)
     missing = [name for name in required if name not in names]
     if missing:
         raise TraceError(
@@ -154,19 +188,12 @@ def _header(
     return names
 
 
-def _row(
-    number: int, text: str, header: Sequence[str], index: Mapping[str, int], delimiter: str
-) -> Row | MalformedError:
-    cells = _split(text, delimiter)
-    if isinstance(cells, MalformedError):
-        return cells
-    if len(cells) != len(header):
-        return MalformedError("number of fields", f"expected {len(header)} fields, got {len(cells)}")
-    return Row(number, cells, index)
+def _names(cells: Sequence[str]) -> list[str]:
+    return [cell.strip() for cell in cells]
 
 
-def _split(text: str, delimiter: str) -> list[str] | MalformedError:
-    if '"' not in text:
+def _split(text: str, delimiter: str, quotes: bool = True) -> list[str] | MalformedError:
+    if not quotes or '"' not in text:
         return text.split(delimiter)
     try:
         return next(csv.reader([text], delimiter=delimiter, strict=True))

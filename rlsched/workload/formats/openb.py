@@ -18,6 +18,8 @@ REQUIRED = (
 )
 MAIN = ("openb_pod_list_*.csv",)
 NODES = ("openb_node_list_all_node.csv", "openb_node_list_gpu_node.csv")
+NONE = "nan"
+"""How the README writes that there is no GPU type; in the files it is blank."""
 _MILLI = 1000
 
 LOST = (
@@ -49,17 +51,17 @@ def convert(request: Request) -> Conversion:
                 "scheduled before created", f"expected {created_s:.15g} or more, got {scheduled_s:.15g}"
             )
         jobs.add(
-            job_id=row.text("name"),
+            job_id=row.word("name"),
             submit_s=created_s,
             duration_s=deleted_s - scheduled_s,
             num_gpus=_gpus(row),
-            status=row.text("pod_phase"),
-            gpu_type=row.text("gpu_spec"),
+            status=row.word("pod_phase"),
+            gpu_type=row.word("gpu_spec", NONE),
             num_cpus=row.need("cpu_milli") / _MILLI,
-            extra=(scheduled_s - created_s, row.number("memory_mib"), row.text("qos")),
+            extra=(scheduled_s - created_s, row.number("memory_mib"), row.word("qos")),
         )
 
-    account.read(read_csv(request.path, REQUIRED), use)
+    account.read(read_csv(request.path, REQUIRED), use, Row.fields)
     trace, origin_s = jobs.trace(title(request.path), account)
     accounts, cluster = [account], None
     if request.cluster_name is not None:
@@ -89,10 +91,10 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
 
     def use(row: Row) -> None:
         gpus = node_gpus(row.need("gpu"))
-        model = row.text("model") or "none"
+        model = row.word("model", NONE) or "none"
         if gpus and model == "none":
             raise MalformedError("model", "'model': expected the model of its GPUs, got a blank")
         nodes.append((gpus, model, int(row.need("cpu_milli")) // _MILLI, int(row.need("memory_mib")), None))
 
-    account.read(read_csv(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")), use)
+    account.read(read_csv(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")), use, Row.fields)
     return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

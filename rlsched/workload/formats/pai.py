@@ -49,7 +49,7 @@ LOST = (
 
 @dataclass(slots=True)
 class _Job:
-    """What the other tables say about a job of the job table."""
+    """What the other tables say about a job of the job table; a sum is nan where a task lacks its part."""
 
     line: int
     inst_id: str
@@ -75,7 +75,7 @@ class _Tag:
 
     def __init__(self, row: Row) -> None:
         self.gpu_type, self.group, self.workload = (
-            row.text("gpu_type_spec"),
+            row.word("gpu_type_spec"),
             row.text("group"),
             row.text("workload"),
         )
@@ -90,7 +90,7 @@ def convert(request: Request) -> Conversion:
     """
     account = Account(request.path, request.strict)
     found: dict[str, _Job] = {}
-    account.read(read_csv(request.path, columns=JOBS), lambda row: _take_job(row, found))
+    account.read(read_csv(request.path, columns=JOBS), lambda row: _take_job(row, found), Row.fields)
     accounts = [account, _read_tasks(request, found)]
     folder = request.path.parent
     instances, groups = (named(folder, (name,))[:1] for name in ("pai_instance_table", "pai_group_tag_table"))
@@ -109,14 +109,14 @@ def convert(request: Request) -> Conversion:
 
 
 def _take_job(row: Row, found: dict[str, _Job]) -> None:
-    name = row.text("job_name")
+    name = row.word("job_name")
     if name in found:
         raise LeftOutError("job id of an earlier row")
     found[name] = _Job(
         line=row.line,
-        inst_id=row.text("inst_id"),
+        inst_id=row.word("inst_id"),
         user=row.text("user"),
-        status=row.text("status"),
+        status=row.word("status"),
         submit_s=_time(row, "start_time"),
         end_s=_time(row, "end_time"),
     )
@@ -133,21 +133,26 @@ def _read_tasks(request: Request, found: dict[str, _Job]) -> Account:
     def use(row: Row) -> None:
         job = _job_of(row, found)
         instances = row.number("inst_num")
-        instances = 1.0 if instances is None else instances
-        gpus, cpus, memory_gb = (row.number(f"plan_{kind}") or 0.0 for kind in ("gpu", "cpu", "mem"))
+        if instances is None:
+            account.note(row.line, "inst_num is blank: counted as one instance")
+            instances = 1.0
+        gpus, cpus, memory_gb = (row.number(f"plan_{kind}") for kind in ("gpu", "cpu", "mem"))
+        if gpus is None:
+            account.note(row.line, "plan_gpu is blank: its instances ask for no GPU")
+            gpus = 0.0
         start_s, end_s = _time(row, "start_time"), _time(row, "end_time")
         job.tasks += 1
         job.gpus += instances * gpus / _PERCENT
-        job.cpus += instances * cpus / _PERCENT
-        job.memory_gb += instances * memory_gb
-        if gpus and row.text("gpu_type"):
-            job.gpu_types.add(row.text("gpu_type"))
+        job.cpus += instances * (math.nan if cpus is None else cpus) / _PERCENT
+        job.memory_gb += instances * (math.nan if memory_gb is None else memory_gb)
+        if gpus and row.word("gpu_type"):
+            job.gpu_types.add(row.word("gpu_type"))
         if start_s is not None:
             job.first_s = min(job.first_s, start_s)
         if end_s is not None:
             job.last_s = max(job.last_s, end_s)
 
-    account.read(read_csv(account.path, columns=TASKS), use)
+    account.read(read_csv(account.path, columns=TASKS), use, Row.fields)
     return account
 
 
@@ -167,7 +172,7 @@ def _read_instances(path: Path, request: Request, found: dict[str, _Job]) -> Acc
 
 
 def _job_of(row: Row, found: dict[str, _Job]) -> _Job:
-    job = found.get(row.text("job_name"))
+    job = found.get(row.word("job_name"))
     if job is None:
         raise LeftOutError("of a job that the job table lacks")
     return job
@@ -177,7 +182,7 @@ def _read_tags(path: Path, request: Request, tags: dict[str, _Tag]) -> Account:
     account = Account(path, request.strict)
 
     def use(row: Row) -> None:
-        tags.setdefault(row.text("inst_id"), _Tag(row))
+        tags.setdefault(row.word("inst_id"), _Tag(row))
 
     account.read(read_csv(path, columns=TAGS), use)
     return account
@@ -209,11 +214,11 @@ def _add(name: str, job: _Job, tag: _Tag | None, jobs: Jobs, account: Account) -
         job_name=tag.group if tag else "",
         status=job.status,
         gpu_type=tag.gpu_type if tag else "",
-        num_cpus=round(job.cpus, 6),
+        num_cpus=None if math.isnan(job.cpus) else round(job.cpus, 6),
         extra=(
             queueing(job.submit_s, start_s, job.line, account),
             tag.workload if tag else "",
-            job.memory_gb * _MIB_PER_GB,
+            None if math.isnan(job.memory_gb) else job.memory_gb * _MIB_PER_GB,
             exact,
             "|".join(sorted(job.gpu_types)),
         ),
@@ -229,8 +234,8 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
         gpus = node_gpus(row.need("cap_gpu"))
         memory_mib = int(row.need("cap_mem") * _MIB_PER_GB)
         nodes.append(
-            (gpus, row.text("gpu_type") if gpus else "none", int(row.need("cap_cpu")), memory_mib, None)
+            (gpus, row.word("gpu_type") if gpus else "none", int(row.need("cap_cpu")), memory_mib, None)
         )
 
-    account.read(read_csv(path, columns=MACHINES), use)
+    account.read(read_csv(path, columns=MACHINES), use, Row.fields)
     return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

@@ -32,7 +32,6 @@ LOST = (
     "on which machines and GPUs an attempt ran",
     "VCs have no capacity in the files, so the nodes of a cluster file serve every VC",
     "there are no CPU cores, job names, GPU models or time limits",
-    "the wall clock: second 0 is the first submission",
 )
 
 _KEYS = ("status", "vc", "jobid", "attempts", "submitted_time", "user")
@@ -59,8 +58,8 @@ def convert(request: Request) -> Conversion:
     def use(item: tuple[int, Any]) -> None:
         _add(*item, jobs, clock, account)
 
-    account.read(_items(request.path), use)
-    trace, origin_s = jobs.trace(title(request.path), account)
+    account.read(_items(request.path), use, _fields)
+    trace, origin_s = jobs.trace(title(request.path), account, at=clock.instant)
     accounts, cluster = [account], None
     if request.cluster_name is not None:
         machines, cluster = _cluster(request)
@@ -95,6 +94,11 @@ def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]
             at = following.start()
         else:
             yield line, (line, value)
+
+
+def _fields(item: tuple[int, Any]) -> bytes:
+    """A job as bytes, in whatever order its keys are."""
+    return json.dumps(item[1], sort_keys=True).encode()
 
 
 def _add(line: int, job: Any, jobs: Jobs, clock: Clock, account: Account) -> None:
@@ -174,7 +178,7 @@ def _text(job: dict[str, Any], key: str) -> str:
     value = job.get(key)
     if value is not None and not isinstance(value, str):
         raise MalformedError(key, f"{key}: expected text, got {str(value)[:40]!r}")
-    return "" if value in (None, "None") else value
+    return "" if value is None or not value.strip() else value
 
 
 def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
@@ -185,7 +189,7 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
 
     def use(row: Row) -> None:
         gpus = row.need("number of GPUs")
-        nodes.append((node_gpus(gpus), row.text("single GPU mem") or "generic", 0, 0, None))
+        nodes.append((node_gpus(gpus), row.word("single GPU mem") or "generic", 0, 0, None))
 
-    account.read(read_csv(path, ("machineId", "number of GPUs", "single GPU mem")), use)
+    account.read(read_csv(path, ("machineId", "number of GPUs", "single GPU mem")), use, Row.fields)
     return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

@@ -15,6 +15,7 @@ from rlsched.workload.formats.frame import Conversion, Request
 from rlsched.workload.formats.lines import read_lines
 from rlsched.workload.formats.places import beside, named
 from rlsched.workload.tables import SUFFIXES
+from rlsched.workload.trace import Trace
 
 _LOOKED_AT = 50
 """Lines that are looked at: a workload log may begin with that many comments."""
@@ -32,6 +33,8 @@ class Format:
         header: Columns that together no other format has.
         nodes: Names of the file beside it that describes its nodes; (): it does itself; None: nothing does.
         zone: Times are in local time, so that a zone can be given.
+        exports: Several files may be exports of one list of jobs.
+        gpus: What to ask for where no job has GPUs.
     """
 
     convert: Callable[[Request], Conversion]
@@ -39,6 +42,8 @@ class Format:
     header: tuple[str, ...] = ()
     nodes: tuple[str, ...] | None = None
     zone: bool = False
+    exports: bool = False
+    gpus: str = "its jobs asked for CPU cores only"
 
 
 NORMAL = "normal"
@@ -52,8 +57,8 @@ FORMATS: dict[str, Format] = {
     "pai": Format(pai.convert, pai.MAIN, nodes=pai.NODES),
     "openb": Format(openb.convert, openb.MAIN, ("num_gpu", "gpu_milli", "pod_phase"), nodes=openb.NODES),
     "acme": Format(acme.convert, acme.MAIN, ("gpu_num", "type", "state", "submit_time")),
-    "sacct": Format(sacct.convert, header=("JobID", "State", "Submit", "Start", "End"), zone=True),
-    "swf": Format(swf.convert, nodes=()),
+    "sacct": Format(sacct.convert, header=sacct.REQUIRED, zone=True, exports=True, gpus=sacct.GPUS),
+    "swf": Format(swf.convert, nodes=(), gpus=swf.GPUS),
 }
 
 
@@ -73,6 +78,11 @@ def convert_original(name: str, request: Request) -> Conversion:
         raise InputError(f"{name} needs no time zone; leave out --timezone")
     if request.processors != "cpus" and name != "swf":
         raise InputError(f"{name} tells GPUs from CPU cores; leave out --processors")
+    if request.more and not found.exports:
+        several = ", ".join(one for one, its in FORMATS.items() if its.exports)
+        raise InputError(
+            f"{name} is read from one file, got {1 + len(request.more)}; several exports go with: {several}"
+        )
     path = _main_file(name, found, request.path)
     if request.cluster_name is not None and found.nodes:
         beside(path, found.nodes)  # if it is missing, say so before the work, not after it
@@ -90,6 +100,20 @@ def _main_file(name: str, found: Format, path: Path) -> Path:
         shown = ", ".join(file.name for file in files[:4]) or "none"
         raise InputError(f"{path}: expected one {wanted} for {name}, got {shown}; name the file")
     return files[0]
+
+
+def no_gpus(name: str, trace: Trace) -> str | None:
+    """One line for a history in which no job has GPUs, with what to ask for; None: some have.
+
+    Args:
+        name: Its format.
+        trace: Its jobs.
+    """
+    if (trace.num_gpus > 0).any():
+        return None
+    found = FORMATS.get(name)
+    ask = "expected num_gpus above 0 in some row" if found is None else found.gpus
+    return f"no job of this history has GPUs (jobs: {len(trace):,}): {ask}"
 
 
 def recognise(path: Path) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC
 from functools import partial
+from pathlib import Path
 
 from rlsched.errors import TraceError
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
@@ -16,17 +18,30 @@ from rlsched.workload.formats.clock import Clock
 from rlsched.workload.formats.frame import Conversion, Jobs, Request
 from rlsched.workload.formats.lines import Row, read_csv
 from rlsched.workload.formats.places import title
-from rlsched.workload.formats.spans import queueing
+from rlsched.workload.formats.spans import enforced_limit, queueing
 
 REQUIRED = ("JobID", "State", "Submit", "Start", "End")
 DELIMITER = "|"
 REQUEUED = frozenset(("REQUEUED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"))
 """States of an attempt after which Slurm runs the same job again, under the same number."""
+ENDED_BY_LIMIT = frozenset(("TIMEOUT", "DEADLINE"))
+"""States of a job that Slurm ended at its limit."""
+GPUS = (
+    "expected gres/gpu in AllocTRES or ReqTRES; ask sacct for both columns (--format ...,ReqTRES,AllocTRES). "
+    "Slurm records GPUs there where slurm.conf has AccountingStorageTRES=gres/gpu"
+)
+"""What to do about a history in which no job has GPUs."""
+NO_NODES = "None assigned"
+"""How sacct prints an empty NodeList."""
+NO_QOS = "Unknown"
+"""How sacct prints a QOS that is not in the database any more."""
 UNLIMITED = frozenset(("", "UNLIMITED", "Partition_Limit", "INVALID"))
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SLACK_S = 1.0
+_KILL_S = 120.0
+"""How long a job runs on after its limit: Slurm looks every 30 s, then waits `KillWait` (30 s) to kill it."""
 
 LOST = (
     "job steps, and what they used",
@@ -37,7 +52,6 @@ LOST = (
     "which nodes a job ran on (their number is x_num_nodes), and the nodes themselves, which sacct does"
     " not list",
     "dependencies, which sacct does not print, and the link between the parts of a heterogeneous job",
-    "the wall clock: second 0 is the first submission",
 )
 
 
@@ -46,6 +60,7 @@ class _Attempt:
     """One line of a job."""
 
     row: Row
+    account: Account
     submit_s: float
     start_s: float
     elapsed_s: float
@@ -53,54 +68,71 @@ class _Attempt:
 
 
 def convert(request: Request) -> Conversion:
-    """Read the output of sacct, with its header line.
+    """Read the output of sacct, with its header line; exports whose times overlap may be read together.
 
     Raises:
         TraceError: another header, no job, or, if strict, a malformed line.
         InputError: an unknown time zone.
     """
-    account = Account(request.path, request.strict)
-    clock = Clock(request.timezone)
+    accounts: list[Account] = []
+    clock = _Times(request.timezone)
     attempts: dict[str, list[_Attempt]] = {}
     open_ids: set[str] = set()
 
-    def use(row: Row) -> None:
+    def use(row: Row, account: Account) -> None:
         try:
             attempt = _attempt(row, clock, account)
         except LeftOutError:
-            open_ids.add(row.text("JobID"))
+            open_ids.add(row.word("JobID"))
             raise
         _resources(row)  # a malformed one is found here, while its line can still be skipped
-        attempts.setdefault(row.text("JobID"), []).append(attempt)
+        attempts.setdefault(row.word("JobID"), []).append(attempt)
 
-    rows = read_csv(request.path, REQUIRED, delimiter=DELIMITER)
-    account.read(_checked(rows, request), use)
+    for path in (request.path, *request.more):
+        account = Account(path, request.strict, seen=accounts[0].seen if accounts else set())
+        accounts.append(account)
+        rows = read_csv(path, REQUIRED, delimiter=DELIMITER, quotes=False)
+        account.read(_checked(rows, path), partial(use, account=account), Row.fields)
     jobs = Jobs(
         (
             *("queue_s", "memory_mib", "array_id", "x_num_nodes", "x_account", "x_qos", "x_gpu_type"),
-            *("x_requeues", "x_lost_s"),
+            *("x_requeues", "x_lost_s", "x_time_limit_s"),
         )
     )
     for job_id, found in attempts.items():
         lines = sorted(found, key=lambda one: (one.submit_s, one.start_s))
         for number, job in enumerate(_jobs_of(lines), start=1):
             if number > 1:
-                account.note(job[-1].row.line, "a job number that was given again: #2, #3, ... added to it")
+                job[-1].account.note(
+                    job[-1].row.line, "a job number that was given again: #2, #3, ... added to it"
+                )
             state = job[-1].state
             if state == "REQUEUED" or (state in REQUEUED and job[-1] is lines[-1] and job_id in open_ids):
                 for attempt in job:
-                    account.leave_out(attempt.row.line, "requeued, and not ended since")
+                    attempt.account.leave_out(attempt.row.line, "requeued, and not ended since")
                 continue
             for earlier in job[:-1]:
-                account.leave_out(earlier.row.line, "attempt that ended in a requeue")
+                earlier.account.leave_out(earlier.row.line, "attempt that ended in a requeue")
             name = job_id if number == 1 else f"{job_id}#{number}"
-            account.use_later(job[-1].row.line, partial(_add, name, job, jobs, account))
-    trace, origin_s = jobs.trace(title(request.path), account)
-    return Conversion(trace, (account,), clock.show(origin_s), LOST)
+            job[-1].account.use_later(job[-1].row.line, partial(_add, name, job, jobs))
+    trace, origin_s = jobs.trace(title(request.path), *accounts, at=clock.instant)
+    return Conversion(trace, tuple(accounts), clock.show(origin_s), LOST, exports=len(accounts))
+
+
+class _Times(Clock):
+    """Times as sacct prints them: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
+
+    def of(self, row: Row, column: str, not_before_s: float | None = None) -> float | None:
+        """The time in a column, seconds since 1970; None where it is not known."""
+        text = row.word(column)
+        if not text.isdecimal():
+            return self.read(text, column, not_before_s)
+        self._zone = self._zone or UTC
+        return float(text)
 
 
 def _checked(
-    rows: Iterable[tuple[int, Row | MalformedError]], request: Request
+    rows: Iterable[tuple[int, Row | MalformedError]], path: Path
 ) -> Iterable[tuple[int, Row | MalformedError]]:
     """The same rows, once the header is known to say how many GPUs a job has."""
     asked = False
@@ -108,26 +140,24 @@ def _checked(
         if not asked and isinstance(row, Row):
             if "AllocTRES" not in row.places and "ReqTRES" not in row.places:
                 got = ", ".join(row.places)
-                raise TraceError(
-                    f"{request.path}: line 1: expected AllocTRES or ReqTRES in the header, got {got}"
-                )
+                raise TraceError(f"{path}: line 1: expected AllocTRES or ReqTRES in the header, got {got}")
             asked = True
         yield line, row
 
 
-def _attempt(row: Row, clock: Clock, account: Account) -> _Attempt:
-    job_id, state = row.text("JobID"), row.text("State").partition(" ")[0]
+def _attempt(row: Row, clock: _Times, account: Account) -> _Attempt:
+    job_id, state = row.word("JobID"), row.word("State").partition(" ")[0]
     if not job_id:
         raise MalformedError("JobID", "JobID: expected a job number, got a blank")
     if "." in job_id:
         raise LeftOutError("job step")
-    start_s = _time(row, "Start", clock)
+    start_s = clock.of(row, "Start")
     if start_s is None or "[" in job_id:
         raise LeftOutError("never started")
-    end_s = _time(row, "End", clock, start_s)
+    end_s = clock.of(row, "End", start_s)
     if end_s is None:
         raise LeftOutError("no end recorded: it was still running")
-    submit_s = _time(row, "Submit", clock)
+    submit_s = clock.of(row, "Submit")
     if submit_s is None:
         raise MalformedError("Submit", "Submit: expected a time, got a blank")
     if end_s < start_s:
@@ -139,22 +169,17 @@ def _attempt(row: Row, clock: Clock, account: Account) -> _Attempt:
         account.note(
             row.line, "Elapsed, which is taken, is not End - Start: suspended, or clocks were changed"
         )
-    if not elapsed_s and row.text("NodeList") in ("", "None assigned") and not row.text("AllocTRES"):
+    if not elapsed_s and not row.word("NodeList", NO_NODES) and not row.word("AllocTRES"):
         raise LeftOutError("never started")
-    return _Attempt(row, submit_s, start_s, elapsed_s, state)
-
-
-def _time(row: Row, column: str, clock: Clock, not_before_s: float | None = None) -> float | None:
-    text = row.text(column)
-    if text.isdecimal():  # SLURM_TIME_FORMAT=%s
-        return float(text)
-    return clock.read(text, column, not_before_s)
+    if not row.word("AllocTRES") and not row.word("ReqTRES"):
+        raise LeftOutError("no resources recorded: AllocTRES and ReqTRES are blank")
+    return _Attempt(row, account, submit_s, start_s, elapsed_s, state)
 
 
 def _elapsed(row: Row) -> float | None:
     """Seconds that the job ran, without those for which it was suspended; None: no such column."""
     raw = row.number("ElapsedRaw")
-    return raw if raw is not None else _seconds(row.text("Elapsed"), "Elapsed")
+    return raw if raw is not None else _seconds(row.word("Elapsed"), "Elapsed")
 
 
 def _seconds(text: str, column: str) -> float | None:
@@ -182,11 +207,19 @@ def _who(attempt: _Attempt) -> tuple[str, str]:
     return attempt.row.text("User"), attempt.row.text("JobName")
 
 
-def _add(job_id: str, job: list[_Attempt], jobs: Jobs, account: Account) -> None:
+def _add(job_id: str, job: list[_Attempt], jobs: Jobs) -> None:
     last = job[-1]
     row = last.row
     gpus, cpus, memory_mib, gpu_type, given_type = _resources(row)
     array, underscore, _ = job_id.partition("_")
+    limit_s, asked_s = _limit(row), None
+    over_s = last.elapsed_s - limit_s if limit_s else 0.0
+    if last.state in ENDED_BY_LIMIT and 0 < over_s <= _KILL_S:
+        last.account.note(
+            row.line, "ended by its time limit some seconds late: a replay ends it at the limit"
+        )
+    else:
+        limit_s, asked_s = enforced_limit(limit_s, last.elapsed_s, row.line, last.account)
     jobs.add(
         job_id=job_id,
         submit_s=job[0].submit_s,
@@ -198,26 +231,31 @@ def _add(job_id: str, job: list[_Attempt], jobs: Jobs, account: Account) -> None
         status=last.state,
         gpu_type=gpu_type,
         num_cpus=cpus,
-        time_limit_s=_limit(row),
+        time_limit_s=limit_s,
         extra=(
-            queueing(job[0].submit_s, job[0].start_s, row.line, account),
+            queueing(job[0].submit_s, job[0].start_s, row.line, last.account),
             memory_mib,
             array if underscore else "",
             row.number("NNodes"),
             row.text("Account"),
-            row.text("QOS"),
+            row.text("QOS", NO_QOS),
             given_type,
             str(len(job) - 1) if len(job) > 1 else "",
             sum(one.elapsed_s for one in job[:-1]) if len(job) > 1 else "",
+            asked_s,
         ),
     )
 
 
 def _limit(row: Row) -> float | None:
-    minutes = row.text("TimelimitRaw")
+    minutes = row.word("TimelimitRaw")
     if minutes.isdecimal():
         return 60.0 * float(minutes)
-    return _seconds(row.text("Timelimit"), "Timelimit")
+    if minutes not in UNLIMITED:
+        raise MalformedError(
+            "TimelimitRaw", f"TimelimitRaw: expected minutes or UNLIMITED, got {minutes[:40]!r}"
+        )
+    return _seconds(row.word("Timelimit"), "Timelimit")
 
 
 def _resources(row: Row) -> tuple[float, float | None, float | None, str, str]:
@@ -242,7 +280,7 @@ def _resources(row: Row) -> tuple[float, float | None, float | None, str, str]:
 
 def _tres(row: Row, column: str) -> dict[str, str]:
     """Trackable resources: `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`."""
-    text = row.text(column)
+    text = row.word(column)
     if not text:
         return {}
     pairs = [part.partition("=") for part in text.split(",")]

@@ -27,7 +27,7 @@ def read_span(row: Row, clock: Clock, account: Account) -> Span:
         MalformedError: a time that is none, or an end before the start.
         LeftOutError: the job never started, or has no end.
     """
-    submit_s = clock.read(row.text("submit_time"), "submit_time")
+    submit_s = clock.read(row.word("submit_time"), "submit_time")
     if submit_s is None:
         raise MalformedError("submit_time", "'submit_time': expected a time, got a blank")
     recorded_s = row.number("duration")
@@ -35,10 +35,10 @@ def read_span(row: Row, clock: Clock, account: Account) -> Span:
         if recorded_s is None:
             raise MalformedError("duration", "'duration': expected seconds, got a blank")
         return Span(submit_s, recorded_s, row.number("queue"))
-    start_s = clock.read(row.text("start_time"), "start_time", submit_s)
+    start_s = clock.read(row.word("start_time"), "start_time", submit_s)
     if start_s is None:
         raise LeftOutError("never started")
-    end_s = clock.read(row.text("end_time"), "end_time", start_s)
+    end_s = clock.read(row.word("end_time"), "end_time", start_s)
     if end_s is None:
         raise LeftOutError("no end recorded")
     if recorded_s is not None and abs(recorded_s - (end_s - start_s)) > _SLACK_S:
@@ -54,3 +54,25 @@ def queueing(submit_s: float, start_s: float | None, line: int, account: Account
         account.note(line, "started before it was submitted, queue_s left blank")
         return None
     return start_s - submit_s
+
+
+def enforced_limit(
+    limit_s: float | None, duration_s: float, line: int, account: Account
+) -> tuple[float | None, float | None]:
+    """The time limit of a job for a replay, which ends it there, and the one that was only asked for.
+
+    A job that ran longer than its limit was not bound by it. It has no limit in a replay, so that it runs as
+    long as it did. A limit of 0 is no limit, in Slurm as in the Standard Workload Format.
+
+    Args:
+        limit_s: What was asked for, seconds; None: nothing.
+        duration_s: How long the job ran.
+        line: Of the job.
+        account: Counts the jobs that ran longer.
+    """
+    if not limit_s:
+        return None, None
+    if duration_s <= limit_s:
+        return limit_s, None
+    account.note(line, "ran longer than its time limit, which is in x_time_limit_s; time_limit is blank")
+    return None, limit_s

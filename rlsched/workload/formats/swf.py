@@ -5,8 +5,10 @@ Fields and codes: the Parallel Workloads Archive's definition, https://www.cs.hu
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, ClusterSpec
 from rlsched.errors import InputError
@@ -15,6 +17,7 @@ from rlsched.workload.formats.clock import Clock
 from rlsched.workload.formats.frame import Conversion, Jobs, Request, nodes_to_cluster
 from rlsched.workload.formats.lines import read_lines
 from rlsched.workload.formats.places import title
+from rlsched.workload.formats.spans import enforced_limit
 
 FIELDS = (
     *("job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time"),
@@ -24,6 +27,8 @@ FIELDS = (
 STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
 PARTIAL = (2, 3, 4)
 """Codes of lines that hold one stretch of a job that was swapped out; a line of its own sums the job up."""
+GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` where they are GPUs"
+"""What to do about a history in which no job has GPUs."""
 _KIB_PER_MIB = 1024
 
 LOST = (
@@ -32,7 +37,7 @@ LOST = (
     "x_queue and x_think_time_s",
     "time between the end of the preceding job and the submission: depends_on keeps the order alone; "
     "a preceding job that was skipped, or that stands below",
-    "the wall clock: second 0 is the first submission",
+    "the zone of the wall clock: the origin is in UTC",
 )
 
 
@@ -60,27 +65,43 @@ def convert(request: Request) -> Conversion:
         InputError: nodes are asked for that the header does not describe.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(("queue_s", "memory_mib", "depends_on", "x_queue", "x_group", "x_think_time_s"))
+    jobs = Jobs(
+        ("queue_s", "memory_mib", "depends_on", "x_queue", "x_group", "x_think_time_s", "x_time_limit_s")
+    )
     header = _Header()
     gpus = request.processors == "gpus"
-    account.read(_rows(request.path, header), lambda row: _add(row, jobs, gpus))
-    trace, origin_s = jobs.trace(title(request.path), account)
-    cluster = _cluster(request, header) if request.cluster_name is not None else None
+    account.read(_rows(request.path, header), lambda row: _add(row, jobs, gpus, account), _fields)
     start = header.number("UnixStartTime")
+    clock = Clock("UTC")
+    at = None if start is None else lambda log_s: clock.instant(start + log_s)
+    trace, origin_s = jobs.trace(title(request.path), account, at=at)
+    cluster = _cluster(request, header) if request.cluster_name is not None else None
     origin = f"second {origin_s:g} of the log"
     if start is not None:
-        origin += f", {Clock().show(start + origin_s)} UTC"
+        origin += f", {clock.show(start + origin_s)}"
     return Conversion(trace, (account,), origin, LOST, cluster)
 
 
-def _rows(path: Path, header: _Header) -> Iterator[tuple[int, list[float] | MalformedError]]:
+class _Line(NamedTuple):
+    """Number of a line, and its fields."""
+
+    line: int
+    numbers: list[float]
+
+
+def _fields(row: _Line) -> bytes:
+    return struct.pack(f"{len(FIELDS)}d", *row.numbers)
+
+
+def _rows(path: Path, header: _Header) -> Iterator[tuple[int, _Line | MalformedError]]:
     for line, text in read_lines(path):
         if isinstance(text, MalformedError):
             yield line, text
         elif text.lstrip().startswith(";"):
             header.take(text.strip())
         else:
-            yield line, _numbers(text)
+            numbers = _numbers(text)
+            yield line, numbers if isinstance(numbers, MalformedError) else _Line(line, numbers)
 
 
 def _numbers(text: str) -> list[float] | MalformedError:
@@ -99,8 +120,13 @@ def _numbers(text: str) -> list[float] | MalformedError:
     return numbers
 
 
-def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
-    field = dict(zip(FIELDS, row, strict=True))
+def _add(row: _Line, jobs: Jobs, as_gpus: bool, account: Account) -> None:
+    field = dict(zip(FIELDS, row.numbers, strict=True))
+    for name in ("job number", "preceding job", "status"):
+        if not field[name].is_integer():
+            raise MalformedError(name, f"field {name!r}: expected a whole number, got {field[name]:g}")
+    if field["job number"] < 0:
+        raise MalformedError("job number", "field 'job number': expected 0 or more, got -1")
     status = int(field["status"])
     if status in PARTIAL:
         raise LeftOutError("part of a job that another line sums up")
@@ -117,6 +143,7 @@ def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
         raise LeftOutError("processors unknown")
     memory_kib = _known(field["requested memory"])
     preceding = f"{field['preceding job']:.0f}"
+    limit_s, asked_s = enforced_limit(_known(field["requested time"]), field["run time"], row.line, account)
     jobs.add(
         job_id=f"{field['job number']:.0f}",
         submit_s=field["submit time"],
@@ -127,7 +154,7 @@ def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
         vc=_id(field["partition"]),
         job_name=_id(field["executable"]),
         status=STATUS[status],
-        time_limit_s=_known(field["requested time"]),
+        time_limit_s=limit_s,
         extra=(
             _known(field["wait time"]),
             None if memory_kib is None else memory_kib * processors / _KIB_PER_MIB,
@@ -135,6 +162,7 @@ def _add(row: list[float], jobs: Jobs, as_gpus: bool) -> None:
             _id(field["queue"]),
             _id(field["group"]),
             _id(field["think time"]),
+            asked_s,
         ),
     )
 

@@ -1,16 +1,13 @@
-"""`rlsched/Cluster-v0`: checkers pass, seeds repeat, dials at 0 cost nothing, and rewards add up."""
+"""`rlsched/Cluster-v0`: seeds repeat, dials at 0 cost nothing, and rewards add up."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import msgspec
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env as check_gymnasium
 from numpy.typing import NDArray
-from stable_baselines3.common.env_checker import check_env as check_sb3
 
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_DIALS
@@ -33,12 +30,6 @@ def play(env: ClusterEnv, seed: int, action: NDArray[np.float32]) -> tuple[list[
         assert not truncated
         rewards.append(reward)
     return rewards, info["schedule"]
-
-
-@pytest.mark.slow
-def test_the_checkers_of_others(sources: list[EpisodeSource]) -> None:
-    check_gymnasium(gym.make("rlsched/Cluster-v0", sources=sources, drawn=SMALL).unwrapped)
-    check_sb3(gym.make("rlsched/Cluster-v0", sources=sources, drawn=SMALL))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -117,6 +108,7 @@ def test_the_observation_knows_no_truth(sources: list[EpisodeSource]) -> None:
 
     def loaded(durations: NDArray[np.float64]) -> ClusterEnv:
         env = ClusterEnv(sources=sources[:1], drawn=drawn)
+        env.reset(seed=0)
         window = msgspec.structs.replace(setting.window, duration_s=durations)
         env._fleet._runs.load(0, msgspec.structs.replace(setting, window=window))
         env._fleet._go(np.zeros(1, np.int64), np.zeros((1, NUM_DIALS)))

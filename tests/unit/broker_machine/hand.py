@@ -11,7 +11,16 @@ from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.limits import Limits
 from rlsched.decide.registry import load_scheduler
-from rlsched.wire.messages import AttemptReport, Ended, Hello, Launched, ListNodes, Nodes, Submit
+from rlsched.wire.messages import (
+    AttemptReport,
+    Capabilities,
+    Ended,
+    Hello,
+    Launched,
+    ListNodes,
+    Nodes,
+    Submit,
+)
 
 LIMITS = Limits(
     heartbeat_s=2.0,
@@ -36,7 +45,15 @@ def make(journal: Journal, nodes: int = 0, policy: str = "fifo-backfill") -> Han
 def hello(
     name: str, gpus: int = 4, *attempts: AttemptReport, cluster: str = "", epoch: int = 0, vc: str = ""
 ) -> Hello:
-    return Hello(name=name, gpus=gpus, attempts=list(attempts), cluster=cluster, epoch=epoch, vc=vc)
+    return Hello(
+        name=name,
+        gpus=gpus,
+        attempts=list(attempts),
+        cluster=cluster,
+        epoch=epoch,
+        vc=vc,
+        capabilities=Capabilities(fences=True),
+    )
 
 
 def submit(num_gpus: int = 1, token: str = "", **more: object) -> Submit:

@@ -22,7 +22,6 @@ from rlsched.wire.messages import (
     Submit,
     SubmitMany,
     Tasks,
-    Welcome,
     Why,
 )
 from tests.unit.broker_machine.hand import LIMITS, draft, hello, launched, make, of_kind, submit
@@ -119,12 +118,6 @@ def test_why_and_job_show_it_while_the_job_is_there(
     assert isinstance(jobs, Jobs)
     assert f"when it is ended, SIGKILL follows SIGTERM after {said}" in why.details
     assert jobs.jobs[0].grace_s == (asked_s or 20.0)
-
-
-def test_nodes_are_told_the_bound(journal: Journal) -> None:
-    broker = bounded(journal, nodes=0)
-    (welcome,) = of_kind(broker.says("n0", hello("n0")), Welcome)
-    assert welcome.max_grace_s == 100.0  # type: ignore[attr-defined]
 
 
 def test_a_submission_without_one_is_sent_and_read_as_before() -> None:

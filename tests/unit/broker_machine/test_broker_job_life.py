@@ -8,7 +8,7 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.wire.messages import Cancel, EndedAck, Kill, Launch, Ok, Refused, Submit, Submitted, Welcome
-from tests.unit.broker_machine.hand import ended, hello, launched, make, of_kind, state, submit
+from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, make, of_kind, state, submit
 
 # ---- a job's life ---------------------------------------------------------------------------------------
 
@@ -30,8 +30,8 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
         command=["true"],
         env={},
         cwd="",
-        fenced=True,
         grace_s=30.0,
+        lost_after_s=LIMITS.lost_after_s,
         gpus_of_ranks=[1],
     )
     assert state(broker, 1) == "launching"

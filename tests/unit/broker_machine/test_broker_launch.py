@@ -90,9 +90,11 @@ def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: 
     assert (state(again, 2), states(again)["n1"]) == ("launching", "up")
     again.says("n1", LaunchRefused(job=2, attempt=2, rank=0, message="GPU 1 is in use"))
     again.wait(21.0, "n0")
-    assert states(again)["n1"] == "down"
+    assert states(again)["n1"] == "unreachable"
     again.says("n1", hello("n1", cluster="c1"))
-    assert states(again)["n1"] == "up", "a node that was down begins anew"
+    assert states(again)["n1"] == "drained", "it rests until its time"
+    again.wait(15.0, "n0", "n1")
+    assert state(again, 2) == "launching"
 
     records = [record for one in (broker, again) for kept in one.records for record in kept.records]
     made = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
@@ -158,7 +160,7 @@ def test_a_late_acknowledgement_of_a_given_up_attempt_is_ended(journal: Journal)
 # ---- nodes ----------------------------------------------------------------------------------------------
 
 
-def test_a_silent_node_is_down_when_its_leases_are_over_and_its_job_goes_elsewhere(journal: Journal) -> None:
+def test_a_job_with_a_time_goes_elsewhere_when_its_node_has_been_unreachable_for_it(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -167,7 +169,7 @@ def test_a_silent_node_is_down_when_its_leases_are_over_and_its_job_goes_elsewhe
     out = broker.wait(1.5, "n1")
     assert set(broker.sent.dropped) == {"n0"}
     assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
-    assert broker.book.nodes["n0"].up is False
+    assert states(broker)["n0"] == "unreachable"
 
 
 def test_a_node_that_comes_back_forgets_what_was_given_up(journal: Journal) -> None:
@@ -198,7 +200,7 @@ def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journ
         broker.says("n0", Leaving(name="n0"))
         broker.says("n0", ended(1, attempt, exit_code=143, reason="node_stopped"))
         assert state(broker, 1) == "queued", "a node that is being stopped gets no new jobs"
-        assert states(broker) == {"n0": "away"}
+        assert states(broker) == {"n0": "unreachable"}
         broker.says("n0", hello("n0"))
     assert state(broker, 1) == "launching"
     assert broker.book.jobs[1].retries == 0

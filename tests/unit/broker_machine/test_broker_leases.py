@@ -7,16 +7,21 @@ import pytest
 
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
+from rlsched.broker.journal.entries import AttemptOver
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
+    Capabilities,
+    DownNode,
     Heartbeat,
     HeartbeatAck,
     Hello,
     Launch,
     Leaving,
+    Ok,
     Refused,
+    Submitted,
     Welcome,
 )
 from tests.unit.broker_machine import hand
@@ -49,12 +54,17 @@ def running(journal: Journal, **facts: object) -> HandBroker:
     return broker
 
 
+def reasons(journal: Journal) -> list[str]:
+    """Why attempts ended."""
+    return [row.entry.reason for row in journal.rows() if isinstance(row.entry, AttemptOver)]
+
+
 def test_a_silent_node_keeps_its_job_and_gets_no_other(journal: Journal) -> None:
     broker = running(journal)
     broker.ask(submit(1))
     broker.says("n1", launched(2))
     broker.wait(LIMITS.lease_s, "n1")
-    assert states(broker) == {"n0": "away", "n1": "up"}
+    assert states(broker) == {"n0": "unreachable", "n1": "up"}
     broker.says("n1", ended(2))
     broker.ask(submit(4))
     broker.ask(submit(4))
@@ -70,14 +80,49 @@ def test_a_node_that_stays_silent_is_lost_and_its_job_goes_elsewhere(journal: Jo
     assert state(broker, 1) == "running"
     out = broker.wait(2.0, "n1")
     assert [(launch.attempt, launch.nodes) for launch in of_kind(out, Launch)] == [(2, ["n1"])]
-    assert states(broker)["n0"] == "down"
+    assert states(broker)["n0"] == "unreachable"
     assert broker.book.jobs[1].retries == 1
+    assert reasons(journal) == ["node n0 was unreachable for its --lost-after of 100 s"]
 
 
-def test_a_job_that_waits_for_its_node_is_not_queued_again(journal: Journal) -> None:
-    broker = running(journal, on_lost="wait")
+def test_a_node_that_does_not_end_jobs_by_their_time_keeps_them(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    older = msgspec.structs.replace(hello("n0"), capabilities=Capabilities())
+    broker.says("n0", older)
+    broker.says("n1", hello("n1"))
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
     broker.wait(3 * LIMITS.lost_after_s, "n1")
-    assert (states(broker)["n0"], state(broker, 1)) == ("down", "running")
+    assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
+
+
+def test_an_operator_declares_an_unreachable_node_down(journal: Journal) -> None:
+    broker = running(journal, lost_after_s=0.0)
+    refused = broker.ask(DownNode(node="n0"))
+    assert isinstance(refused, Refused)
+    assert "node n0 is up: only an unreachable one can be declared down" in refused.message
+    broker.wait(LIMITS.lease_s, "n1")
+    assert broker.ask(DownNode(node="n0", reason="power supply")) == Ok()
+    assert (states(broker)["n0"], state(broker, 1)) == ("down", "launching")
+    assert reasons(journal) == ["node n0 is down: power supply"]
+    out = broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == [(1, 1)], "should it run after all, it is ended"
+    assert isinstance(broker.ask(DownNode(node="n7")), Refused)
+
+
+def test_a_time_that_no_node_could_keep_is_refused(journal: Journal) -> None:
+    broker = make(journal)
+    for wrong in (-1.0, 5.0, float("nan"), float("inf")):
+        refused = broker.ask(submit(1, lost_after_s=wrong))
+        assert isinstance(refused, Refused), wrong
+        assert "lost_after_s must be 0 (never) or 20 to 1e+09 s" in refused.message
+    assert broker.ask(submit(1, lost_after_s=20.0)) == Submitted(job=1)
+
+
+def test_a_job_without_a_time_goes_on_however_long_its_node_is_unreachable(journal: Journal) -> None:
+    broker = running(journal, lost_after_s=0.0)
+    broker.wait(1_000 * LIMITS.lost_after_s, "n1")
+    assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
     broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
     assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
     assert broker.book.jobs[1].attempt.number == 1  # type: ignore[union-attr]
@@ -85,12 +130,12 @@ def test_a_job_that_waits_for_its_node_is_not_queued_again(journal: Journal) -> 
     assert broker.book.jobs[1].retries == 1, "its node says that it is gone"
 
 
-def test_only_jobs_that_are_queued_again_are_fenced(journal: Journal) -> None:
+def test_a_job_has_the_brokers_time_or_its_own(journal: Journal) -> None:
     broker = make(journal)
-    broker.ask(submit(1))
-    broker.ask(submit(1, on_lost="wait"))
+    for lost_after_s in (None, 0.0, 30.0):
+        broker.ask(submit(1, lost_after_s=lost_after_s))
     orders = [order for _, order in broker.sent.orders if isinstance(order, Launch)]
-    assert [order.fenced for order in orders] == [True, False]
+    assert [order.lost_after_s for order in orders] == [LIMITS.lost_after_s, 0.0, 30.0]
 
 
 @pytest.mark.parametrize("pause_s", [25.0, 1_000.0])
@@ -101,7 +146,7 @@ def test_a_broker_that_did_not_listen_blames_nobody(journal: Journal, pause_s: f
     assert states(broker) == {"n0": "up", "n1": "up"}
     assert state(broker, 1) == "running"
     broker.wait(LIMITS.lease_s + 1.0, "n1")
-    assert states(broker) == {"n0": "away", "n1": "up"}, "from then on silence counts"
+    assert states(broker) == {"n0": "unreachable", "n1": "up"}, "from then on silence counts"
 
 
 def test_a_heartbeat_is_answered_under_its_number(journal: Journal) -> None:
@@ -111,27 +156,21 @@ def test_a_heartbeat_is_answered_under_its_number(journal: Journal) -> None:
     assert broker.says("n0", Heartbeat(name="n0")) == [], "an older node does not ask for it"
 
 
-def test_a_node_goes_by_an_earlier_brokers_time_until_it_is_heard_under_the_new_one(journal: Journal) -> None:
+def test_a_job_keeps_its_time_under_a_broker_with_another_default(journal: Journal) -> None:
     running(journal)
     shorter = msgspec.structs.replace(LIMITS, lost_after_s=20.0)
     again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=shorter, now_s=2_000.0)
     again.says("n1", hello("n1", cluster="c1", epoch=1))
     again.wait(60.0, "n1")
-    assert state(again, 1) == "running", "n0 was told 100 s"
-    report = msgspec.structs.replace(hello("n0", 4, RUNNING, cluster="c1", epoch=1), lost_after_s=100.0)
-    again.says("n0", report)
-    again.wait(60.0, "n1")
-    assert state(again, 1) == "running", "whether the welcome arrived is not known"
-    again.says("n0", report)
-    again.says("n0", Heartbeat(name="n0"))
-    again.wait(21.0, "n1")
+    assert state(again, 1) == "running", "its node was told 100 s"
+    again.wait(41.0, "n1")
     assert state(again, 1) == "launching", "elsewhere"
 
 
 def test_a_daemon_that_is_stopped_says_so_and_its_jobs_go_on(journal: Journal) -> None:
     broker = running(journal)
     broker.says("n0", Leaving(name="n0"))
-    assert (states(broker)["n0"], state(broker, 1)) == ("away", "running")
+    assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
     broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
     assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
 
@@ -162,8 +201,7 @@ def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
     broker.says("n0", launched(1))
     broker.says("n0", msgspec.structs.replace(hello("n0", cluster="c1", epoch=1), boot_id="another"))
     assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
-    over = [row.entry for row in journal.rows() if type(row.entry).__name__ == "AttemptOver"]
-    assert over[0].reason == "node n0 was rebooted"  # type: ignore[union-attr]
+    assert reasons(journal) == ["node n0 was rebooted"]
 
 
 # ---- who speaks for a node --------------------------------------------------------------------------------
@@ -202,7 +240,7 @@ def test_a_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -
 def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     broker.says("n0", from_directory("d1"))
-    broker.ask(submit(4, on_lost="wait"))
+    broker.ask(submit(4, lost_after_s=0.0))
     broker.says("n0", launched(1))
     broker.wait(3 * LIMITS.lost_after_s)
     (refused,) = broker.says("n0", from_directory("d2"))

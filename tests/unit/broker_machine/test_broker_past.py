@@ -85,6 +85,9 @@ def test_what_is_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         Past.read(trace)
     never = tmp_path / "never.txt"
     never.write_text(SACCT + "1|j|ann|gpu|COMPLETED|100|160|200|cpu=1\n")
+    with pytest.raises(InputError, match=r"no job of this history has GPUs .* expected gres/gpu"):
+        Past.read(never)
+    never.write_text(SACCT + "1|j|ann|gpu|COMPLETED|160|100|200|gres/gpu=1\n")
     with pytest.raises(InputError, match="expected jobs with GPUs that started and ended"):
         Past.read(never)
     where = ["--keys", str(tmp_path / "k"), "--address", "tcp://127.0.0.1:0"]

@@ -52,7 +52,7 @@ LIGHT, FULL_MEMORY = "a2c-b64", "bert-large-squad-b8"
 
 
 def sharing_hello(gpus: int, *, shares: bool = True, cpus: int = 0) -> Hello:
-    can = Capabilities(shares=shares, gpu_memory_mib=16_160)
+    can = Capabilities(shares=shares, gpu_memory_mib=16_160, fences=True)
     return msgspec.structs.replace(hello("n0", gpus), gpu_type="V100", capabilities=can, cpus=cpus)
 
 

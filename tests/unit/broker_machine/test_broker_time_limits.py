@@ -86,14 +86,16 @@ def test_an_admin_alone_raises_it(journal: Journal) -> None:
 
 def test_a_node_that_cannot_is_named_and_nothing_is_changed(journal: Journal) -> None:
     broker = make(journal, 1)
-    job = new(broker, time_limit_s=100.0, on_lost="wait")
+    job = new(broker, time_limit_s=100.0, lost_after_s=0.0)
     assert "node n0 is still starting it: try again" in refused(broker, Update(job=job, time_limit_s=50.0))
     broker.says("n0", launched(job))  # its daemon is older, and tells no limit
     said = refused(broker, Update(job=job, time_limit_s=50.0))
     assert "node n0 started it with an older rlsched" in said
     assert "\n" not in said
     broker.wait(LIMITS.lease_s + 5.0)
-    assert "node n0 is down: try again when it is back" in refused(broker, Update(job=job, time_limit_s=50.0))
+    assert "node n0 is unreachable: try again when it is back" in refused(
+        broker, Update(job=job, time_limit_s=50.0)
+    )
     assert broker.book.jobs[job].spec.time_limit_s == 100.0
     assert not orders([order for _, order in broker.sent.orders])
     own = msgspec.structs.replace(hello("n0"), capabilities=Capabilities(holds_to=[], gpu_memory_mib=80_000))

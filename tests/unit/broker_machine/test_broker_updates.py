@@ -31,9 +31,9 @@ def update(broker: HandBroker, job: int, by: Peer | None = None, **changes: obje
 def test_a_waiting_job_is_launched_as_it_was_changed(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker, job = new(broker, num_gpus=4), new(broker, time_limit_s=60.0)
-    update(broker, job, name="other", time_limit_s=90.0, on_lost="wait")
+    update(broker, job, name="other", time_limit_s=90.0, lost_after_s=0.0)
     spec = broker.book.jobs[job].spec
-    assert (spec.name, spec.time_limit_s, spec.on_lost) == ("other", 90.0, "wait")
+    assert (spec.name, spec.time_limit_s, spec.lost_after_s) == ("other", 90.0, 0.0)
     finish(broker, blocker)
     launch = next(o for _, o in broker.sent.orders if isinstance(o, Launch) and o.job == job)
     assert launch.time_limit_s == 90.0

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from rlsched.cluster.dials import CLIPPED
+from rlsched.decide.dials import turning
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
@@ -65,3 +70,50 @@ def test_a_file_that_is_none(content: str | None, said: str, tmp_path: Path) -> 
         Strategy.read(path)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def through(strategy: Strategy, seen: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
+    """What the kernel of a strategy makes of an observation, and whether dials may stand there."""
+    d = strategy.arrays(1)
+    clips = bool(d.who[0] == CLIPPED)
+    turning._layer(d.first, seen, d.between[0], False)
+    turning._layer(d.second, d.between[0], d.between[1], False)
+    turning._layer(d.last, d.between[1], d.moved, clips)
+    return d.moved, bool(turning._in_range(d.moved))
+
+
+@pytest.mark.parametrize("widths", [(4, 4), (3, 40), (40, 3)])
+@pytest.mark.parametrize("output", ["tanh", "clip"])
+def test_hidden_layers_may_have_any_widths(widths: tuple[int, int], output: Literal["tanh", "clip"]) -> None:
+    """A second layer wider than the first was written beyond its scratch."""
+    rng, sizes = np.random.default_rng(0), (NUM_COLUMNS, *widths, NUM_DIALS)
+    layers = [rng.normal(size=(after, before + 1)) for before, after in pairwise(sizes)]
+    strategy, x = Strategy.of(*layers, output=output), rng.normal(size=NUM_COLUMNS)
+    strategy.check("mine.json")
+    found, fits = through(strategy, x)
+    for layer in layers[:-1]:
+        x = np.tanh(layer[:, :-1] @ x + layer[:, -1])
+    last = layers[-1][:, :-1] @ x + layers[-1][:, -1]
+    np.testing.assert_allclose(found, np.tanh(last) if output == "tanh" else np.clip(last, -1, 1))
+    assert fits
+
+
+def test_a_clipped_output_that_is_no_number_is_refused() -> None:
+    layers = [np.zeros((2, NUM_COLUMNS + 1)), np.zeros((2, 3)), np.zeros((NUM_DIALS, 3))]
+    strategy = Strategy.of(*layers, output="clip")
+    assert through(strategy, np.zeros(NUM_COLUMNS))[1]
+    found, fits = through(strategy, np.full(NUM_COLUMNS, np.nan))
+    assert np.isnan(found).all(), "clipping leaves it for the check"
+    assert not fits
+
+
+def test_the_output_is_kept_and_others_are_refused(tmp_path: Path) -> None:
+    clipped = msgspec.structs.replace(LINEAR, output="clip")
+    clipped.write(tmp_path / "c.json")
+    assert Strategy.read(tmp_path / "c.json") == clipped
+    assert clipped.digest != LINEAR.digest
+    assert b"output" not in msgspec.json.encode(LINEAR), "digests of files that do not name it stay"
+    text = (tmp_path / "c.json").read_text().replace('"clip"', '"relu"')
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InputError, match=r"c\.json: expected a strategy file .*'relu'.*output"):
+        Strategy.read(tmp_path / "c.json")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlsched.errors import InputError
@@ -103,3 +104,36 @@ def test_machines() -> None:
         (2, 8, "V100", 96),
     ]
     assert spec.nodes[0].memory_mib == 512 * 1024
+
+
+def test_what_a_plan_leaves_blank_is_unknown_and_no_zero(tmp_path: Path) -> None:
+    """A blank plan_gpu asks for no GPU, as the servers of job 2 do; a blank plan_cpu is not known."""
+    shutil.copytree(SAMPLES / "pai", tmp_path / "pai", ignore=shutil.ignore_patterns("damaged"))
+    tasks = tmp_path / "pai" / "pai_task_table.csv"
+    tasks.write_text(
+        tasks.read_text()
+        .replace("1.0,Terminated,494410.0,495000.0,600.0,29.296875", "1.0,Terminated,494410.0,495000.0,,")
+        .replace("job0003,worker,2.0", "job0003,worker,")
+    )
+    conversion = convert_original("pai", Request(tmp_path / "pai"))
+    trace = conversion.trace
+    assert trace.num_gpus.tolist() == [0.5, 2, 2]
+    assert np.isnan(trace.num_cpus[0])
+    assert np.isnan(trace.extra["memory_mib"][0])
+    assert trace.num_cpus.tolist()[1:] == [36, 6]
+    assert noted(conversion.accounts[1]) == {
+        "plan_gpu is blank: its instances ask for no GPU": [2, 4],
+        "inst_num is blank: counted as one instance": [5],
+    }
+
+
+def test_a_task_that_is_there_twice_is_one_task(tmp_path: Path) -> None:
+    shutil.copytree(SAMPLES / "pai", tmp_path / "pai", ignore=shutil.ignore_patterns("damaged"))
+    for file in (tmp_path / "pai").iterdir():
+        file.write_text("".join(line * 2 for line in file.read_text().splitlines(keepends=True)))
+    there, here = (
+        convert_original("pai", Request(at, cluster_name="c")) for at in (tmp_path / "pai", PAI.path)
+    )
+    for header, cells in here.trace.columns().items():
+        np.testing.assert_array_equal(there.trace.columns()[header], cells, err_msg=header)
+    assert there.cluster == here.cluster

@@ -5,12 +5,15 @@ Fields, the forms of job numbers and times, and what `--duplicates` shows follow
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
 
 from rlsched.errors import TraceError
+from rlsched.workload.formats.account import AGAIN
 from rlsched.workload.formats.frame import Conversion
 from tests.unit.formats.samples import WHOLE, convert, convert_text, noted, skipped
 
@@ -142,6 +145,8 @@ def test_a_zone_makes_nights_with_a_change_of_clocks_as_long_as_they_were(tmp_pa
     there = convert_lines(tmp_path, line, timezone="Europe/Berlin")
     assert there.trace.duration_s.tolist() == [18000]
     assert there.origin == "2024-03-30 22:00:00 UTC"
+    assert there.trace.origin == datetime(2024, 3, 30, 23, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert convert_lines(tmp_path, line).trace.origin == datetime(2024, 3, 30, 23)
 
 
 def test_times_as_seconds_since_1970_and_limits_in_minutes(tmp_path: Path) -> None:
@@ -153,7 +158,8 @@ def test_times_as_seconds_since_1970_and_limits_in_minutes(tmp_path: Path) -> No
     assert trace.duration_s.tolist() == [90]
     assert trace.time_limit_s.tolist() == [1800]
     assert (trace.num_gpus.tolist(), trace.num_cpus.tolist()) == ([2], [12])
-    assert conversion.origin == "2024-03-01 09:00:00"
+    assert conversion.origin == "2024-03-01 09:00:00 UTC"
+    assert trace.origin == datetime(2024, 3, 1, 9, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +168,6 @@ def test_times_as_seconds_since_1970_and_limits_in_minutes(tmp_path: Path) -> No
         ("billing=1,cpu=1,gres/gpu:a100=2,gres/gpu:v100=1,node=1", 3),
         ("billing=1,cpu=1,gres/gpu=4,gres/gpu:a100=4", 4),
         ("cpu=1,gres/gpumem=40G,gres/shard=2,mem=1G", 0),
-        ("", 0),
     ],
 )
 def test_gpus_in_trackable_resources(tres: str, gpus: int, tmp_path: Path) -> None:
@@ -206,3 +211,95 @@ def test_parts_of_a_heterogeneous_job_are_jobs(tmp_path: Path) -> None:
     trace = convert_lines(tmp_path, *lines).trace
     assert trace.job_id.tolist() == ["9+0", "9+1"]
     assert trace.num_gpus.tolist() == [1, 2]
+
+
+FULL = (
+    "JobID|JobName|User|Account|Partition|QOS|State|Submit|Start|End|ElapsedRaw|TimelimitRaw|"
+    "NodeList|AllocTRES"
+)
+
+
+def line_of(
+    job: int, name: str = "a", user: str = "ann", state: str = "COMPLETED", run_s: int = 60, limit: str = "30"
+) -> str:
+    """A line of the columns `FULL`."""
+    end = f"@09:{10 + run_s // 60:02}:{run_s % 60:02}"
+    return (
+        f"{job}|{name}|{user}|lab|gpu|normal|{state}|@09:00:00|@09:10:00|{end}|{run_s}|{limit}|n1|gres/gpu=1"
+    )
+
+
+def test_a_line_of_two_overlapping_exports_is_one_job(tmp_path: Path) -> None:
+    month = [FULL, line_of(1), line_of(2)]
+    conversion = convert_lines(tmp_path, line_of(1), line_of(2), line_of(2), line_of(3), header=FULL)
+    assert conversion.trace.job_id.tolist() == ["1", "2", "3"]
+    assert skipped(conversion.accounts[0]) == {AGAIN: [4]}
+    (tmp_path / "january.txt").write_text("\n".join(month).replace("@", DAY))
+    there = convert_lines(tmp_path, line_of(2), line_of(3), header=FULL, more=(tmp_path / "january.txt",))
+    assert there.trace.job_id.tolist() == ["2", "3", "1"]
+    assert [skipped(account) for account in there.accounts] == [{}, {AGAIN: [3]}]
+    assert (there.exports, sum(account.kept for account in there.accounts)) == (2, 3)
+
+
+def test_exports_in_one_file_have_their_own_header_lines(tmp_path: Path) -> None:
+    """As `cat january.txt february.txt` makes them, the second with its columns in another order."""
+    turned = "AllocTRES|JobID|JobName|User|State|Submit|Start|End"
+    first = "1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|gres/gpu=1"
+    again = "gres/gpu=1|1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00"
+    other = "gres/gpu=2|2|b|bob|COMPLETED|@09:00:00|@09:00:00|@09:01:00"
+    conversion = convert_lines(tmp_path, first, HEADER, first, turned, again, other)
+    assert conversion.trace.user.tolist() == ["ann", "bob"]
+    assert conversion.trace.num_gpus.tolist() == [1, 2]
+    assert skipped(conversion.accounts[0]) == {AGAIN: [4, 6]}
+    assert conversion.accounts[0].rows == 4
+
+
+def test_other_lines_of_one_number_are_other_jobs(tmp_path: Path) -> None:
+    trace = convert_lines(tmp_path, line_of(7), line_of(7, run_s=61), header=FULL).trace
+    assert trace.job_id.tolist() == ["7", "7#2"]
+
+
+@pytest.mark.parametrize("name", ["nan", "None", "null", "NA", "Unknown", "N/A", 'say "hi"', '"', " a b "])
+def test_the_text_of_people_is_kept_as_it_is(name: str, tmp_path: Path) -> None:
+    """sacct --parsable2 puts nothing in quotes, and escapes nothing."""
+    trace = convert_lines(tmp_path, line_of(1, name=name, user=name), header=FULL).trace
+    assert (trace.job_name[0], trace.user[0]) == (name, name)
+
+
+def test_what_sacct_itself_prints_for_nothing_is_blank(tmp_path: Path) -> None:
+    line = line_of(1).replace("|normal|", "|Unknown|")
+    never = line_of(2, run_s=0).replace("|n1|gres/gpu=1", "|None assigned|")
+    conversion = convert_lines(tmp_path, line, never, header=FULL)
+    assert "x_qos" not in conversion.trace.extra
+    assert skipped(conversion.accounts[0]) == {"never started": [3]}
+
+
+def test_a_job_without_recorded_resources_is_not_a_job_without_gpus(tmp_path: Path) -> None:
+    blank = line_of(1).replace("gres/gpu=1", "")
+    account = convert_lines(tmp_path, blank, line_of(2), header=FULL).accounts[0]
+    assert skipped(account) == {"no resources recorded: AllocTRES and ReqTRES are blank": [2]}
+
+
+@pytest.mark.parametrize(
+    ("state", "run_s", "limit", "limit_s", "asked", "remark"),
+    [
+        ("COMPLETED", 60, "1", 60, "", None),
+        ("COMPLETED", 90, "1", None, "60", "ran longer than its time limit"),
+        ("TIMEOUT", 75, "1", 60, "", "ended by its time limit some seconds late"),
+        ("TIMEOUT", 240, "1", None, "60", "ran longer than its time limit"),
+        ("COMPLETED", 60, "0", None, "", None),
+        ("COMPLETED", 60, "UNLIMITED", None, "", None),
+        ("COMPLETED", 60, "Partition_Limit", None, "", None),
+    ],
+)
+def test_a_limit_that_did_not_bind_does_not_cut_a_replay(
+    state: str, run_s: int, limit: str, limit_s: float | None, asked: str, remark: str | None, tmp_path: Path
+) -> None:
+    conversion = convert_lines(tmp_path, line_of(1, state=state, run_s=run_s, limit=limit), header=FULL)
+    trace = conversion.trace
+    assert trace.duration_s.tolist() == [run_s]
+    np.testing.assert_array_equal(trace.time_limit_s, [np.nan if limit_s is None else limit_s])
+    assert trace.extra.get("x_time_limit_s", np.array([""])).tolist() == [asked]
+    remarks = list(noted(conversion.accounts[0]))
+    assert len(remarks) == (remark is not None)
+    assert all(one.startswith(remark or "") for one in remarks)

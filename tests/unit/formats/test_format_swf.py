@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.decide.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import InputError
-from tests.unit.formats.samples import WHOLE, convert, convert_text, skipped
+from rlsched.workload.formats.account import AGAIN
+from rlsched_envs.engine import Engine
+from tests.unit.formats.samples import WHOLE, convert, convert_text, noted, skipped
 
 SWF = WHOLE[7]
 
@@ -72,5 +78,49 @@ def test_a_header_that_does_not_make_nodes(header: str, tmp_path: Path) -> None:
 
 def test_a_second_line_of_one_number_is_not_a_second_job(tmp_path: Path) -> None:
     line = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
-    account = convert_text("swf", tmp_path / "l.swf", line * 3).accounts[0]
-    assert skipped(account) == {"job id of an earlier row": [2, 3]}
+    account = convert_text("swf", tmp_path / "l.swf", line * 3 + line.replace("100", "99")).accounts[0]
+    assert skipped(account) == {AGAIN: [2, 3], "job id of an earlier row": [4]}
+
+
+def test_a_requested_time_is_a_limit_only_where_it_was_kept(tmp_path: Path) -> None:
+    """0 and -1 are no limit, and a job that ran longer than it asked for was not bound by it."""
+    lines = [
+        f"{job} 0 10 {run_s} 4 -1 -1 4 {asked_s} 2048 1 5 2 1 1 0 -1 -1"
+        for job, run_s, asked_s in ((1, 100, 3600), (2, 100, 0), (3, 100, -1), (4, 7200, 3600), (5, 60, 60))
+    ]
+    conversion = convert_text("swf", tmp_path / "l.swf", "\n".join(lines))
+    trace = conversion.trace
+    assert trace.duration_s.tolist() == [100, 100, 100, 7200, 60]
+    np.testing.assert_array_equal(trace.time_limit_s, [3600, np.nan, np.nan, np.nan, 60])
+    assert trace.extra["x_time_limit_s"].tolist() == ["", "", "", "3600", ""]
+    (remark,) = noted(conversion.accounts[0]).items()
+    assert remark == (
+        "ran longer than its time limit, which is in x_time_limit_s; time_limit is blank",
+        [4],
+    )
+
+
+def test_a_replay_runs_as_long_as_the_log_says(tmp_path: Path) -> None:
+    lines = [
+        f"{job} 0 10 {run_s} 1 -1 -1 1 {asked_s} -1 1 5 2 1 1 0 -1 -1"
+        for job, run_s, asked_s in ((1, 7200, 3600), (2, 600, 0), (3, 600, -1))
+    ]
+    trace = convert_text("swf", tmp_path / "l.swf", "\n".join(lines), processors="gpus").trace
+    spec = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4, gpu_type="generic"),))
+    table = Engine(trace, spec, order=Policy("fifo").rule.order).run(RuleScheduler(Policy("fifo")))
+    assert (table.end_s - table.start_s).tolist() == [7200, 600, 600]
+
+
+@pytest.mark.parametrize(("old", "new"), [("1 0", "-1 0"), ("1 0", "1.5 0"), (" 1 5", " 0.5 5")])
+def test_numbers_of_jobs_and_states_are_whole(old: str, new: str, tmp_path: Path) -> None:
+    good = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
+    account = convert_text("swf", tmp_path / "l.swf", good.replace(old, new, 1) + good).accounts[0]
+    ((reason, tally),) = account.skipped.items()
+    assert reason.startswith("malformed: ")
+    assert tally.lines == [1]
+
+
+def test_the_origin_is_known_where_the_header_has_it(tmp_path: Path) -> None:
+    assert convert(SWF).trace.origin == datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)
+    line = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
+    assert convert_text("swf", tmp_path / "l.swf", line).trace.origin is None

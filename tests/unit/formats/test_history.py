@@ -61,7 +61,7 @@ def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "cluster", "said"),
     [
-        (None, True, "none of its 48 jobs has a GPU"),
+        (None, True, "no job of this history has GPUs (jobs: 48): expected gres/gpu in AllocTRES or ReqTRES"),
         ("", False, "sacct does not describe nodes; write a cluster file"),
         ("some words\n", True, "looks like none of the formats that are known"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rlsched.errors import InputError
 from rlsched.from_slurm.downtimes import downtimes
 from rlsched.from_slurm.nodes import imported
 from rlsched.workload.formats.clock import Clock
+from rlsched.workload.trace import Trace
 from rlsched_envs.node_events import read_node_events
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "slurm"
@@ -98,6 +100,29 @@ def test_a_cluster_file_with_its_events(tmp_path: Path, capsys: pytest.CaptureFi
     assert (spec.name, spec.num_nodes, spec.num_gpus) == ("c", 5, 24)
     events = read_node_events(spec.node_events, spec)
     assert [(one.time_s, one.node) for one in events] == [(0, 0), (36000, 0), (39600, 0), (43200, 3)]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_downtimes_count_from_the_origin_of_a_trace(
+    zone: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trace has the time with its offset or as written; given a zone, both commands mean the same."""
+    origin = Clock(zone).instant(Clock(zone).read(ORIGIN, "") or 0.0)
+    trace = Trace.from_columns(name="t", submit_s=[0.0], duration_s=[1.0], num_gpus=[1.0], origin=origin)
+    trace.write(tmp_path / "t.csv.gz")
+    how = [str(SAMPLES / "nodes.txt"), "--events", str(SAMPLES / "events.txt")]
+    how += ["--timezone", zone] if zone else []
+    written = []
+    for said in (ORIGIN, str(tmp_path / "t.csv.gz")):
+        assert run(["cluster", "import", *how, "--origin", said, "-o", str(tmp_path / "c.toml")]) == 0
+        written.append((tmp_path / "c.events.csv").read_text())
+    assert written[0] == written[1]
+    replace(trace, origin=None).write(tmp_path / "t.csv")
+    capsys.readouterr()
+    how += ["--origin", str(tmp_path / "t.csv"), "-o", str(tmp_path / "d.toml")]
+    assert run(["cluster", "import", *how]) == 2
+    said = "this trace has no column origin; give the time of its second 0"
+    assert capsys.readouterr().err == f"error: --origin {tmp_path / 't.csv'}: {said}\n"
 
 
 def on_path(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:

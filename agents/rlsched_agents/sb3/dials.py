@@ -1,0 +1,70 @@
+"""A model that PPO trained on `rlsched/Cluster-v0`, as the strategy that it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch import nn
+
+from rlsched.decide.dials.strategy import Strategy
+from rlsched.errors import CheckpointError
+from rlsched_agents.sb3.reading import read_model
+
+
+def read_strategy(path: str | Path) -> Strategy:
+    """The strategy of a model: it sets dials as `predict(deterministic=True)` does, up to rounding.
+
+    Raises:
+        CheckpointError: the model cannot be read, was not trained on `rlsched/Cluster-v0`, or has other
+            layers than a strategy.
+    """
+    network, _ = read_model(path)
+    if not isinstance(network, ActorCriticPolicy):
+        raise CheckpointError(
+            f"{path}: expected a model trained on rlsched/Cluster-v0, got one of rlsched/Rows-v0"
+        )
+    return strategy_of(network, path)
+
+
+def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
+    """The strategy that a network is; `path` is for errors.
+
+    The mean of its Gaussian is what it sets, clipped as Stable-Baselines3 clips actions, or through tanh
+    where it was trained with `squash_output`.
+
+    Raises:
+        CheckpointError: it has other layers than a strategy.
+    """
+    parts = list(network.mlp_extractor.policy_net)
+    layers, between = parts[::2], parts[1::2]
+    fits = (
+        isinstance(network.pi_features_extractor, FlattenExtractor)
+        and all(isinstance(one, nn.Linear) for one in (*layers, network.action_net))
+        and all(isinstance(one, nn.Tanh) for one in between)
+        and len(layers) == len(between)
+        and len(layers) in (0, 2)
+    )
+    if not fits:
+        found = ", ".join(" ".join(str(one).split()) for one in parts)[:200]
+        raise CheckpointError(
+            f"{path}: expected a policy network of two hidden layers with tanh, as MlpPolicy has "
+            f"(net_arch=[64, 64]), or of none, got {found or type(network.pi_features_extractor).__name__}; "
+            "serve such a network by a class of your own: FILE.py:NAME"
+        )
+    matrices = [_matrix(one) for one in (*layers, network.action_net)]
+    made = Strategy.of(*matrices, output="tanh" if network.squash_output else "clip")
+    made.check(str(path))
+    return made
+
+
+def _matrix(layer: nn.Module) -> NDArray[np.float64]:
+    """(outputs, inputs + 1) weights, the bias last."""
+    assert isinstance(layer, nn.Linear)
+    with torch.inference_mode():
+        found: NDArray[np.float64] = torch.hstack([layer.weight, layer.bias[:, None]]).double().numpy()
+    return found

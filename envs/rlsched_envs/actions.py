@@ -1,0 +1,64 @@
+"""Actions that come from outside: checked before a kernel reads them, with one line where they are wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WHOLE = "iu"
+_REAL = "fiu"
+_SHOWN = 60
+"""Characters of a wrong action that an error shows."""
+
+
+def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Parts of the ranges of dials, as float64 of this shape; values outside -1 to 1 are clipped.
+
+    Raises:
+        ValueError: another shape, no real numbers, or values that are not finite.
+    """
+    expected = f"expected {' x '.join(map(str, shape))} numbers from -1 to 1"
+    found = _array(actions, expected, _REAL)
+    if found.shape != shape:
+        raise ValueError(f"action: {expected}, got shape {found.shape}")
+    moved = found.astype(np.float64)
+    if not np.isfinite(moved).all():
+        at = tuple(int(k) for k in np.argwhere(~np.isfinite(moved))[0])
+        raise ValueError(f"action: {expected}, got {moved[at]} at {at if len(at) > 1 else at[0]}")
+    clipped: NDArray[np.float64] = np.clip(moved, -1.0, 1.0)
+    return clipped
+
+
+def checked_rows(
+    actions: Any, shape: tuple[int, ...], rows: int, *, in_range: bool = True
+) -> NDArray[np.int64]:
+    """Row numbers from 0 to `rows` - 1, as int64 of this shape; () is a single one.
+
+    `in_range`: whether numbers out of range are refused here; else the caller does it.
+
+    Raises:
+        ValueError: another shape, no whole numbers, or a number out of range.
+    """
+    expected = f"expected {shape[0] if shape else 'one'} row{'s' if shape else ''} from 0 to {rows - 1}"
+    found = _array(actions, expected, _WHOLE)
+    if found.shape != shape:
+        raise ValueError(f"action: {expected}, got shape {found.shape}")
+    if in_range and (outside := (found < 0) | (found >= rows)).any():
+        where = f" for cluster {int(np.argmax(outside))}" if shape else ""
+        raise ValueError(f"action: {expected}, got {found[outside][0]}{where}")
+    return found.astype(np.int64)
+
+
+def _array(actions: Any, expected: str, kinds: str) -> NDArray[Any]:
+    try:
+        found = np.asarray(actions)
+    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, tensors on a GPU
+        reason = " ".join(str(error).split())[:_SHOWN]
+        raise ValueError(f"action: {expected}, got something that is not an array: {reason}") from None
+    if found.dtype.kind not in kinds:
+        text = " ".join(repr(actions).split())
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        raise ValueError(f"action: {expected}, got dtype {found.dtype}: {shown}")
+    return found

@@ -1,0 +1,185 @@
+"""GPUs that jobs cannot have now: lost ones, and those in use by a process that rlsched did not start.
+
+The meter's thread looks once a second. The daemon looks again before each start, since a second is long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import NamedTuple
+
+from rlsched.terminal import visible
+from rlsched.wire.messages import Holding
+from rlsched_node import shim
+from rlsched_node.gpu.device import (
+    GpuError,
+    GpuLostError,
+    GpuProcess,
+    GpuReading,
+    GpuSet,
+    GpuUnavailableError,
+)
+from rlsched_node.launch import LaunchError
+
+BACK_AFTER_LOOKS = 3
+"""A GPU is given to jobs again after so many looks in a row that found nothing wrong with it."""
+_VSIZE = 20
+"""Of the fields of `/proc/PID/stat` from the third on: 0 once a process has given its memory back."""
+
+
+class _Outage(NamedTuple):
+    """Why a GPU is out of service.
+
+    Attributes:
+        why: For people; the same for as long as it lasts.
+        pid: The foreign process; 0: the GPU is lost.
+        good_looks: Looks in a row since that found nothing wrong.
+    """
+
+    why: str
+    pid: int = 0
+    good_looks: int = 0
+
+
+class Outages:
+    """Which GPUs of a node are out of service. Safe to use from several threads.
+
+    Args:
+        count: How many GPUs the node has.
+        is_ours: Whether rlsched started the process of this number.
+
+    Attributes:
+        busy: GPUs that ranks have. What computes there is taken for theirs (a container's processes are
+            children of its engine), and the broker does not give these GPUs away; `refuse` looks.
+    """
+
+    def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
+        self._count, self._is_ours = count, is_ours
+        self.busy = frozenset[int]()
+        self._out: dict[int, _Outage] = {}
+        self._own: dict[int, int | None] = {}  # start ticks of processes that are known to be rlsched's
+        self._seen: dict[int, frozenset[int]] = {}  # by GPU, the processes of the last look
+        self._lock = threading.Lock()
+
+    @property
+    def held(self) -> list[Holding]:
+        """GPUs that the broker is not to give away, and why; without lost ones where `all_lost` has them."""
+        with self._lock:
+            all_lost = self._are_all_lost()
+            return [
+                Holding(by=outage.why, gpus=[gpu])
+                for gpu, outage in sorted(self._out.items())
+                if outage.pid or not all_lost
+            ]
+
+    @property
+    def all_lost(self) -> list[str]:
+        """Why each GPU is lost, where all are; empty while one is not."""
+        with self._lock:
+            if not self._are_all_lost():
+                return []
+            return [f"GPU {gpu} is {outage.why}" for gpu, outage in sorted(self._out.items())]
+
+    def _are_all_lost(self) -> bool:
+        return self._count > 0 and sum(not outage.pid for outage in self._out.values()) == self._count
+
+    def is_lost(self, gpu: int, error: GpuError) -> None:
+        """A call to this GPU failed in a way that no other can succeed after."""
+        with self._lock:
+            self._take_out(gpu, f"lost: {error}", 0)
+
+    def is_read(self, gpu: int, reading: GpuReading | None, ours: Container[int] = frozenset()) -> None:
+        """The GPU was looked at, and is not lost.
+
+        Args:
+            gpu: Its number.
+            reading: What it shows; None where that could not be read.
+            ours: Processes of ranks.
+        """
+        processes = (reading.processes if reading is not None else None) or ()
+        foreign = [] if gpu in self.busy else self._foreign(gpu, processes, ours)
+        with self._lock:
+            self._seen[gpu] = frozenset(one.pid for one in processes)
+            outage = self._out.get(gpu)
+            if foreign:
+                known = {one.pid for one in foreign}
+                if outage is None or outage.pid not in known:
+                    self._take_out(gpu, _in_words(foreign), foreign[0].pid)
+                else:
+                    self._out[gpu] = outage._replace(good_looks=0)
+            elif outage is not None:
+                self._out[gpu] = outage._replace(good_looks=outage.good_looks + 1)
+                if self._out[gpu].good_looks >= BACK_AFTER_LOOKS:
+                    del self._out[gpu]
+
+    def look_done(self) -> None:
+        """All GPUs were looked at: processes that none of them shows any more are forgotten."""
+        with self._lock:
+            shown = frozenset[int]().union(*self._seen.values())
+            self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
+
+    def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
+        """Look at GPUs that a job is to have, whatever the last look found.
+
+        Raises:
+            LaunchError: one of them is lost, or in use by a foreign process; it is out of service from now
+                on.
+        """
+        for gpu in wanted:
+            with self._lock:
+                outage = self._out.get(gpu)
+            if outage is not None and not outage.pid:
+                raise LaunchError(f"GPU {gpu} is {outage.why}", is_for_now=True)
+            try:
+                foreign = gpus.foreign_processes(gpu, lambda pid, gpu=gpu: not self._is_foreign(gpu, pid))  # type: ignore[misc]
+            except (GpuLostError, GpuUnavailableError) as error:
+                self.is_lost(gpu, error)
+                raise LaunchError(f"GPU {gpu} is lost: {error}", is_for_now=True) from error
+            if foreign:
+                with self._lock:
+                    self._take_out(gpu, _in_words(foreign), foreign[0].pid)
+                raise LaunchError(f"GPU {gpu} is {_in_words(foreign)}", is_for_now=True)
+
+    def _take_out(self, gpu: int, why: str, pid: int) -> None:
+        outage = self._out.get(gpu)
+        if outage is not None and not outage.pid and not pid:
+            why = outage.why  # the first call that fails is another one at each look
+        self._out[gpu] = _Outage(why, pid)
+
+    def _foreign(self, gpu: int, processes: Iterable[GpuProcess], ours: Container[int]) -> list[GpuProcess]:
+        return [one for one in processes if self._is_foreign(gpu, one.pid, ours)]
+
+    def _is_foreign(self, gpu: int, pid: int, ours: Container[int] = frozenset()) -> bool:
+        """Whether a process is not rlsched's. One that is ending is none: the driver shows it for a while."""
+        if pid in ours and pid in self._own:
+            return False
+        fields = shim.read_stat(pid)
+        ticks = None if fields is None else int(fields[19])
+        with self._lock:
+            if pid in self._own and (ticks is None or self._own[pid] == ticks):
+                return False
+        if pid in ours or self._is_ours(pid):
+            with self._lock:
+                self._own[pid] = ticks
+            return False
+        if fields is None:
+            return pid in self._seen.get(gpu, ())  # it has ended since, or is of another PID namespace
+        return fields[0] not in "ZX" and int(fields[_VSIZE]) > 0
+
+
+def _in_words(processes: Sequence[GpuProcess]) -> str:
+    first = processes[0]
+    facts = [_name(first.pid), "" if first.used_mib is None else f"{first.used_mib} MiB"]
+    known = ", ".join(fact for fact in facts if fact)
+    more = f" and {len(processes) - 1} more" if len(processes) > 1 else ""
+    return f"in use by process {first.pid}{f' ({known})' if known else ''}{more}, not started by rlsched"
+
+
+def _name(pid: int) -> str:
+    """What the kernel calls a process; "" where it is not there, or not to be seen."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return visible(file.read().strip())
+    except OSError:
+        return ""

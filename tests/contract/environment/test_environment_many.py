@@ -1,0 +1,354 @@
+"""Many of both environments: the vector environments of Gymnasium and of Stable-Baselines3, and the loop that
+CleanRL's PPO runs."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import wrappers
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+from sb3_contrib import MaskablePPO
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecCheckNan,
+    VecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
+
+from rlsched_envs.sources import EpisodeSource
+from tests.contract.environment.kinds import CLUSTER, KINDS, ROWS, Kind
+
+COUNT = 3
+both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+Envs = VectorEnv[Any, Any, Any]
+
+
+def fns(
+    kind: Kind, sources: list[EpisodeSource], count: int = COUNT
+) -> list[Callable[[], gym.Env[Any, Any]]]:
+    return [partial(kind.make, sources) for _ in range(count)]
+
+
+def legal(kind: Kind, masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[Any]:
+    """(N,) rows that are allowed, or (N, D) dials."""
+    if kind.is_rows:
+        return np.array([int(rng.choice(np.flatnonzero(mask))) for mask in masks])
+    return rng.uniform(-1.0, 1.0, (len(masks), 9)).astype(np.float32)
+
+
+def masks_of(kind: Kind, envs: Envs) -> NDArray[np.bool_]:
+    if not kind.is_rows:
+        return np.ones((envs.num_envs, 1), np.bool_)
+    if isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        return np.array(envs.unwrapped.call("action_masks"))
+    found: NDArray[np.bool_] = envs.unwrapped.action_masks()  # type: ignore[attr-defined]
+    return found
+
+
+def course(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> list[tuple[Any, ...]]:
+    """What comes of so many steps: observations, rewards, ends."""
+    rng = np.random.default_rng(1)
+    first, _ = envs.reset(seed=seed)  # type: ignore[arg-type]  # a list is allowed, and not declared
+    out: list[tuple[Any, ...]] = [(first.tobytes(),)]
+    for _ in range(steps):
+        actions = legal(kind, masks_of(kind, envs), rng)
+        seen, rewards, terminated, truncated, infos = envs.step(actions)
+        assert envs.observation_space.contains(seen)
+        assert not truncated.any()
+        out.append((seen.tobytes(), rewards.tolist(), terminated.tolist(), sorted(infos)))
+    return out
+
+
+# ---- Gymnasium -----------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("seed", [7, [7, 8, 9]], ids=["one-seed", "seeds"])
+def test_in_processes_as_in_one(kind: Kind, seed: int | list[int], sources: list[EpisodeSource]) -> None:
+    sync, processes = SyncVectorEnv(fns(kind, sources)), AsyncVectorEnv(fns(kind, sources))
+    try:
+        first = course(kind, sync, 60, seed)
+        assert any(any(one[2]) for one in first[1:]), "an episode has ended, and another begun"
+        assert course(kind, processes, 60, seed) == first
+        assert course(kind, sync, 60, [7, 8, 9]) == first, "one seed counts up"
+    finally:
+        processes.close()
+        sync.close()
+
+
+@both
+def test_the_native_vector_environment_is_the_same(kind: Kind, sources: list[EpisodeSource]) -> None:
+    sync = SyncVectorEnv(fns(kind, sources))
+    native = gym.make_vec(kind.name, COUNT, sources=sources, **kind.short)
+    assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert native.single_action_space == sync.single_action_space
+    assert course(kind, native, 300, 7) == course(kind, sync, 300, 7)
+    assert course(kind, native, 20, [5, 5, 6]) == course(kind, sync, 20, [5, 5, 6])
+    with pytest.raises(ValueError, match="seed: expected 3 seeds, one a cluster, got 2"):
+        native.reset(seed=[1, 2])
+
+
+@both
+@pytest.mark.parametrize("make", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("copied", [False, True], ids=["made", "copied"])
+def test_workers_without_a_seed_differ(
+    kind: Kind, make: Any, copied: bool, sources: list[EpisodeSource]
+) -> None:
+    one = kind.make(sources)
+    envs = make([partial(copy.deepcopy, one) for _ in range(COUNT)] if copied else fns(kind, sources))
+    try:
+        assert len({seen.tobytes() for seen in envs.reset()[0]}) == COUNT
+    finally:
+        envs.close()
+
+
+@both
+def test_native_ones_without_a_seed_differ(kind: Kind, sources: list[EpisodeSource]) -> None:
+    firsts = set()
+    for _ in range(2):
+        firsts |= {one.tobytes() for one in np.asarray(kind.many(sources, 2).reset())}
+        made = gym.make_vec(kind.name, 2, sources=sources, **kind.short)
+        firsts |= {one.tobytes() for one in made.reset()[0]}
+    assert len(firsts) == 8
+
+
+@both
+@pytest.mark.parametrize("same_step", [False, True], ids=["next-step", "same-step"])
+def test_infos_have_masks(kind: Kind, same_step: bool, sources: list[EpisodeSource]) -> None:
+    """`info["schedule"]` is a dict of arrays, each with a mask of the environments that it is of."""
+    mode = AutoresetMode.SAME_STEP if same_step else AutoresetMode.NEXT_STEP
+    envs = SyncVectorEnv(
+        [partial(wrappers.RecordEpisodeStatistics, kind.make(sources)) for _ in range(COUNT)],
+        autoreset_mode=mode,
+    )
+    rng, ended = np.random.default_rng(0), 0
+    envs.reset(seed=0)
+    for _ in range(400):
+        *_, terminated, _, infos = envs.step(legal(kind, masks_of(kind, envs), rng))
+        where = infos.get("final_info", {}) if same_step else infos
+        assert ("_schedule" in where) == terminated.any()
+        if not terminated.any():
+            continue
+        ended += 1
+        assert where["_schedule"].tolist() == where["_episode"].tolist() == terminated.tolist()
+        schedule = where["schedule"]
+        assert (
+            schedule["_reference_jct_mean_s"].tolist() == schedule["_source"].tolist() == terminated.tolist()
+        )
+        assert (schedule["reference_jct_mean_s"][terminated] > 0.0).all()
+        assert set(schedule["source"][terminated]) <= {source.name for source in sources}
+        assert (where["episode"]["l"][terminated] > 0).all()
+    assert ended
+
+
+VECTOR_WRAPPERS: dict[str, Callable[[Envs], Envs]] = {
+    "RecordEpisodeStatistics": wrappers.vector.RecordEpisodeStatistics,
+    "NormalizeObservation": wrappers.vector.NormalizeObservation,
+    "NormalizeReward": wrappers.vector.NormalizeReward,
+    "FlattenObservation": wrappers.vector.FlattenObservation,
+    "several": lambda envs: wrappers.vector.NormalizeReward(
+        wrappers.vector.NormalizeObservation(wrappers.vector.RecordEpisodeStatistics(envs))
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("wrap", VECTOR_WRAPPERS.values(), ids=VECTOR_WRAPPERS)
+def test_vector_wrappers(kind: Kind, wrap: Callable[[Envs], Envs], sources: list[EpisodeSource]) -> None:
+    def played(envs: Envs) -> list[tuple[Any, ...]]:
+        return course(kind, wrap(envs), 120, 7)
+
+    native = gym.make_vec(kind.name, COUNT, sources=sources, **kind.short)
+    first = played(native)
+    assert any(any(one[2]) for one in first[1:])
+    if wrap is not VECTOR_WRAPPERS["RecordEpisodeStatistics"]:
+        assert played(SyncVectorEnv(fns(kind, sources))) == first
+    native.close()
+
+
+def test_dials_under_vector_wrappers_of_actions(sources: list[EpisodeSource]) -> None:
+    envs = wrappers.vector.ClipAction(gym.make_vec(CLUSTER.name, 2, sources=sources, **CLUSTER.short))
+    envs.reset(seed=0)
+    seen = envs.step(np.full((2, 9), 5.0, np.float32))[0]
+    other = gym.make_vec(CLUSTER.name, 2, sources=sources, **CLUSTER.short)
+    other.reset(seed=0)
+    assert seen.tobytes() == other.step(np.ones((2, 9), np.float32))[0].tobytes()
+
+
+# ---- Stable-Baselines3 ---------------------------------------------------------------------------
+
+
+def sb3_course(kind: Kind, envs: VecEnv, steps: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
+    """What comes of so many steps, and the infos of the episodes that ended."""
+    rng, out, ended = np.random.default_rng(1), [], []
+    out.append((np.asarray(envs.reset()).tobytes(),))
+    for _ in range(steps):
+        masks = np.ones((envs.num_envs, 1), np.bool_)
+        if kind.is_rows:
+            masks = np.array(envs.env_method("action_masks"))
+        seen, rewards, dones, infos = envs.step(legal(kind, masks, rng))
+        out.append((np.asarray(seen).tobytes(), rewards.tolist(), dones.tolist()))
+        ended += [infos[k] for k in np.flatnonzero(dones)]
+    return out, ended
+
+
+@both
+def test_stable_baselines3_in_processes_as_in_one(kind: Kind, sources: list[EpisodeSource]) -> None:
+    made = [partial(Monitor, kind.make(sources)) for _ in range(COUNT)]
+    dummy, processes = DummyVecEnv(made), SubprocVecEnv(made, start_method="fork")
+    try:
+        for envs in (dummy, processes):
+            envs.seed(3)
+        first, ended = sb3_course(kind, dummy, 60)
+        second, also = sb3_course(kind, processes, 60)
+        assert second == first
+        assert ended
+        for one, other in zip(ended, also, strict=True):
+            assert one["schedule"] == other["schedule"]
+            assert one["episode"]["l"] == other["episode"]["l"] > 0
+    finally:
+        processes.close()
+        dummy.close()
+
+
+@pytest.mark.slow
+@both
+def test_stable_baselines3_in_processes_that_begin_empty(kind: Kind, sources: list[EpisodeSource]) -> None:
+    """`forkserver`, its default: unpickling imports rlsched, which registers the environment's name."""
+    envs = SubprocVecEnv(fns(kind, sources, 2), start_method="forkserver")
+    try:
+        first = np.asarray(envs.reset())
+        assert first[0].tobytes() != first[1].tobytes()
+        assert envs.num_envs == 2
+    finally:
+        envs.close()
+
+
+SB3_WRAPPERS: dict[str, Callable[[VecEnv], VecEnv]] = {
+    "VecNormalize": VecNormalize,
+    "VecMonitor": VecMonitor,
+    "VecCheckNan": lambda envs: VecCheckNan(envs, raise_exception=True),
+    "several": lambda envs: VecNormalize(VecMonitor(envs)),
+}
+
+
+@both
+@pytest.mark.parametrize("wrap", SB3_WRAPPERS.values(), ids=SB3_WRAPPERS)
+@pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
+def test_stable_baselines3_wrappers(
+    kind: Kind, wrap: Callable[[VecEnv], VecEnv], native: bool, sources: list[EpisodeSource]
+) -> None:
+    envs = wrap(kind.many(sources, COUNT) if native else DummyVecEnv(fns(kind, sources)))
+    envs.seed(3)
+    first, ended = sb3_course(kind, envs, 80)
+    assert len(first) == 81
+    assert ended
+    for one in ended:
+        assert one["terminal_observation"].shape == envs.observation_space.shape
+        assert one["schedule"]["reference_jct_mean_s"] > 0.0
+        if native or wrap in (VecMonitor, SB3_WRAPPERS["several"]):
+            assert one["episode"]["l"] > 0
+    envs.close()
+    envs.close()
+
+
+def test_frames_of_dials_can_be_stacked(sources: list[EpisodeSource]) -> None:
+    envs = VecFrameStack(CLUSTER.many(sources, 2, seed=0), 3)
+    assert np.asarray(envs.reset()).shape == (2, 3 * 56)
+
+
+@both
+@pytest.mark.parametrize("way", ["pickle", "deepcopy"])
+def test_native_ones_can_be_copied(kind: Kind, way: str, sources: list[EpisodeSource]) -> None:
+    def copied(one: Any) -> Any:
+        return pickle.loads(pickle.dumps(one)) if way == "pickle" else copy.deepcopy(one)
+
+    envs, native = kind.many(sources, 2, seed=5), gym.make_vec(kind.name, 2, sources=sources, **kind.short)
+    rng = np.random.default_rng(0)
+    envs.reset()
+    native.reset(seed=5)
+    for at in range(80):
+        if at == 5:
+            others, twin = copied(envs), copied(native)
+        masks = envs.action_masks() if kind.is_rows else np.ones((2, 1), np.bool_)
+        mine = envs.step(legal(kind, masks, rng))
+        also = native.step(actions := legal(kind, masks_of(kind, native), rng))
+        if at < 5:
+            continue
+        theirs, twins = others.step(envs._actions), twin.step(actions)
+        assert np.asarray(mine[0]).tobytes() == np.asarray(theirs[0]).tobytes()
+        assert (mine[1].tolist(), mine[2].tolist()) == (theirs[1].tolist(), theirs[2].tolist())
+        assert also[0].tobytes() == twins[0].tobytes()
+        assert (also[1].tolist(), also[2].tolist()) == (twins[1].tolist(), twins[2].tolist())
+
+
+@pytest.mark.filterwarnings("ignore:.*initialised with render_mode='rgb_array':UserWarning")  # its own way
+@pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
+def test_ppo_of_stable_baselines3_learns_dials(native: bool, sources: list[EpisodeSource]) -> None:
+    envs = (
+        CLUSTER.many(sources, 2, seed=1)
+        if native
+        else make_vec_env(CLUSTER.name, 2, seed=1, env_kwargs={"sources": sources, **CLUSTER.short})
+    )
+    model = PPO("MlpPolicy", VecNormalize(envs), n_steps=16, batch_size=16, n_epochs=1, device="cpu", seed=0)
+    model.learn(192)
+    assert model.num_timesteps == 192
+    assert model.ep_info_buffer, "the episodes' returns are there to be logged"
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
+def test_maskable_ppo_learns_rows(native: bool, sources: list[EpisodeSource]) -> None:
+    envs = ROWS.many(sources, 2, seed=1) if native else DummyVecEnv(fns(ROWS, sources, 2))
+    model = MaskablePPO("MlpPolicy", VecMonitor(envs), n_steps=32, batch_size=16, n_epochs=1, device="cpu")
+    model.learn(256)
+    assert model.num_timesteps == 256
+    assert model.ep_info_buffer
+
+
+# ---- CleanRL -------------------------------------------------------------------------------------
+
+
+def cleanrl_env(kind: Kind, sources: list[EpisodeSource], gamma: float) -> gym.Env[Any, Any]:
+    """`make_env` of CleanRL's `ppo_continuous_action.py`; rows have no action to clip."""
+    env = wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(kind.make(sources)))
+    if not kind.is_rows:
+        env = wrappers.ClipAction(env)
+    env = wrappers.NormalizeObservation(env)
+    env = wrappers.TransformObservation(env, lambda seen: np.clip(seen, -10, 10), env.observation_space)
+    env = wrappers.NormalizeReward(env, gamma=gamma)
+    return wrappers.TransformReward(env, lambda reward: float(np.clip(reward, -10, 10)))
+
+
+@both
+def test_the_loop_of_cleanrl(kind: Kind, sources: list[EpisodeSource]) -> None:
+    envs = SyncVectorEnv([partial(cleanrl_env, kind, sources, 0.99) for _ in range(2)])
+    rng, returns = np.random.default_rng(0), []
+    following, _ = envs.reset(seed=1)
+    for _ in range(300):
+        assert following.shape == (2, *envs.single_observation_space.shape)  # type: ignore[misc]
+        assert np.isfinite(following).all()
+        if kind.is_rows:
+            actions = legal(kind, np.array(envs.call("action_masks")), rng)
+        else:
+            actions = rng.normal(0.0, 2.0, envs.action_space.shape).astype(np.float32)  # as a Gaussian draws
+        following, reward, terminated, truncated, infos = envs.step(actions)
+        assert reward.shape == terminated.shape == truncated.shape == (2,)
+        if "episode" in infos:
+            returns += infos["episode"]["r"][infos["_episode"]].tolist()
+            assert infos["_episode"].tolist() == terminated.tolist()
+    assert len(returns) > 2
+    envs.close()

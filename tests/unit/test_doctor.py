@@ -1,0 +1,93 @@
+"""`rlsched doctor` on a machine that lacks things: findings, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlsched.broker.starting import Starting, starting_in
+from rlsched.cli import doctor
+from rlsched.cli.doctor import Finding
+from rlsched.cli.main import run
+
+
+def found(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, Any]]:
+    assert run(["doctor", "--json", "--timeout-s", "0.2", *words]) in (0, 1)
+    return {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_broker_that_is_starting_is_named_whatever_its_address(
+    is_there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "home"
+    if is_there:
+        home.mkdir()
+    address = "tcp://127.0.0.1:7998"
+    assert starting_in(home) == ""
+    with Starting(home, address) as word:
+        word.say("compiling: 12 of 40")
+        keys = found(capsys, "--keys", str(home), "--broker", "tcp://127.0.0.1:7997")["keys"]
+        assert keys["state"] == "note"
+        assert f"a broker is starting at {address}: compiling: 12 of 40; it makes the keys" in keys["line"]
+        broker = found(capsys, "--keys", str(home), "--broker", address)["broker"]
+        assert "a broker is starting at" in broker["line"]
+    assert "start a broker here" in found(capsys, "--keys", str(home))["keys"]["line"]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(13, "Permission denied", "/x/y"), "cannot be looked at: /x/y: Permission denied"),
+        (ValueError("two\nlines"), "cannot be looked at: ValueError: two lines"),
+        (RuntimeError(), "cannot be looked at: RuntimeError"),
+    ],
+)
+@pytest.mark.parametrize("check", ["_keys", "_broker", "_disk", "_gpus", "_cgroups", "_kernels"])
+def test_a_check_that_fails_is_a_finding_and_the_others_go_on(
+    check: str,
+    error: Exception,
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: object) -> Iterator[Finding]:
+        raise error
+        yield
+
+    monkeypatch.setattr(doctor, check, fails)
+    lines = [finding["line"] for finding in found(capsys, "--keys", str(tmp_path)).values()]
+    assert lines.count(line) == 1
+    assert len(lines) >= 6
+
+
+@pytest.mark.parametrize("library", ["no such file", "no library", "without functions", "not to be read"])
+def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
+    path = tmp_path / "libnvidia-ml.so.1"
+    if library == "no library":
+        path.write_text("this is no library")
+    elif library == "not to be read":
+        path.mkdir()
+    elif library == "without functions":
+        if shutil.which("gcc") is None:
+            pytest.skip("needs gcc")
+        (tmp_path / "empty.c").write_text("int nothing;")
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, tmp_path / "empty.c"], check=True)
+    code = "from rlsched.cli.doctor import _gpus, _looked_at; print(*_looked_at('GPUs', _gpus))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert "state='note', line='none that NVML shows (" in done.stdout
+    assert done.stderr == ""

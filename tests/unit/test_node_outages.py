@@ -1,0 +1,139 @@
+"""GPUs that jobs cannot have now: lost, or in use by a process that is not rlsched's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rlsched.wire.messages import Holding
+from rlsched_node.gpu.device import GpuError, GpuLostError, GpuProcess, GpuReading
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.launch import LaunchError
+from rlsched_node.outages import BACK_AFTER_LOOKS, Outages
+
+
+class CrowdedGpus(SimulatedGpus):
+    """GPU 1 has guests."""
+
+    def __init__(self, *guests: int) -> None:
+        super().__init__(2)
+        self.guests = list(guests)
+        self.error: GpuError | None = None
+
+    def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess]:
+        if self.error is not None and gpu == 1:
+            raise self.error
+        guests = [GpuProcess(pid, 18432) for pid in self.guests] if gpu == 1 else []
+        return [guest for guest in guests if not is_ours(guest.pid)]
+
+
+@pytest.fixture
+def other() -> Iterator[int]:
+    """A process of another program."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process.pid
+        process.kill()
+
+
+def read(outages: Outages, gpu: int, *pids: int, ours: frozenset[int] = frozenset()) -> None:
+    outages.is_read(gpu, GpuReading(processes=tuple(GpuProcess(pid, 18432) for pid in pids)), ours)
+    outages.look_done()
+
+
+def looks_well(outages: Outages, gpu: int, looks: int = BACK_AFTER_LOOKS) -> None:
+    for _ in range(looks):
+        read(outages, gpu)
+
+
+def test_a_gpu_in_use_by_another_program_is_held_until_it_has_been_free_for_a_while(other: int) -> None:
+    outages = Outages(2, lambda _: False)
+    read(outages, 0)
+    read(outages, 1, other)
+    name = os.path.basename(sys.executable)[:15]
+    why = f"in use by process {other} ({name}, 18432 MiB), not started by rlsched"
+    assert outages.held == [Holding(by=why, gpus=[1])]
+    read(outages, 1, os.getpid(), other)
+    assert outages.held == [Holding(by=why, gpus=[1])], "a further process changes nothing"
+    looks_well(outages, 1, BACK_AFTER_LOOKS - 1)
+    assert len(outages.held) == 1
+    read(outages, 1, other)
+    looks_well(outages, 1, BACK_AFTER_LOOKS - 1)
+    assert len(outages.held) == 1, "it counts from the last look that found it"
+    looks_well(outages, 1, 1)
+    assert outages.held == []
+    assert outages.all_lost == []
+
+
+def test_processes_of_ranks_and_those_that_are_marked_are_no_foreign_ones(other: int) -> None:
+    outages = Outages(1, lambda pid: pid == os.getpid())
+    read(outages, 0, os.getpid(), other, ours=frozenset({other}))
+    read(outages, 0, os.getpid(), other)
+    assert outages.held == [], "a rank's process stays one when its rank is no longer looked at"
+
+
+def test_what_computes_on_a_ranks_gpu_is_taken_for_the_ranks_until_it_is_over(other: int) -> None:
+    """A container's processes are no children of the rank that started it."""
+    outages = Outages(2, lambda _: False)
+    outages.busy = frozenset({1})
+    read(outages, 0, other)
+    read(outages, 1, other)
+    assert [one.gpus for one in outages.held] == [[0]]
+    outages.busy = frozenset()
+    read(outages, 1, other)
+    assert [one.gpus for one in outages.held] == [[0], [1]]
+
+
+def test_a_process_that_has_ended_is_no_foreign_one_at_once() -> None:
+    with subprocess.Popen(["true"]) as process:
+        pid = process.pid
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        outages = Outages(1, lambda _: False)
+        for _ in range(2):
+            read(outages, 0, pid)
+            assert outages.held == [], "a zombie computes nothing"
+    read(outages, 0)
+    read(outages, 0, pid)
+    assert outages.held == [], "the driver shows it for a while"
+    read(outages, 0, pid)
+    assert len(outages.held) == 1, "one of another PID namespace stays"
+
+
+def test_a_lost_gpu_is_named_by_its_first_error() -> None:
+    outages = Outages(2, lambda _: False)
+    outages.is_lost(1, GpuLostError("NVML, memory(1,): GPU is lost"))
+    outages.is_lost(1, GpuLostError("NVML, power_mw(1,): GPU is lost"))
+    assert outages.held == [Holding(by="lost: NVML, memory(1,): GPU is lost", gpus=[1])]
+    outages.is_lost(0, GpuLostError("Unknown Error"))
+    assert outages.held == []
+    assert outages.all_lost == [
+        "GPU 0 is lost: Unknown Error",
+        "GPU 1 is lost: NVML, memory(1,): GPU is lost",
+    ]
+    looks_well(outages, 0)
+    assert [one.gpus for one in outages.held] == [[1]]
+
+
+def test_a_start_looks_again_and_takes_the_gpu_out(other: int) -> None:
+    gpus, outages = CrowdedGpus(other), Outages(2, lambda _: False)
+    outages.refuse(gpus, [0])
+    with pytest.raises(
+        LaunchError, match=rf"GPU 1 is in use by process {other} \(.*18432 MiB\), not"
+    ) as caught:
+        outages.refuse(gpus, [0, 1])
+    assert caught.value.is_for_now
+    assert [one.gpus for one in outages.held] == [[1]]
+    gpus.guests = []
+    outages.refuse(gpus, [1])
+    gpus.error = GpuLostError("NVML, processes(1,): GPU is lost")
+    with pytest.raises(LaunchError, match=r"GPU 1 is lost: NVML, processes\(1,\): GPU is lost") as caught:
+        outages.refuse(gpus, [1])
+    assert caught.value.is_for_now
+    gpus.error = None
+    with pytest.raises(LaunchError, match="GPU 1 is lost"):
+        outages.refuse(gpus, [1])
+    looks_well(outages, 1)
+    outages.refuse(gpus, [1])
