@@ -1,8 +1,8 @@
 """After a restart of the broker: nodes come back one by one, and new work waits for all of them.
 
-Nodes that were unreachable when the broker started register within seconds of each other. A broker that decided
-with the first of them would start a small job where a gang that is ahead needs all of them. So a node that
-comes back gets no new jobs before the others are back too, or the time is over.
+Nodes that were unreachable when the broker started register within seconds of each other. A broker that
+decided with the first of them would start a small job where a gang that is ahead needs all of them. So a node
+that comes back gets no new jobs before the others are back too, or the time is over.
 """
 
 from __future__ import annotations
