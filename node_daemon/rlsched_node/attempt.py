@@ -26,6 +26,11 @@ EXIT_KILLED = shim.EXIT_KILLED
 """The exit code of a rank that was ended before it started (128 + SIGTERM)."""
 
 
+def grace_s_of(launch: Launch) -> float:
+    """Between SIGTERM and SIGKILL of a rank, seconds; the default where the broker does not say."""
+    return shim.DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
+
+
 class AttemptKey(NamedTuple):
     """Which rank of which attempt of which job, of the cluster whose broker numbers the jobs."""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import Launch
+from rlsched_node.attempt import grace_s_of
 from rlsched_node.cgroup import Cgroup
 from rlsched_node.devices import FOR_ALL, close_others
 from rlsched_node.gpu.device import GpuError, GpuSet
@@ -23,6 +24,8 @@ from rlsched_node.user import JobUser
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
 """The ports of gangs lie below Linux's ephemeral ones, which begin at 32,768."""
+FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
+"""`RANK` of the first process of a node, for `per_gpu.py`."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Marks every process of a rank, so that what a killed shim leaves behind can be found."""
 
@@ -43,8 +46,8 @@ INHERITED = frozenset(
     }
 )
 """What a job has of the daemon's environment: what it needs to find programs, files and GPUs."""
-PROCESS_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-"""As torch reads them: they count processes, and rlsched starts one a node."""
+OUTPUT_AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
+"""Python keeps back what it writes to a file until the end: a log would be empty while its job runs."""
 INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
@@ -92,6 +95,10 @@ def rank_environment(
 ) -> dict[str, str]:
     """The environment of a rank: some of the daemon's, then the user's, then rlsched's, the later winning.
 
+    The variables of torch.distributed count processes. They are set where rlsched starts one process for
+    each GPU (launcher `per-gpu`), as torchrun sets them. Otherwise none of them is: nodes are counted by
+    `RLSCHED_NUM_NODES` and `RLSCHED_NODE_RANK`.
+
     Args:
         launch: What to start.
         gpus: The node's GPUs; they say how CUDA names them.
@@ -102,7 +109,7 @@ def rank_environment(
         passed: More names that are.
         user: As whom the rank runs; None: the daemon's own user.
     """
-    env = {
+    env = OUTPUT_AS_IT_COMES | {
         name: value
         for name, value in inherited.items()
         if name in INHERITED or name in passed or name.startswith(INHERITED_PREFIXES)
@@ -112,30 +119,38 @@ def rank_environment(
         env.pop("TMPDIR", None)
         env |= user.environment()
     env |= launch.env
+    address = launch.master or ("127.0.0.1" if is_local else launch.nodes[0])
+    port = str(master_port(launch.job, launch.attempt))
+    node_rank, num_nodes = str(launch.rank), str(launch.num_ranks)
     env |= {
         "CUDA_VISIBLE_DEVICES": ",".join(gpus.visible_as(gpu) for gpu in launch.gpus),
         "RLSCHED_JOB": str(launch.job),
         "RLSCHED_ATTEMPT": str(launch.attempt),
-        "RLSCHED_RANK": str(launch.rank),
-        "RLSCHED_NUM_RANKS": str(launch.num_ranks),
+        "RLSCHED_NODE_RANK": node_rank,
+        "RLSCHED_NUM_NODES": num_nodes,
+        "RLSCHED_GPUS_ON_NODE": str(len(launch.gpus)),
         "RLSCHED_NODES": ",".join(launch.nodes),
+        "RLSCHED_MASTER_ADDR": address,
+        "RLSCHED_MASTER_PORT": port,
+        "RLSCHED_RANK": node_rank,
+        "RLSCHED_NUM_RANKS": num_nodes,
+        "RLSCHED_GRACE_S": f"{grace_s_of(launch):g}",
         DIRECTORY_VARIABLE: directory,
-        "MASTER_ADDR": launch.master or ("127.0.0.1" if is_local else launch.nodes[0]),
-        "MASTER_PORT": str(master_port(launch.job, launch.attempt)),
     }
     if launch.launcher == "per-gpu":
         gpus_of_ranks = launch.gpus_of_ranks or [len(launch.gpus)] * launch.num_ranks
+        world_size = str(sum(gpus_of_ranks))
         env |= {
-            "WORLD_SIZE": str(sum(gpus_of_ranks)),
+            "WORLD_SIZE": world_size,
             "LOCAL_WORLD_SIZE": str(len(launch.gpus)),
-            "GROUP_RANK": str(launch.rank),
-            "RLSCHED_FIRST_RANK": str(sum(gpus_of_ranks[: launch.rank])),
+            "GROUP_RANK": node_rank,
+            "GROUP_WORLD_SIZE": num_nodes,
+            "ROLE_NAME": "default",
+            "ROLE_WORLD_SIZE": world_size,
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            FIRST_RANK_VARIABLE: str(sum(gpus_of_ranks[: launch.rank])),
         }
-    else:  # who starts the processes counts them
-        for name in PROCESS_VARIABLES:
-            env.pop(name, None)
-    if launch.grace_s is not None:
-        env["RLSCHED_GRACE_S"] = f"{launch.grace_s:g}"
     return env
 
 
@@ -153,8 +168,8 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
                 f"--nnodes={launch.num_ranks}",
                 f"--nproc-per-node={len(launch.gpus)}",
                 f"--node-rank={launch.rank}",
-                f"--master-addr={env['MASTER_ADDR']}",
-                f"--master-port={env['MASTER_PORT']}",
+                f"--master-addr={env['RLSCHED_MASTER_ADDR']}",
+                f"--master-port={env['RLSCHED_MASTER_PORT']}",
                 *launch.command,
             ]
         case "per-gpu":
@@ -250,6 +265,7 @@ def start_rank(
         setup=hold(group, terms.limits),
         hears_limits=True,
         workload=launch.workload,
+        grace_s=grace_s_of(launch),
     )
     try:
         directory.create(record)

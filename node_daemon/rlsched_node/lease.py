@@ -39,6 +39,6 @@ class Lease:
         self._renewed_s = sent_s
         return RenewLease(sent_s)
 
-    def has_run_out(self, lost_after_s: float, now_s: float) -> bool:
+    def has_run_out(self, lost_after_s: float, grace_s: float, now_s: float) -> bool:
         """Whether the broker may have started a job with this `lost_after_s` elsewhere by now; 0: never."""
-        return lost_after_s > 0 and now_s >= self._renewed_s + fence_times(lost_after_s)[0]
+        return lost_after_s > 0 and now_s >= self._renewed_s + fence_times(lost_after_s, grace_s)[0]

@@ -13,7 +13,6 @@ from rlsched_node import records
 
 LOOK_S = 1.0
 """A shim with a fence looks at the clock so often: while a machine is suspended, sleeps do not end."""
-MAX_GRACE_S = 30.0
 MAX_MARGIN_S = 5.0
 """For clocks that drift apart, and for a kernel that takes its time to kill."""
 
@@ -23,12 +22,12 @@ def since_boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def fence_times(lost_after_s: float) -> tuple[float, float]:
+def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     """(seconds without an answer after which a rank is ended, its seconds between SIGTERM and SIGKILL).
 
-    Together they are less than `lost_after_s`, by a margin.
+    Together they are less than `lost_after_s`, by a margin. `grace_s`: what the job has otherwise.
     """
-    grace_s = min(MAX_GRACE_S, lost_after_s / 8)
+    grace_s = min(grace_s, lost_after_s / 8)
     margin_s = min(MAX_MARGIN_S, lost_after_s / 8)
     return lost_after_s - grace_s - margin_s, grace_s
 
@@ -63,14 +62,15 @@ class Fence:
     Args:
         path: The file of the lease.
         lost_after_s: What the rank was launched with; 0: it goes on however long the broker is away.
+        grace_s: Between SIGTERM and SIGKILL of the rank, seconds; an eighth of `lost_after_s` at most.
 
     Attributes:
         look_s: How long to wait at most before the next look.
     """
 
-    def __init__(self, path: str, lost_after_s: float) -> None:
+    def __init__(self, path: str, lost_after_s: float, grace_s: float) -> None:
         self._path = path if lost_after_s > 0 else ""
-        self._allowed_s, self._grace_s = fence_times(lost_after_s)
+        self._allowed_s, self._grace_s = fence_times(lost_after_s, grace_s)
         self._until_s = -math.inf
         self.look_s = LOOK_S if self._path else 3600.0
 

@@ -28,7 +28,7 @@ from rlsched.wire.messages import (
     SayHello,
     Welcome,
 )
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.attempt import Attempt, AttemptKey, Phase, grace_s_of
 from rlsched_node.attempts import Attempts
 from rlsched_node.lease import Lease
 from rlsched_node.steps import (
@@ -187,7 +187,9 @@ class NodeMachine:
                     return
                 yield from self._obey(message.epoch)
                 key = self._key(message.job, message.attempt, message.rank)
-                if isinstance(message, Launch) and self._lease.has_run_out(message.lost_after_s, now_s):
+                if isinstance(message, Launch) and self._lease.has_run_out(
+                    message.lost_after_s, grace_s_of(message), now_s
+                ):
                     yield Note(f"ignored the launch of {key}: no heartbeat has been answered for too long")
                     self.is_registered = False  # what it orders may be old: ask anew, with the next tick
                 elif isinstance(message, Launch):

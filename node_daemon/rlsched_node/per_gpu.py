@@ -13,8 +13,8 @@ import subprocess
 import sys
 from types import FrameType
 
-GRACE_S = 30.0
-"""After the first has failed, the others have so long between SIGTERM and SIGKILL."""
+GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
+"""After the first has failed, the others have so long between SIGTERM and SIGKILL: the grace of the job."""
 
 
 def main(command: list[str]) -> int:
@@ -25,7 +25,8 @@ def main(command: list[str]) -> int:
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(one, _wait_on)  # `SIG_IGN` would be the processes' too
     for local in range(count):
-        env = os.environ | {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+        rank = str(first + local)
+        env = os.environ | {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)}
         try:
             process = subprocess.Popen(command, env=env)
         except OSError as error:

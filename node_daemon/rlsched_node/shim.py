@@ -53,7 +53,8 @@ PIPE_FD = 3
 RECORDS_FD = 4
 """The directory of the attempt's records."""
 CLAIMED = b"."
-DEFAULT_GRACE_S = 5.0
+DEFAULT_GRACE_S = 30.0
+"""As `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that did not write a grace."""
 STRAGGLER_GRACE_S = 2.0
 LOOK_AT_LIMIT = signal.SIGUSR1
 SIGNALS = {
@@ -203,6 +204,7 @@ class Rank:
         self.reason = ""
         self.kill_at_s = math.inf
         self.began_s = time.monotonic()
+        self.grace_s = float(launch.get("grace_s", DEFAULT_GRACE_S))
         self.limit_s = self.limit_at_s = math.inf
         self.set_limit(launch["time_limit_s"])
         self.read_limit()
@@ -273,7 +275,7 @@ class Rank:
             self.read_limit()
         elif info is not None and info.si_signo != signal.SIGCHLD:
             order = self.read_kill()
-            self.end(str(order.get("reason", "killed")), float(order.get("grace_s", DEFAULT_GRACE_S)))
+            self.end(str(order.get("reason", "killed")), float(order.get("grace_s", self.grace_s)))
         grace_s = self.fence.closed_grace_s()
         if grace_s is not None:
             say("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
@@ -283,7 +285,7 @@ class Rank:
         if now_s >= self.limit_at_s:
             self.limit_at_s = math.inf
             say(f"time limit of {self.limit_s:g} s reached: ending the job")
-            self.end("time_limit", DEFAULT_GRACE_S)
+            self.end("time_limit", self.grace_s)
         if now_s >= self.kill_at_s:
             self.cgroup.kill()
             self.signal(signal.SIGKILL)
@@ -319,7 +321,9 @@ def _kill(send: Any, target: int, number: int) -> None:
 
 def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     """Run the command to its end and leave none of its processes behind: (exit code, reason)."""
-    fence = Fence(launch.get("lease", ""), launch.get("lost_after_s", 0.0))
+    fence = Fence(
+        launch.get("lease", ""), launch.get("lost_after_s", 0.0), launch.get("grace_s", DEFAULT_GRACE_S)
+    )
     if fence.closed_grace_s() is not None:
         return EXIT_KILLED, "fenced"
     rank = Rank(launch, fence)

@@ -132,6 +132,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         setup: What of that its processes are held to themselves.
         hears_limits: Its shim looks for another time limit when it is told to; those of older daemons do not.
         workload: A name of the catalogue; "" where nobody gave one.
+        grace_s: Between SIGTERM and SIGKILL where no order says otherwise, seconds: at the time limit, and
+            without a broker.
     """
 
     gpus: list[int]
@@ -148,6 +150,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     setup: Setup = Setup()
     hears_limits: bool = False
     workload: str = ""
+    grace_s: float = shim.DEFAULT_GRACE_S
 
 
 @dataclass(frozen=True, slots=True)

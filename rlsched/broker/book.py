@@ -11,7 +11,7 @@ from rlsched.broker.compaction import base_book
 from rlsched.broker.compaction.base import read_base
 from rlsched.broker.jobs.arrays import NO_SEQ
 from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
-from rlsched.broker.jobs.jobs import Attempt, Job, Rank
+from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
 from rlsched.broker.jobs.updates import change_ledger, updated
 from rlsched.broker.journal.entries import (
     AttemptEnding,
@@ -376,6 +376,9 @@ class Book(Known):
             if attempt.seated_s < math.inf:
                 self.predictions.stopped(job.number, now_s)
             job.state, job.reason = "queued", entry.reason
+            with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
+            with_node = with_node and attempt.ending != PREEMPTED
+            job.stopped = Stopped(attempt.number, attempt.start_s, end_s, entry.reason, with_node=with_node)
             return
         self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
         self._shares_no_more(attempt, now_s)

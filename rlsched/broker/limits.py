@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from rlsched.wire.messages import DEFAULT_GRACE_S, Submit
+
 MAX_LOST_AFTER_S: Final = 1e9
 
 
@@ -21,7 +23,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         drain_s: A node that refused to start a rank gets no new jobs for so long.
         kill_again_s: How often an order to end a rank is repeated until it is over.
         log_timeout_s: How long a node may take to read a log; less than clients wait for an answer.
-        grace_s: A preempted job has so long between SIGTERM and SIGKILL.
+        grace_s: Between SIGTERM and SIGKILL of a job that asks for no grace of its own: at its time limit,
+            when it is cancelled, preempted or queued again.
+        max_grace_s: The longest grace that a job may ask for. At least `grace_s`.
         ended_s: A job that is over stays in memory for so long at least ...
         ended_jobs: ... unless more than so many do.
     """
@@ -33,9 +37,26 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 30.0
     kill_again_s: float = 10.0
     log_timeout_s: float = 4.0
-    grace_s: float = 30.0
+    grace_s: float = DEFAULT_GRACE_S
+    max_grace_s: float = 300.0
     ended_s: float = 3_600.0
     ended_jobs: int = 10_000
+
+    def grace_of(self, asked_s: float | None) -> float:
+        """The grace of a job that asked for `asked_s`, seconds; None: for none of its own.
+
+        A job that was submitted under a higher bound than today's gets today's.
+        """
+        return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
+
+    def wrong_time(self, message: Submit) -> str:
+        """What is wrong with the times that a submission asks for, in one line; "" if nothing."""
+        grace_s = message.grace_s
+        if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
+            return (
+                f"grace_s must be 0 to {self.max_grace_s:g} s (the broker's --max-grace-s), got {grace_s:g} s"
+            )
+        return self.wrong_lost_after(message.lost_after_s)
 
     def wrong_lost_after(self, lost_after_s: float | None) -> str:
         """What is wrong with a job's `lost_after_s`, in one line; "" if nothing."""

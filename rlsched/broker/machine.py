@@ -64,7 +64,7 @@ from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.troubles import Troubles
-from rlsched.broker.users.priorities import Ranks, ranked
+from rlsched.broker.users.priorities import Ranks, level_of, ranked
 from rlsched.broker.vitals import Vitals
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
@@ -398,6 +398,12 @@ class Machine:
         if entry is not None:
             self._note(entry)
 
+    def _rank_again(self, job: Job) -> None:
+        """A job has been queued again; what ended its attempt may have changed its place in the queue."""
+        level = level_of(self._ranks, job, self.now_s)
+        if level != self.book.priorities.level(job.number):
+            self._note(JobsRanked(ln_weights={}, levels={job.number: level}))
+
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """`launching_s`: since then nodes may start it at least, Unix seconds."""
         attempt = job.active
@@ -525,6 +531,8 @@ class Machine:
         self._entries.append(entry)  # what cannot be applied must not be in the journal
         self._tell(entry)
         self._dirty = self._dirty or (isinstance(entry, _CHANGES) and not getattr(entry, "rejected", ""))
+        if isinstance(entry, AttemptOver) and entry.outcome == "queued":
+            self._rank_again(self.book.jobs[entry.job])
 
     def _tell(self, entry: Entry) -> None:
         """Let the store of decisions know of a fact; what it cannot say changes nothing else."""

@@ -124,7 +124,7 @@ class Requests:
         self._memory, self._limits, self._ranks = memory, limits, ranks
         self._note, self._send, self._reply = note, send, reply
         self._forecasts, self._time_limits = forecasts, time_limits
-        self._pages = Pages(book, members, forecasts.of)
+        self._pages = Pages(book, members, limits, forecasts.of)
         self._past = Past(book, ended, members.metered)
         self._reports = reports
         self._orders = JobOrders(book, attempts, time_limits, limits, note)
@@ -270,6 +270,7 @@ class Requests:
                     late,
                     usage=metered.job(job, now_s),
                     energy_j=metered.energy_j(job, now_s),
+                    grace_s=self._limits.grace_of(job.spec.grace_s),
                 )
                 self._reply(asked.peer, asked.request, said)
             case ReadLog(job=number) as wanted if number in self._book.numbers:

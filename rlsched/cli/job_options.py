@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rlsched.cli.gpus_asked import GpusParam, gpu_types, total_gpus, types_named
+from rlsched.cli.launch_variables import describes_a_process
 from rlsched.cli.options import PRIORITIES, Command
 from rlsched.cli.sizes import memory_mib, size_mib
 from rlsched.cli.when import unix_s
@@ -54,6 +55,20 @@ def time_s(text: str) -> float | None:
     if not 0.0 < found_s < math.inf:
         raise InputError(f"--time {text!r}: expected minutes (90), 1:30:00, 1-12 (days-hours), 90m or 1h")
     return found_s
+
+
+def grace_s(text: str) -> float:
+    """The time between SIGTERM and SIGKILL that `--grace` asks for, in seconds: 60s, 5m, or seconds.
+
+    Raises:
+        InputError: it is neither.
+    """
+    from rlsched.settings import Seconds
+
+    try:
+        return float(text) if text.isdecimal() else float(Seconds.of(text))
+    except ValueError as error:
+        raise InputError(f"--grace {text!r}: expected seconds (60), or a time such as 60s or 5m") from error
 
 
 def begin_s(text: str, now_s: float) -> float:
@@ -116,6 +131,8 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
 def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
     """What `--export` takes of this environment: `ALL`, `NONE`, or names and `NAME=VALUE`, ALL among them.
 
+    ALL leaves out what a launcher has set for this process (`describes_a_process`), unless it is named.
+
     Raises:
         InputError: a name is missing.
     """
@@ -138,11 +155,12 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Variables that can be sent: text, and none that means this very shell or terminal."""
+    """Variables that can be sent: text, and none that means this very shell, terminal, job or process."""
     return {
         name: value
         for name, value in own.items()
         if name not in ("_", "OLDPWD", "SHLVL", "PWD") and not name.startswith("BASH_FUNC_")
+        if not describes_a_process(name)
         if not any("\udc80" <= letter <= "\udcff" for letter in name + value)
     }
 
@@ -209,6 +227,7 @@ def submission(asked: dict[str, Any]) -> dict[str, Any]:
                 *("account", "hold", "array", "launcher"),
             )
         },
+        "grace_s": None if asked["grace"] is None else grace_s(asked["grace"]),
     }
 
 
@@ -353,7 +372,13 @@ _OPTIONS: Final = (
         default="none",
         show_default=True,
         help="How it is started: once on each node; under torchrun, which starts a process for each GPU; or "
-        "once for each GPU, with RANK, WORLD_SIZE and LOCAL_RANK.",
+        "once for each GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
+    ),
+    click.option(
+        "--grace",
+        metavar="TIME",
+        help="Between SIGTERM and SIGKILL, at its time limit and when it is cancelled or preempted: 60s, 5m; "
+        "at most the broker's --max-grace-s  [default: the broker's --grace-s]",
     ),
     click.option(
         "--preemptible",

@@ -89,7 +89,14 @@ _DECIDING = (
         default=30.0,
         show_default=True,
         type=click.FloatRange(min=0, max=3600),
-        help="A preempted job has so long between SIGTERM and SIGKILL.",
+        help="A job has so long between SIGTERM and SIGKILL: at its time limit, when it is cancelled, "
+        "preempted or queued again. `submit --grace` asks for another grace.",
+    ),
+    click.option(
+        "--max-grace-s",
+        type=click.FloatRange(min=0, max=86_400),
+        metavar="SECONDS",
+        help="The longest grace that a job may ask for.  [default: 300, or --grace-s where that is longer]",
     ),
     click.option(
         "--speed-energy",
@@ -167,7 +174,7 @@ def asking(command: Command) -> Command:
 
 def deciding(command: Command) -> Command:
     """Who decides in a broker: `policy`, `fallback` and `changes` (`policies.said`), `decision_budget_ms`,
-    `grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
+    `grace_s`, `max_grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
     return _with(_DECIDING, command)
 
 

@@ -213,6 +213,7 @@ def broker(
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
     grace_s: float,
+    max_grace_s: float | None,
     speed_energy: float,
     shares: bool,
     prediction: str | None,
@@ -259,6 +260,8 @@ def broker(
     lost_after_s = lost_after_time_s(lost_after)
     if 0 < lost_after_s < lease_s:
         raise InputError(f"--lost-after {lost_after}: expected at least --lease-s, which is {lease_s:g} s")
+    if max_grace_s is not None and max_grace_s < grace_s:
+        raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
     if of is not None and not stands_by:
         raise InputError("--of: expected with --standby, which waits until the other broker is gone")
     if take_over_after_s is not None and of is None:
@@ -319,6 +322,7 @@ def broker(
                 lost_after_s=lost_after_s,
                 launch_timeout_s=launch_timeout_s,
                 grace_s=grace_s,
+                max_grace_s=max(Limits().max_grace_s, grace_s) if max_grace_s is None else max_grace_s,
                 ended_s=ended_s,
             ),
             senders=SenderLimits(messages_per_s=messages_per_s, refusals_per_s=refusals_per_s),

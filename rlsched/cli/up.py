@@ -44,6 +44,7 @@ def up(
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
     grace_s: float,
+    max_grace_s: float | None,
     speed_energy: float,
     shares: bool,
     prediction: str | None,
@@ -78,6 +79,7 @@ def up(
         options += [one.option, str(file.absolute()) if one.policy and file.is_file() else one.text]
         options += [word for change in one.changes for word in ("--set", change)]
     options += ["--grace-s", str(grace_s), "--speed-energy", str(speed_energy)]
+    options += ["--max-grace-s", str(max_grace_s)] if max_grace_s is not None else []
     options += ["--share"] if shares else []
     options += ["--prediction", prediction] if prediction else []
     options += ["--logdir", str(logdir.absolute())] if logdir else []

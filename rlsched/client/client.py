@@ -158,6 +158,8 @@ class Client:
             cwd: Directory to run in; default: this process's own; "": the home directory on the node.
             preemptible: It may be stopped for another job's sake, and is started again later: SIGTERM, then
                 SIGKILL after the seconds in its variable RLSCHED_GRACE_S. Exit code 0 says that it is done.
+            grace_s: Between SIGTERM and SIGKILL, seconds, at its time limit and when it is cancelled,
+                preempted or queued again; at most what the broker allows; None: the broker's.
             speed_energy: What energy counts against time for it, 0 (speed alone) to 1 (energy alone): the SM
                 clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
             workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an

@@ -57,6 +57,7 @@ class JobAsked(TypedDict, total=False):
     singleton: bool
     array: str
     launcher: Launcher
+    grace_s: float | None
     token: str | None
 
 

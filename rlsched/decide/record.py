@@ -56,6 +56,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         verdict: Why it may not be taken; "": it may.
         chosen: Whether it was taken.
         node: First node; "" where nothing says it.
+        nodes: How many nodes it takes.
         gpu_type: Type of its GPUs; "" likewise.
         share_with: Number of the job whose GPUs it shares or gets, -1: of none.
         tenants: Jobs on its GPUs then, itself included; 0 where that was not worked out.
@@ -74,6 +75,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: str = ""
     chosen: bool = False
     node: str = ""
+    nodes: int = 1
     gpu_type: str = ""
     share_with: int = -1
     tenants: int = 0

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,6 +163,19 @@ def test_a_log_is_followed_while_the_job_writes_it(client: Client, tmp_path: Pat
     assert next(pieces) == b"one\n"
     gate.touch()
     assert b"".join(pieces) == b"two\n"
+
+
+def test_logs_shows_what_python_prints_while_the_job_runs(client: Client, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "gate")
+    script = f"print('step 0'); open({str(tmp_path / 'gate')!r}).read(); print('step 1')"
+    job = client.submit([sys.executable, "-c", script])
+    with subprocess.Popen([*RLSCHED, "logs", "-f", str(job)], stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "step 0\n"
+        assert client.job(job).state == "running"
+        (tmp_path / "gate").write_text("go on\n")
+        assert follower.stdout.read() == "step 1\n"
+        assert follower.wait(DEADLINE_S) == 0
 
 
 def test_queue_why_nodes_and_cancel(client: Client, capfd: pytest.CaptureFixture[str]) -> None:

@@ -205,7 +205,7 @@ def test_a_job_that_did_not_declare_it_is_left_alone(cluster: Cluster, client: C
     assert (info.state, info.attempt, info.preemptions) == ("completed", 1, 0)
     assert (place / "ends").read_text() == "25\n"
     assert was_preempted(cluster, long) == []
-    assert started(place) == [[1, 0]], "and is told of no grace"
+    assert started(place) == [[1, 0, 20]]
 
 
 def test_a_job_that_finishes_in_its_grace_is_finished(cluster: Cluster, client: Client) -> None:
@@ -264,6 +264,58 @@ def test_a_job_that_ignores_the_order_is_killed_after_its_grace(cluster: Cluster
     assert end.ended_s - at_s >= cluster.grace_s
 
 
+SLOW = """
+trap 'echo told; sleep 1; echo saved; exit 143' TERM
+echo up $RLSCHED_GRACE_S
+while [ $RLSCHED_ATTEMPT = 1 ]; do sleep 0.05; done
+"""
+"""Needs a second to save."""
+STUBBORN = "trap '' TERM; echo up; while [ $RLSCHED_ATTEMPT = 1 ]; do sleep 0.05; done"
+
+
+def ended_by(
+    cluster: Cluster, client: Client, how: str, script: str, grace_s: float | None
+) -> tuple[int, str]:
+    """Run a job until it is ended in this way; its number and the output of its first attempt."""
+    limit_s = 1.0 if how == "time limit" else None
+    job = client.submit(
+        ["sh", "-c", script], preemptible=how == "preemption", time_limit_s=limit_s, grace_s=grace_s
+    )
+
+    def output() -> str:
+        attempts = cluster.directory / "n0" / "attempts"
+        return "".join(path.read_text() for path in attempts.glob(f"*/{job}.1.0/output.log"))
+
+    until(lambda: "up" in output())
+    if how == "cancel":
+        client.cancel(job)
+    elif how == "preemption":
+        client.wait(client.submit(["true"]))
+    client.wait(job)
+    return job, output()
+
+
+@pytest.mark.parametrize("how", ["cancel", "time limit", "preemption"])
+def test_a_job_saves_in_a_grace_of_its_own(cluster: Cluster, client: Client, how: str) -> None:
+    assert cluster.grace_s == 0.4
+    job, output = ended_by(cluster, client, how, SLOW, 60.0)
+    assert [line for line in output.splitlines() if line in ("up 60", "told", "saved")] == [
+        "up 60",
+        "told",
+        "saved",
+    ]
+    end = facts(cluster, RankEnded, job)[0]
+    assert (end.exit_code, end.reason) == ((124, "time_limit") if how == "time limit" else (143, "killed"))
+
+
+@pytest.mark.parametrize("how", ["cancel", "time limit"])
+def test_a_job_without_one_is_killed_after_the_brokers(cluster: Cluster, client: Client, how: str) -> None:
+    assert cluster.grace_s == 0.4
+    job, _ = ended_by(cluster, client, how, STUBBORN, None)
+    end = facts(cluster, RankEnded, job)[0]
+    assert (end.exit_code, end.reason) == ((124, "time_limit") if how == "time limit" else (137, "killed"))
+
+
 def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, client: Client) -> None:
     until(lambda: not client.jobs())
     events = journal_events(cluster.journal)
@@ -271,7 +323,7 @@ def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, 
     kept = records_by_number(cluster.journal.parent)
     made = redecide(events, load_scheduler(cluster.policy))
     assert [record.number for record in made] == list(range(len(events.decisions)))
-    assert sum(isinstance(record.action, Preempt) for record in made) == 4
+    assert sum(isinstance(record.action, Preempt) for record in made) == 5
     assert len(kept) > 20
     for record in made:
         if record.number in kept:  # a broker that is killed loses its last ones

@@ -94,7 +94,8 @@ def a_good_line(cluster: Cluster) -> Iterator[None]:
 
 
 def test_a_gang_of_both_machines_runs_and_shows_its_output(cluster: Cluster) -> None:
-    job = cluster.submit(1, 4, "echo rank $RLSCHED_RANK of $RLSCHED_NUM_RANKS, master $MASTER_ADDR")
+    variables = "$RLSCHED_NODE_RANK of $RLSCHED_NUM_NODES, master $RLSCHED_MASTER_ADDR"
+    job = cluster.submit(1, 4, f"echo rank {variables}")
     until(lambda: cluster.jobs()[job].state == "completed", "it is over", cluster.folder / "broker.log")
     assert cluster.jobs()[job].user == "bob"
     for rank in range(2):

@@ -399,7 +399,7 @@ class World:
             if kill_s <= now_s:
                 self.exits(name, key, 137)
         for name, key in [one for one in self.processes if one in self.fenced]:
-            if self.leases[name] + LOOK_S + sum(fence_times(self.fenced[name, key])) <= now_s:
+            if self.leases[name] + LOOK_S + sum(fence_times(self.fenced[name, key], LIMITS.grace_s)) <= now_s:
                 self.exits(name, key, 137, "fenced")
         for name, until_s in list(self.away.items()):
             if until_s <= now_s:

@@ -181,9 +181,9 @@ def test_a_rule_s_start_is_told_by_its_plan_and_by_those_that_were_open() -> Non
         PlanSeen(how="later"),
     ]
     record = msgspec.structs.replace(a_record(source="rule", halves=[], value=None), turn=7, plans=plans)
-    assert done(record) == "start job 24 on 2 GPUs: node n2 (A100), about 1 min"
+    assert done(record) == "start job 24 on 2 GPUs: node n2 (A100), predicted to run 1 min"
     told = [(words, what) for _, words, what in ranked_plans(record)]
-    assert told[1] == ("node n0 (V100), about 1 min 30 s", "worth 0.90")
+    assert told[1] == ("node n0 (V100), predicted to run 1 min 30 s", "worth 0.90")
     assert told[-1][1] == "not open: GPU memory does not suffice"
     assert summarise([record]).scalars["decisions/open_plans_mean_count"] == 3.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import click
 import pytest
@@ -13,11 +14,13 @@ from rlsched.cli.job_options import (
     begin_s,
     dependencies,
     exported,
+    grace_s,
     notices,
     submission,
     time_s,
     total_gpus,
 )
+from rlsched.cli.many_jobs import jobs_of, read_rows
 from rlsched.cli.selecting import states_of
 from rlsched.cli.sizes import memory_mib
 from rlsched.cli.submit import submit
@@ -188,6 +191,30 @@ def parsed(tmp_path: object, text: str, *arguments: str) -> dict[str, object]:
         file.write(text)
     context = submit.make_context("submit", [*arguments, path, "a", "b c"])
     return context.params
+
+
+@pytest.mark.parametrize(("text", "expected_s"), [("60s", 60.0), ("5m", 300.0), ("45", 45.0), ("0", 0.0)])
+def test_a_grace_is_a_time_or_seconds(text: str, expected_s: float) -> None:
+    assert grace_s(text) == expected_s
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1:00", "soon", "inf"])
+def test_what_is_no_grace_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(
+        InputError, match=rf"--grace {text!r}: expected seconds \(60\), or a time such as 60s"
+    ):
+        grace_s(text)
+
+
+def test_a_grace_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#RLSCHED --grace 90s\n#SBATCH --signal=TERM@60\nsleep 1\n"
+    assert submission(parsed(tmp_path, script))["grace_s"] == 90.0
+    assert submission(parsed(tmp_path, script, "--grace", "2m"))["grace_s"] == 120.0
+    table = tmp_path / "jobs.csv"
+    table.write_text("grace,command\n60s,true\n,true\n", encoding="utf-8")
+    context = submit.make_context("submit", ["--from", str(table)])
+    jobs = jobs_of(str(table), read_rows(str(table), context))
+    assert [job.keywords["grace_s"] for job in jobs] == [60.0, None]
 
 
 def test_a_script_says_what_it_needs(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,10 +65,12 @@ def test_an_order_from_before_the_lease_ran_out_is_not_obeyed() -> None:
 
 
 def test_a_rank_ends_a_grace_and_a_margin_before_the_broker_starts_it_elsewhere() -> None:
-    assert fence_times(80.0) == (ALLOWED_S, 10.0)
-    assert fence_times(3600.0) == (3565.0, 30.0)
+    assert fence_times(80.0, 30.0) == (ALLOWED_S, 10.0)
+    assert fence_times(3600.0, 30.0) == (3565.0, 30.0)
+    assert fence_times(3600.0, 300.0) == (3295.0, 300.0), "the grace of the job counts"
+    assert fence_times(600.0, 300.0) == (520.0, 75.0), "up to an eighth"
     for lost_after_s in (1.0, 8.0, 300.0, 1e6):
-        allowed_s, grace_s = fence_times(lost_after_s)
+        allowed_s, grace_s = fence_times(lost_after_s, 30.0)
         assert 0.0 < allowed_s < allowed_s + grace_s + LOOK_S / 10 < lost_after_s + LOOK_S / 10
 
 
@@ -90,12 +92,12 @@ def test_the_file_says_what_was_written_last_and_nothing_by_halves(tmp_path: Pat
 def test_a_fence_closes_once_and_only_for_ranks_that_have_a_time(tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
     write_renewed(path, since_boot_s() - 70.0)
-    assert Fence(path, 0.0).closed_grace_s() is None
-    assert Fence(path, 800.0).closed_grace_s() is None
-    fence = Fence(path, 80.0)
+    assert Fence(path, 0.0, 30.0).closed_grace_s() is None
+    assert Fence(path, 800.0, 30.0).closed_grace_s() is None
+    fence = Fence(path, 80.0, 30.0)
     assert fence.closed_grace_s() == 10.0
     assert fence.closed_grace_s() is None, "the rank is being ended"
-    renewed = Fence(path, 80.0)
+    renewed = Fence(path, 80.0, 30.0)
     write_renewed(path, since_boot_s())
     assert renewed.closed_grace_s() is None
     Path(path).write_text("half")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.errors import InputError
-from rlsched.wire.messages import Launch
+from rlsched.wire.messages import DEFAULT_GRACE_S, Launch
 from rlsched_node import records, shim
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.cgroup import Cgroup
@@ -166,7 +166,7 @@ def test_the_environment_of_a_rank() -> None:
         "CUDA_VISIBLE_DEVICES": "7",
         "RANK": "9",
     }
-    order = launch(env={"MINE": "ü", "WORLD_SIZE": "99"})
+    order = launch(env={"MINE": "ü"})
     env = rank_environment(
         order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited=inherited, passed=["SITE"]
     )
@@ -179,15 +179,38 @@ def test_the_environment_of_a_rank() -> None:
         "CUDA_VISIBLE_DEVICES": "0,3",
         "RLSCHED_JOB": "12",
         "RLSCHED_ATTEMPT": "2",
+        "PYTHONUNBUFFERED": "1",
         "RLSCHED_RANK": "1",
         "RLSCHED_NUM_RANKS": "2",
+        "RLSCHED_NODE_RANK": "1",
+        "RLSCHED_NUM_NODES": "2",
+        "RLSCHED_GPUS_ON_NODE": "2",
         "RLSCHED_NODES": "n0,n1",
+        "RLSCHED_GRACE_S": "30",
         "RLSCHED_ATTEMPT_DIR": "/d",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(master_port(12, 2)),
-    }  # who starts several processes numbers them
+        "RLSCHED_MASTER_ADDR": "127.0.0.1",
+        "RLSCHED_MASTER_PORT": str(master_port(12, 2)),
+    }
     far = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    assert far["MASTER_ADDR"] == "n0"  # of a broker that does not say where n0 is reached
+    assert far["RLSCHED_MASTER_ADDR"] == "n0"  # of a broker that does not say where n0 is reached
+
+
+@pytest.mark.parametrize(("grace_s", "expected_s"), [(None, 30.0), (0.0, 0.0), (90.5, 90.5)])
+def test_a_rank_and_its_shim_know_the_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace_s: float | None, expected_s: float
+) -> None:
+    monkeypatch.setattr(Shims, "start", lambda *_: None)
+    order, store = launch(grace_s=grace_s, rank=0), AttemptStore(tmp_path)
+    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited={})
+    assert env["RLSCHED_GRACE_S"] == f"{expected_s:g}"
+    start_rank(order, store.at(KEY), env, Terms(), Cgroup(""), Shims())
+    record = store.at(KEY).launch()
+    assert record is not None
+    assert record.grace_s == expected_s
+
+
+def test_the_shims_own_grace_is_the_default() -> None:
+    assert shim.DEFAULT_GRACE_S == DEFAULT_GRACE_S
 
 
 def test_a_process_for_each_gpu_is_numbered_as_torch_counts() -> None:

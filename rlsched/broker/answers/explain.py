@@ -22,7 +22,7 @@ from rlsched.broker.answers.waiting import (
 )
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import beside_count, beside_gpus, needs
-from rlsched.broker.jobs.jobs import Attempt, Job, place_of
+from rlsched.broker.jobs.jobs import Attempt, Job, Stopped, place_of
 from rlsched.broker.learning.learning import in_words as expected_in_words
 from rlsched.broker.nodes.never import never_runs
 from rlsched.broker.nodes.usage_words import energy
@@ -60,6 +60,7 @@ def explain(
     *,
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
+    grace_s: float | None = None,
 ) -> Explanation:
     """The explanation of a job's state.
 
@@ -72,12 +73,15 @@ def explain(
         late: Nodes that have not answered yet to a change of its time limit.
         usage: What it uses, or has used.
         energy_j: What it has used in all attempts.
+        grace_s: Between SIGTERM and SIGKILL; None: not told.
     """
     if job.state == "queued":
         lines = _waiting(book, job, record, now_s)
     else:
         lines = _started(book, job, record, now_s)
         lines[1:1] = _limit(job, now_s, late)
+    if grace_s is not None and job.live:
+        lines += _grace(book, job, grace_s)
     if job.state != "queued" and usage is not None:
         lines += usage_in_words(usage)
     ran_on = {book.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
@@ -110,6 +114,9 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     need = needs(job)
     ahead_of = f"it has waited {span(now_s - job.submit_s)}"
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
+    if job.stopped is not None:
+        tail = [_stopped(job.stopped)]
+        ahead_of = f"it has waited {span(now_s - job.stopped.end_s)} since then"
     tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
     revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
@@ -147,7 +154,8 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     lines += _kept_apart(book, job)
     again_s = asked_again_s(book, open_rooms)
     if again_s > now_s:
-        lines.append(f"the policy decides again in {span(again_s - now_s)} at the latest")
+        latest = f"in {span(again_s - now_s)} at the latest"
+        lines.append(f"the policy decides again when a job or a node changes, and {latest}")
     lines += _absent(book, now_s)
     if record is not None and not fitting:
         lines += [_last_decision(record), *_row_then(record, job.seq)]
@@ -158,7 +166,9 @@ def _rank(book: Book, job: Job) -> list[str]:
     """What its priority and its user's fair share say of its place in the queue, where they say something."""
     lines, level, was = [], book.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
-    if level != LEVELS[was]:
+    if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
+        lines.append(f"submitted with priority {was}, and goes as {named[level]}: it was ended with its node")
+    elif level != LEVELS[was]:
         lines.append(f"submitted with priority {was}, and has waited itself up to {named[level]}")
     elif level != 0:
         lines.append(f"priority {was}")
@@ -354,6 +364,16 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
     ]
 
 
+def _grace(book: Book, job: Job, grace_s: float) -> list[str]:
+    """How long the job may take to end; an engine of its own has a setting of its own."""
+    ranks = job.attempt.ranks if job.attempt is not None else []
+    own = all(book.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in book.nodes)
+    if not own or not places(book, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
+        return []
+    by = "as the broker says" if job.spec.grace_s is None else "as submitted"
+    return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
+
+
 def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
     attempt = job.attempt
     if attempt is None:
@@ -370,10 +390,14 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         lines.append(f"it {seat_reason(book, attempt)}")
     who = _WHO.get(attempt.source, f"decided by {attempt.source}")
     after = span(attempt.start_s - job.submit_s)
+    is_first = job.stopped is None and not job.preemptions
     lines.append(
-        f"started {f'{after} after its submission' if job.preemptions else f'after {after} in the queue'} "
+        f"started {f'after {after} in the queue' if is_first else f'{after} after its submission'} "
         f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
     )
+    if job.stopped is not None:
+        waited = span(attempt.start_s - job.stopped.end_s)
+        lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
     lines += _beside(book, job)
     lines += _clock(book, job, attempt)
     lines += _not_held(book, job, attempt) if job.live else []
@@ -389,6 +413,12 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
     return lines
+
+
+def _stopped(stopped: Stopped) -> str:
+    """How the attempt before the present one ended, after which the job was queued again."""
+    after = span(stopped.end_s - stopped.start_s)
+    return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
 def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:

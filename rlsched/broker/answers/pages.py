@@ -11,6 +11,7 @@ from rlsched.broker.answers.waiting import WaitingReasons
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.arrays import JobArray
 from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.members import Members
 from rlsched.wire.messages import JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
 
@@ -30,6 +31,7 @@ class Pages:
     Args:
         book: What is known.
         members: What is known of nodes beside the book.
+        limits: The broker's times.
         forecast: What was last said of when a job will start and end; None: nothing.
     """
 
@@ -37,9 +39,10 @@ class Pages:
         self,
         book: Book,
         members: Members,
+        limits: Limits,
         forecast: Callable[[Job], JobForecast | None],
     ) -> None:
-        self._book, self._members, self._forecast = book, members, forecast
+        self._book, self._members, self._limits, self._forecast = book, members, limits, forecast
         self._reasons = WaitingReasons(book)
         self._names: list[str] = []
 
@@ -99,6 +102,7 @@ class Pages:
             beside=co_tenants(self._book, job),
             usage=self._members.metered.job(job, self._book.now_s),
             energy_j=self._members.metered.energy_j(job, self._book.now_s),
+            grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
         )
 
     def _speed_frac(self, job: Job) -> float | None:

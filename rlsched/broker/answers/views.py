@@ -49,6 +49,7 @@ def job_info(
     beside: Sequence[str] = (),
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
+    grace_s: float | None = None,
 ) -> JobInfo:
     """A job as people see it, with long texts shortened.
 
@@ -62,6 +63,7 @@ def job_info(
         beside: Who shares them.
         usage: What it uses.
         energy_j: What it has used in all attempts.
+        grace_s: Between SIGTERM and SIGKILL, where it is not over.
     """
     attempt = job.attempt
     reason = job.reason
@@ -112,6 +114,7 @@ def job_info(
         task=job.spec.task,
         usage=usage,
         energy_j=energy_j,
+        grace_s=grace_s,
     )
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import memory, needs, on_a_rank
-from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job
 from rlsched.broker.journal.entries import (
     AttemptEnding,
     AttemptOver,
@@ -54,7 +54,6 @@ REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
 """A rank that says that it ran for longer says nothing."""
-NODE_STOPPED = "node_stopped"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
@@ -150,7 +149,16 @@ class Attempts:
         """A rank's process runs, its GPUs held to this clock. One that the broker has given up is ended."""
         known = self.current(job, attempt, rank, node)
         if known is None or known.attempt is None or known.attempt.ranks[rank].state == "ended":
-            self._send(node, Kill(epoch=self._book.epoch, job=job, attempt=attempt, rank=rank))
+            self._send(
+                node,
+                Kill(
+                    epoch=self._book.epoch,
+                    job=job,
+                    attempt=attempt,
+                    rank=rank,
+                    grace_s=self.grace_s(self._book.jobs.get(job)),
+                ),
+            )
         elif known.attempt.ranks[rank].state == "launching":
             self._note(
                 RankLaunched(
@@ -325,12 +333,21 @@ class Attempts:
         if attempt is None:
             return
         again = attempt.ending in ("queued", PREEMPTED)
-        order = Kill(epoch=self._book.epoch, job=job.number, attempt=attempt.number, rank=0, again=again)
-        if not attempt.charged:
-            order = msgspec.structs.replace(order, grace_s=self._limits.grace_s)
+        order = Kill(
+            epoch=self._book.epoch,
+            job=job.number,
+            attempt=attempt.number,
+            rank=0,
+            grace_s=self.grace_s(job),
+            again=again,
+        )
         for rank in attempt.live_ranks():
             if node in (None, attempt.ranks[rank].node):
                 self._send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
+
+    def grace_s(self, job: Job | None) -> float:
+        """Between SIGTERM and SIGKILL of a job, seconds; None: of one that the journal does not know."""
+        return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
         outcome, reason = attempt.ending, attempt.ending_reason
@@ -409,7 +426,7 @@ class Attempts:
                     cwd=job.spec.cwd,
                     person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
-                    grace_s=self._limits.grace_s if job.spec.preemptible else None,
+                    grace_s=self.grace_s(job),
                     sm_clock_mhz=self._clock_mhz(rank.node, attempt),
                     lost_after_s=job.spec.lost_after_s,
                     launcher=job.spec.launcher,

@@ -13,6 +13,8 @@ from rlsched.wire.messages import RankUsage
 
 _NOBODY: set[tuple[int, int]] = set()
 """Of attempts that are over; never added to."""
+NODE_STOPPED = "node_stopped"
+"""Reason of a rank that was ended since its node was stopped with its jobs."""
 LIVE = ("queued", "launching", "running")
 """States of a job that is not over; the others are completed, failed, cancelled, rejected."""
 
@@ -131,6 +133,25 @@ class Attempt:
 
 
 @dataclass(slots=True)
+class Stopped:
+    """How an attempt ended after which its job was queued again.
+
+    Attributes:
+        number: Of the attempt.
+        start_s: When it got its GPUs, Unix seconds.
+        end_s: When its last rank was over, Unix seconds; the broker may have learnt that later.
+        reason: Why, in words.
+        with_node: Whether a node was stopped with its jobs, this one too, as at a restart of the cluster.
+    """
+
+    number: int
+    start_s: float
+    end_s: float
+    reason: str
+    with_node: bool = False
+
+
+@dataclass(slots=True)
 class Job:
     """A job from submission to its end.
 
@@ -151,6 +172,7 @@ class Job:
         energy_j: What they used, joules; None where no node has measured it.
         gpu_memory_mib: What its GPUs have to have, as an attempt has shown; 0: none has.
         alone: It shares no GPUs, whatever was submitted: it was out of their memory once.
+        stopped: The last attempt after which it was queued again; None where there was none.
     """
 
     number: int
@@ -170,6 +192,7 @@ class Job:
     energy_j: float | None = None
     gpu_memory_mib: int = 0
     alone: bool = False
+    stopped: Stopped | None = None
     end_s: float | None = None  # of its last rank
     exit_code: int | None = None
     reason: str = ""

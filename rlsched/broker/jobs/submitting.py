@@ -173,7 +173,7 @@ class Submitting:
             token = message.token
             if token in found.entries or token in found.refused:
                 continue
-            if refusal := wrong(message) or self._limits.wrong_lost_after(message.lost_after_s):
+            if refusal := wrong(message) or self._limits.wrong_time(message):
                 found.refused[token] = refusal
                 continue
             if self._is_known(token):
@@ -244,6 +244,7 @@ class Submitting:
             tasks=joined(message.tasks),
             array_limit=message.array_limit,
             launcher=message.launcher,
+            grace_s=message.grace_s,
             profiles=self._book.profiles.of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,

@@ -240,6 +240,8 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """What jobs like it have used, as it was known then, by GPU type; absent before version 7."""
     share: Share = "auto"
     """As in `Submit`; absent before version 7."""
+    grace_s: float | None = None
+    """Between SIGTERM and SIGKILL, as in `Submit`; absent in journals from before jobs could ask for it."""
 
 
 class TaskSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="task_submitted"):

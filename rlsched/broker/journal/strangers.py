@@ -168,7 +168,14 @@ class Strangers:
             for number, attempt, rank in running:
                 if number == job:
                     found = True
-                    self._send(node, Kill(epoch=self._book.epoch, job=job, attempt=attempt, rank=rank))
+                    order = Kill(
+                        epoch=self._book.epoch,
+                        job=job,
+                        attempt=attempt,
+                        rank=rank,
+                        grace_s=self._attempts.grace_s(None),
+                    )
+                    self._send(node, order)
         return found
 
 

@@ -26,6 +26,7 @@ from rlsched.broker.journal.strangers import Strangers
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.nodes.settling import Settling
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.terminal import visible
 from rlsched.wire.messages import (
@@ -95,6 +96,7 @@ class Members:
         self._greeted: set[str] = set()
         self._other_gpus: set[str] = set()
         self.strangers = Strangers(book, attempts, note, send)
+        self._settling = Settling(book, note, now_s + limits.lease_s)
         self._clock_skew_s: dict[str, float] = {}
         self._power_w: dict[str, float] = {}
         self.metered = MeteredUsage(book)
@@ -343,6 +345,7 @@ class Members:
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report)
+        self._settling.registered(name, now_s)
         self.settle(now_s)
 
     def settle(self, now_s: float) -> None:

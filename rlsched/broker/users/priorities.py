@@ -142,16 +142,21 @@ def ranked(
     levels = {
         job.number: level
         for job in jobs
-        if job.state == "queued" and (level := _aged(ranks, job, now_s)) != priorities.level(job.number)
+        if job.state == "queued" and (level := level_of(ranks, job, now_s)) != priorities.level(job.number)
     }
     if not weights and not levels:
         return None
     return JobsRanked(ln_weights=weights, levels=levels)
 
 
-def _aged(ranks: Ranks, job: Job, now_s: float) -> int:
-    """Level of a waiting job by its priority and how long ago it was submitted."""
+def level_of(ranks: Ranks, job: Job, now_s: float) -> int:
+    """Level of a waiting job by its priority, how long ago it was submitted, and what ended it before.
+
+    A job that was ended with its node goes one priority higher, to `high` at most: it had its GPUs, and after
+    a restart of the cluster jobs that came later would take its place.
+    """
     level = LEVELS[job.spec.priority]
-    if math.isinf(ranks.age_s):
-        return level
-    return max(level, min(level + int((now_s - job.submit_s) / ranks.age_s), LEVELS["high"]))
+    more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)
+    if job.stopped is not None and job.stopped.with_node:
+        more += 1
+    return max(level, min(level + more, LEVELS["high"]))

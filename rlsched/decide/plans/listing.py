@@ -44,6 +44,7 @@ class _Found(NamedTuple):
     how: int
     verdict: int
     node: int
+    nodes: int
     share_with: int
     kind: int
     tenants: int
@@ -68,6 +69,7 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
     row.how, row.verdict, row.share_with, row.tenants = how, plan.verdict, plan.share_with, plan.tenants
     row.own, row.gain, row.asked, row.worth = plan.own, plan.gain, plan.asked, plan.worth
     row.node, row.kind, row.clock, row.wait_s, row.power_w = plan.node, plan.kind, 1.0, 0.0, 0.0
+    row.nodes = 1
     row.cpu_milli_each = s.demand.cpu_milli_each[job.demand[slot]]
     row.run_s = max(job.predicted_s[slot] - job.saved_s[slot], 0.0) + job.overhead_left_s[slot]
     if plan.verdict != TAKEN_OR_OPEN:
@@ -75,6 +77,8 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
     if how == _FREE:
         row.node = choose(s, p, slot, plan.node, gpus)
         row.kind = s.node.kind[row.node]
+        for at in range(1, gpus.shape[0]):
+            row.nodes += s.gpu.node[gpus[at]] != s.gpu.node[gpus[at - 1]]
     if not MODELLED or s.config[0].modelled == 0 or gpus.shape[0] == 0:
         return
     if how == _FREE:
@@ -191,6 +195,7 @@ def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, s
         verdict=VERDICT_TEXT[row.verdict],
         chosen=bool(chosen),
         node=state.node_names[row.node] if row.node >= 0 else "",
+        nodes=row.nodes,
         gpu_type=state.kind_names[row.kind] if row.kind >= 0 else "",
         share_with=other,
         tenants=row.tenants,

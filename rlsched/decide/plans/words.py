@@ -15,7 +15,7 @@ def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
         plan: The plan.
         job: What people call a job, by its number in the cluster's state.
     """
-    where = f"node {plan.node}" if plan.node else "free GPUs"
+    where = _nodes(plan) if plan.node else "free GPUs"
     if plan.gpu_type:
         where += f" ({plan.gpu_type})"
     if plan.how == "preempt":
@@ -33,10 +33,14 @@ def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
                 where += f", {plan.gain_frac:.2f} gained for {plan.asked_frac:.2f} asked"
     if plan.verdict:
         return where
-    where += f", about {span(plan.run_s)}"
+    where += f", predicted to run {span(plan.run_s)}"
     if plan.sm_clock_frac < 1.0:
         where += f" at {plan.sm_clock_frac:.2f} of the highest SM clock"
     return where + (f", {plan.power_w:.0f} W more" if plan.power_w else "")
+
+
+def _nodes(plan: PlanSeen) -> str:
+    return f"node {plan.node}" if plan.nodes == 1 else f"node {plan.node} and {plan.nodes - 1} more"
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:

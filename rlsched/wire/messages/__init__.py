@@ -101,6 +101,7 @@ from rlsched.wire.messages.node import (
     TimeLimited,
 )
 from rlsched.wire.messages.orders import (
+    DEFAULT_GRACE_S,
     BrokerToNode,
     EndedAck,
     FetchLog,
@@ -153,6 +154,7 @@ from rlsched.wire.messages.report import (
 from rlsched.wire.messages.usage import Metered, RankMetered, RankUsage, SeenUsage
 
 __all__ = [
+    "DEFAULT_GRACE_S",
     "END_REASONS",
     "HELD_TO",
     "MAX_CLOCK_SKEW_S",

@@ -89,6 +89,8 @@ class Submit(
     array_limit: int = 0
     """So many of them at once, at most; 0: as many as there is room for."""
     launcher: Launcher = "none"
+    grace_s: float | None = None
+    """Between SIGTERM and SIGKILL, up to the broker's bound; None: the broker's."""
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):

@@ -5,6 +5,9 @@ import msgspec
 from rlsched.wire.messages.client import Launcher
 from rlsched.wire.messages.replies import Refused
 
+DEFAULT_GRACE_S = 30.0
+"""Between SIGTERM and SIGKILL, where neither operator nor job says otherwise."""
+
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """The node is registered. Attempts in `forget` are not the broker's: end them and forget them."""
@@ -50,7 +53,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     """Whose job it is, as the broker knows it from a key; "" from a broker that does not say."""
     time_limit_s: float | None = None
     grace_s: float | None = None
-    """Between SIGTERM and SIGKILL when the job is preempted; None where it is not."""
+    """Between SIGTERM and SIGKILL, whatever ends it; None from a broker that does not say."""
     sm_clock_mhz: int = 0
     """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
     lost_after_s: float = 0.0
@@ -83,7 +86,7 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
     job: int
     attempt: int
     rank: int
-    grace_s: float = 5.0
+    grace_s: float = DEFAULT_GRACE_S
     again: bool = False
     """The job waits afterwards, to begin again: an engine with a queue of its own keeps it there."""
 

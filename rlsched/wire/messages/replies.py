@@ -78,6 +78,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What it uses; None where nobody has measured it."""
     energy_j: float | None = None
     """What it has used in all attempts, joules; None where no node has measured it."""
+    grace_s: float | None = None
+    """Between SIGTERM and SIGKILL, whatever ends it; None where the broker does not say, or it is over."""
 
 
 MAX_CLOCK_SKEW_S = 5.0

@@ -103,6 +103,7 @@ class FakeBroker:
         person: str = "",
         cores: int = 0,
         memory_mib: int = 0,
+        grace_s: float | None = None,
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -119,6 +120,7 @@ class FakeBroker:
             time_limit_s=limit_s,
             cores=cores,
             memory_mib=memory_mib,
+            grace_s=grace_s,
         )
         self.send(order)
         return order

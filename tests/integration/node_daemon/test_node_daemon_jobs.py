@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -155,3 +157,34 @@ def test_a_node_loads_neither_numba_nor_torch(module: str, heavy: list[str]) -> 
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == heavy
+
+
+@pytest.mark.parametrize("how", ["order", "time limit"])
+def test_a_grace_is_kept_though_the_daemon_dies(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, how: str
+) -> None:
+    """One job saves for as long as its grace allows; another one ignores SIGTERM, and is killed."""
+    os.mkfifo(tmp_path / "gate")
+    node = start_node()
+    broker.greet()
+    saves = f"trap 'echo told; read line < {tmp_path}/gate; echo saved; exit 143' TERM; echo up"
+    stays = "trap '' TERM; echo up"
+    limit_s = 2.0 if how == "time limit" else None
+    for job, script, grace_s in ((1, saves, 60.0), (2, stays, 1.0)):
+        command = ("sh", "-c", f"{script}; while :; do sleep 0.02; done")
+        broker.launch(*command, job=job, gpus=[job], grace_s=grace_s, limit_s=limit_s)
+        until(lambda job=job: broker.log(job).data)  # type: ignore[misc]
+    if how == "order":
+        for job, grace_s in ((1, 60.0), (2, 1.0)):
+            broker.send(Kill(epoch=1, job=job, attempt=1, rank=0, grace_s=grace_s))
+        until(lambda: "told" in node.output_of(1))
+    node.signal(signal.SIGKILL)
+    until(lambda: "told" in node.output_of(1))
+    until((node.directory / "records" / "c1" / "2.1.0" / "exit").exists)
+    (tmp_path / "gate").write_text("go on\n")
+    until(lambda: "saved" in node.output_of(1))
+    start_node()
+    ends = {report.job: (report.exit_code, report.reason) for report in broker.greet().attempts}
+    reason = "killed" if how == "order" else "time_limit"
+    codes = (143, 137) if how == "order" else (124, 124)
+    assert ends == {1: (codes[0], reason), 2: (codes[1], reason)}

@@ -41,6 +41,7 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
         command=["true"],
         env={},
         cwd="",
+        grace_s=30.0,
         lost_after_s=LIMITS.lost_after_s,
         gpus_of_ranks=[1],
     )

@@ -43,7 +43,7 @@ def test_a_preempted_job_is_told_and_its_gpus_are_anothers_when_its_node_says_so
     out = broker.says("n0", killed(1))
     (launch,) = of_kind(out, Launch)
     assert EndedAck(job=1, attempt=1, rank=0) in out
-    assert (launch.job, launch.attempt, launch.grace_s) == (2, 1, None)
+    assert (launch.job, launch.attempt, launch.grace_s) == (2, 1, GRACE_S)
     assert state(broker, 1) == "queued"
     broker.says("n0", launched(2))
     out = broker.says("n0", ended(2))
@@ -185,10 +185,10 @@ def test_preemptions_use_up_no_retries(journal: Journal) -> None:
     assert job.preemptions == MAX_RETRIES + 2
 
 
-def test_a_cancel_ends_a_leaving_job_sooner_and_for_good(journal: Journal) -> None:
+def test_a_cancel_ends_a_leaving_job_for_good(journal: Journal) -> None:
     broker = preempted(journal)
     assert broker.ask(Cancel(job=1)) == Ok()
-    assert broker.sent.orders[-1][1] == Kill(epoch=1, job=1, attempt=1, rank=0), "with the short grace"
+    assert broker.sent.orders[-1][1] == Kill(epoch=1, job=1, attempt=1, rank=0), "not to be queued again"
     out = broker.says("n0", killed(1))
     assert state(broker, 1) == "cancelled"
     assert [launch.job for launch in of_kind(out, Launch)] == [2]

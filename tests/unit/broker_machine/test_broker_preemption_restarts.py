@@ -139,7 +139,7 @@ def test_why_says_who_was_preempted_for_whom(journal: Journal) -> None:
     assert (info.preemptible, info.preemptions, info.reason) == (True, 0, f"being ended: {why}")  # type: ignore[attr-defined]
     assert listed(broker, 2).reason == "waits until job 1, preempted, has left its GPUs"  # type: ignore[attr-defined]
     broker.says("n0", killed(1))
-    assert f"its last attempt: {why}" in told(broker, 1)
+    assert f"attempt 1 ended after 12 s: {why}" in told(broker, 1)
     info = listed(broker, 1)
     assert (info.state, info.preemptions) == ("queued", 1)  # type: ignore[attr-defined]
     assert info.reason.startswith("Resources: needs 4 GPUs")  # type: ignore[attr-defined]

@@ -20,7 +20,18 @@ from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
-from rlsched.wire.messages import Explanation, JobInfo, Jobs, ListJobs, Refused, Submitted, Why
+from rlsched.wire.messages import (
+    AttemptReport,
+    Explanation,
+    JobInfo,
+    Jobs,
+    ListJobs,
+    Ok,
+    Refused,
+    Requeue,
+    Submitted,
+    Why,
+)
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, state, submit
 from tests.unit.broker_machine.preempting import actions, killed
@@ -240,3 +251,52 @@ def test_a_queue_shows_the_priority(journal: Journal) -> None:
 
 def test_the_command_line_knows_the_priorities_of_the_messages() -> None:
     assert options.PRIORITIES == PRIORITIES
+
+
+def stopped(job: int, rank: int) -> AttemptReport:
+    return AttemptReport(job=job, attempt=1, rank=rank, state="ended", exit_code=143, reason="node_stopped")
+
+
+@pytest.mark.parametrize("policy", ["fifo-backfill", "sjf", "gittins", "tuned"])
+def test_a_gang_that_was_ended_with_its_nodes_starts_before_a_smaller_job_that_came_later(
+    journal: Journal, policy: str
+) -> None:
+    """All of a cluster is stopped, the broker first, and started again; nodes come back one by one."""
+    broker = begin(journal, policy)
+    broker.says("n1", hello("n1"))
+    ask(broker, ROOT, num_gpus=8)
+    for rank in range(2):
+        broker.says(f"n{rank}", launched(1, rank=rank))
+    ask(broker, ROOT, num_gpus=1)
+    assert [state(broker, job) for job in (1, 2)] == ["running", "queued"]
+    again, identity = begin(journal, policy), broker.book.identity
+    for rank in range(2):
+        again.says(f"n{rank}", hello(f"n{rank}", 4, stopped(1, rank), cluster=identity, epoch=1))
+    attempt = again.book.jobs[1].attempt
+    assert attempt is not None
+    assert (state(again, 1), attempt.number, state(again, 2)) == ("launching", 2, "queued")
+    made = redecide(journal_events(journal.path), load_scheduler(policy))
+    assert [record.action for record in made] == actions(journal)
+
+
+def test_a_job_that_was_ended_with_its_node_is_one_priority_higher_and_why_says_so(journal: Journal) -> None:
+    broker = begin(journal, "tuned")
+    fill(broker)
+    ask(broker, ROOT, num_gpus=4, priority="urgent")
+    broker.says("n0", ended(1, exit_code=143, reason="node_stopped"))
+    assert [(state(broker, job), broker.book.priorities.level(job)) for job in (1, 2)] == [
+        ("queued", 1),
+        ("launching", 2),
+    ]
+    said = broker.ask(Why(job=1))
+    assert isinstance(said, Explanation)
+    assert "submitted with priority normal, and goes as high: it was ended with its node" in said.details
+    assert begin(journal, "tuned").book.priorities.level(1) == 1
+
+
+def test_a_job_that_was_queued_again_for_another_reason_keeps_its_priority(journal: Journal) -> None:
+    broker = begin(journal, "tuned")
+    fill(broker)
+    assert broker.ask(Requeue(job=1)) == Ok()
+    broker.says("n0", killed(1))
+    assert (broker.book.jobs[1].attempts, broker.book.priorities.level(1)) == (2, 0)

@@ -63,13 +63,15 @@ def test_people_are_told_that_it_will_be(broker: HandBroker) -> None:
     assert isinstance(listed, Jobs)
     assert isinstance(why, Explanation)
     assert listed.jobs[0].reason == "Priority: held back until the policy decides again"
-    assert "the policy decides again in 20 s at the latest" in why.details
+    assert "the policy decides again when a job or a node changes, and in 20 s at the latest" in why.details
     at(broker, 1020.0)
     broker.says("n0", launched(1))
     broker.ask(submit(4))
     waits = broker.ask(Why(job=2))
     assert isinstance(waits, Explanation)
-    assert "the policy decides again in 1 min at the latest" in waits.details, "though it does not fit now"
+    assert (
+        "the policy decides again when a job or a node changes, and in 1 min at the latest" in waits.details
+    )
 
 
 def test_nobody_is_asked_before_the_time(broker: HandBroker) -> None:

@@ -141,7 +141,7 @@ def test_plans_in_words() -> None:
     )  # fmt: skip
     assert in_words(shared, "job {}".format) == (
         "share the GPUs of job 7 (A100): 0.80 of its speed, the others lose 0.15, 0.65 gained for 0.30 "
-        "asked, about 2 h 5 min at 0.75 of the highest SM clock, 120 W more"
+        "asked, predicted to run 2 h 5 min at 0.75 of the highest SM clock, 120 W more"
     )
     assert (outcome(shared, True), outcome(shared, False)) == ("worth 0.90", "open")
     full = PlanSeen(how="free", verdict="no room")

@@ -1,0 +1,33 @@
+"""Variables that a launcher sets for one process, and that mean nothing in a job submitted from there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_TORCH: Final = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+    }
+)
+_RLSCHED: Final = frozenset(
+    {
+        *("RLSCHED_JOB", "RLSCHED_ATTEMPT", "RLSCHED_ATTEMPT_DIR", "RLSCHED_GRACE_S"),
+        *("RLSCHED_NODES", "RLSCHED_NUM_NODES", "RLSCHED_NODE_RANK", "RLSCHED_GPUS_ON_NODE"),
+        *("RLSCHED_RANK", "RLSCHED_NUM_RANKS", "RLSCHED_FIRST_RANK"),
+        *("RLSCHED_MASTER_ADDR", "RLSCHED_MASTER_PORT", "RLSCHED_ARRAY_JOB", "RLSCHED_ARRAY_TASK"),
+        "CUDA_VISIBLE_DEVICES",
+    }
+)
+_PREFIXES: Final = ("TORCHELASTIC_", "PET_", "SLURM_", "SLURMD_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
+_SETTINGS: Final = frozenset({"SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT"})
+
+
+def describes_a_process(name: str) -> bool:
+    """Whether a launcher sets this variable to say which process of which job this is.
+
+    The launchers are torchrun, rlsched, Slurm and MPI. A job that inherited these variables from the
+    process that submitted it would take itself for a part of that other job.
+    """
+    return name in _TORCH or name in _RLSCHED or (name.startswith(_PREFIXES) and name not in _SETTINGS)

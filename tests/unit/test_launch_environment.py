@@ -1,0 +1,151 @@
+"""What a process of a job finds in its environment, over launchers, nodes and GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rlsched.cli.job_options import exported
+from rlsched.cli.launch_variables import describes_a_process
+from rlsched.wire.messages import Launch, Launcher
+from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.launch import launch_command, master_port, rank_environment
+
+TORCH = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
+"""What torchrun sets for each process."""
+GANGS = {
+    "one GPU of a node": [[3]],
+    "some GPUs of a node": [[1, 2]],
+    "a whole node": [[0, 1, 2, 3]],
+    "two whole nodes": [[0, 1, 2, 3], [0, 1, 2, 3]],
+    "one GPU of each of two nodes": [[2], [0]],
+    "unequal parts of two nodes": [[0, 1, 2], [3]],
+}
+SHOW = "import json, os; os.write(1, (json.dumps(dict(os.environ)) + chr(10)).encode())"
+PORT = str(master_port(12, 2))
+
+
+def launch(gpus: list[list[int]], rank: int, launcher: Launcher, env: dict[str, str]) -> Launch:
+    return Launch(
+        epoch=1,
+        job=12,
+        attempt=2,
+        rank=rank,
+        num_ranks=len(gpus),
+        nodes=[f"n{number}" for number in range(len(gpus))],
+        gpus=gpus[rank],
+        command=[sys.executable, "-S", "-c", SHOW],
+        env=env,
+        cwd="/",
+        launcher=launcher,
+        gpus_of_ranks=[len(one) for one in gpus],
+        master="10.0.0.7",
+    )
+
+
+def environment(order: Launch) -> dict[str, str]:
+    return rank_environment(
+        order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={"PATH": os.environ["PATH"]}
+    )
+
+
+def processes(order: Launch) -> list[dict[str, str]]:
+    """The environments of the processes that a node starts for this order, by `LOCAL_RANK`."""
+    env = environment(order)
+    done = subprocess.run(launch_command(order, env), env=env, capture_output=True, text=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return sorted(found, key=lambda one: int(one.get("LOCAL_RANK", 0)))
+
+
+@pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
+@pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
+def test_nodes_are_counted_under_names_of_our_own(launcher: Launcher, gpus: list[list[int]]) -> None:
+    for rank in range(len(gpus)):
+        env = environment(launch(gpus, rank, launcher, {}))
+        assert env["RLSCHED_NUM_NODES"] == env["RLSCHED_NUM_RANKS"] == str(len(gpus))
+        assert env["RLSCHED_NODE_RANK"] == env["RLSCHED_RANK"] == str(rank)
+        assert env["RLSCHED_GPUS_ON_NODE"] == str(len(gpus[rank]))
+        assert env["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, gpus[rank]))
+        assert (env["RLSCHED_MASTER_ADDR"], env["RLSCHED_MASTER_PORT"]) == ("10.0.0.7", PORT)
+
+
+@pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
+def test_without_a_launcher_nothing_looks_like_torchrun(gpus: list[list[int]]) -> None:
+    for rank in range(len(gpus)):
+        (env,) = processes(launch(gpus, rank, "none", {}))
+        assert not set(TORCH) & set(env)
+
+
+@pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
+def test_a_process_for_each_gpu_has_all_that_torchrun_sets(gpus: list[list[int]]) -> None:
+    world_size, expected, seen = sum(map(len, gpus)), 0, []
+    for rank, mine in enumerate(gpus):
+        found = processes(launch(gpus, rank, "per-gpu", {"RANK": "77", "MASTER_ADDR": "elsewhere"}))
+        for local, env in enumerate(found):
+            assert {name: env[name] for name in TORCH} == {
+                "RANK": str(expected),
+                "ROLE_RANK": str(expected),
+                "WORLD_SIZE": str(world_size),
+                "ROLE_WORLD_SIZE": str(world_size),
+                "ROLE_NAME": "default",
+                "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(len(mine)),
+                "GROUP_RANK": str(rank),
+                "GROUP_WORLD_SIZE": str(len(gpus)),
+                "MASTER_ADDR": "10.0.0.7",
+                "MASTER_PORT": PORT,
+            }
+            seen.append(expected)
+            expected += 1
+    assert seen == list(range(world_size))
+
+
+@pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
+def test_torchrun_sets_them_itself(gpus: list[list[int]]) -> None:
+    for rank, mine in enumerate(gpus):
+        order = launch(gpus, rank, "torchrun", {})
+        env = environment(order)
+        assert not set(TORCH) & set(env)
+        assert launch_command(order, env)[:6] == [
+            *("torchrun", f"--nnodes={len(gpus)}", f"--nproc-per-node={len(mine)}", f"--node-rank={rank}"),
+            *("--master-addr=10.0.0.7", f"--master-port={PORT}"),
+        ]
+
+
+def test_a_user_may_set_them_for_a_launcher_of_their_own() -> None:
+    own = {"MASTER_ADDR": "ib0", "RANK": "0"}
+    env = environment(launch([[0]], 0, "none", own))
+    assert {name: value for name, value in env.items() if name in TORCH} == own
+
+
+@pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
+def test_a_job_submitted_from_a_job_is_no_part_of_that(launcher: Launcher) -> None:
+    outer = environment(launch([[0, 1], [2, 3]], 1, launcher, {"RLSCHED_ARRAY_TASK": "3"}))
+    process = outer | dict.fromkeys(TORCH, "5") | {"RLSCHED_GRACE_S": "30"}
+    process |= {"TORCHELASTIC_RUN_ID": "x", "SLURM_PROCID": "1", "OMPI_COMM_WORLD_RANK": "1"}
+    kept = {"RLSCHED_BROKER": "tcp://head:7461", "SLURM_CONF": "/etc/slurm.conf", "SEED": "1"}
+    sent = exported("ALL", process | kept)
+    assert sent == kept | {"PATH": outer["PATH"], "PYTHONUNBUFFERED": "1"}
+    assert {name for name in outer if name.startswith("RLSCHED_")} <= set(filter(describes_a_process, outer))
+
+
+def test_a_variable_that_is_named_is_sent() -> None:
+    own = {"MASTER_ADDR": "ib0", "RANK": "3", "SEED": "1"}
+    assert exported("ALL,MASTER_ADDR,RANK=0", own) == {"MASTER_ADDR": "ib0", "RANK": "0", "SEED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"), [({}, "1"), ({"PYTHONUNBUFFERED": ""}, ""), ({"PYTHONUNBUFFERED": "0"}, "0")]
+)
+def test_output_comes_as_it_is_written_unless_the_user_says_otherwise(
+    env: dict[str, str], expected: str
+) -> None:
+    assert environment(launch([[0]], 0, "none", env))["PYTHONUNBUFFERED"] == expected
