@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -67,6 +65,8 @@ def parse_table(text: str, where: str) -> dict[str, Any]:
     Raises:
         InputError: it is not TOML.
     """
+    import tomllib  # `rlsched submit` imports this module, and reads no TOML
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -115,6 +115,8 @@ def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> 
     found = re.search(r"unknown field `(\w+)`", text)
     if found is None:
         return f"{path}: {text[0].lower()}{text[1:]}" if path else text[0].lower() + text[1:]
+    import difflib
+
     known = [*(() if path else also), *_names_at(kind, path)]
     near = difflib.get_close_matches(found[1], known, 1)
     meant = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
