@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -28,9 +28,11 @@ from rlsched.broker.forecasts.forecasting import Forecasting
 from rlsched.broker.forecasts.forecasts import NO_FORECASTS
 from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
+from rlsched.broker.journal.backup import begin_anew
 from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.journal.entries import BrokerStarted
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine import Machine
@@ -64,7 +66,6 @@ from rlsched.wire.messages import (
     SetPolicy,
 )
 
-ADDRESS_FILE = "address"
 MAX_BATCH = 128
 """Messages that a turn takes; of a flood of them others wait for a turn."""
 POLL_MS = 100
@@ -113,13 +114,20 @@ class Broker:
         self._disk.make_room()
         self._doing = doing
         KeyHome(settings.keys).broker()  # tokens can be made while a policy compiles
-        is_new = not (settings.directory / JOURNAL_FILE).exists()
+        path = settings.directory / JOURNAL_FILE
+        self._mark = JournalMark(path)
+        if settings.new_cluster:
+            self._give_up(path)
+        is_new = not path.exists() or not path.stat().st_size
         if is_new:  # what cannot serve leaves no journal
+            self._mark.check_new()
             check_address(settings.address)
             warm = self._warmed_up(settings) if warm is None else warm
         with ExitStack() as opened:
-            self._journal = open_journal(settings.directory / JOURNAL_FILE)
+            self._journal = open_journal(path)
             opened.callback(self._journal.close)
+            self._mark.check(self._journal)
+            opened.callback(self._mark.close)
             if not is_new:  # another broker that holds the journal is told of before its address
                 check_address(settings.address)
             self._compacting = Compacting(
@@ -147,6 +155,7 @@ class Broker:
             opened.callback(self._transport.close)
             self._say_who_serves()
             self._step([])
+            self._begin_mark()
             self._publish_address()
             self._opened = opened.pop_all()
 
@@ -213,6 +222,8 @@ class Broker:
         self._transport.drop_nodes()
         self._say_who_serves()
         self._step([])
+        with suppress(InputError):  # it says what it has said before
+            self._begin_mark()
         self._troubles.say(self.ready_line())
         return Ok()
 
@@ -230,6 +241,18 @@ class Broker:
         self._log.decides(Policy.of(self.settings.policy), self._machine.now_s)
         self._shipping.began(started.cluster, started.epoch)
         self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
+
+    def _give_up(self, path: Path) -> None:
+        kept = begin_anew(path)
+        self._troubles.say(f"journal: a new cluster begins; what was there is {kept or 'lost'}")
+
+    def _begin_mark(self) -> None:
+        """From now on the directory shows which journal belongs there."""
+        started = self._machine.started
+        try:
+            self._mark.begin(self._journal, started.cluster, started.epoch)
+        except OSError as error:
+            raise InputError(f"{self.settings.directory}: cannot write here: {error.strerror}") from error
 
     def _publish_address(self) -> None:
         path = self.settings.directory / ADDRESS_FILE
@@ -377,6 +400,7 @@ class Broker:
             self._log.add(kept.records, kept.happened)
             for record in kept.records:
                 self._decisions.add(record.took_us / 1e6)
+        self._mark.reached(self._journal)
         self._turns.add(time.perf_counter() - began_s)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()

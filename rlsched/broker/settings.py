@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         senders: What one key may say.
         ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
+        new_cluster: Begin a new cluster where the journal of the one before is lost.
         keep_days: Days of entries that the journal keeps; None: all.
         seed: Seed of the policy's draws.
         forecaster: Who says when jobs start and end, an entry point of `rlsched.forecasters`; "": nobody.
@@ -63,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     senders: SenderLimits = SenderLimits()
     ranks: Ranks = Ranks()
     min_free_mib: int = MIN_FREE_MIB
+    new_cluster: bool = False
     keep_days: float | None = None
     seed: int = 0
     forecaster: str = DEFAULT

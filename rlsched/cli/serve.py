@@ -79,6 +79,12 @@ _log = logging.getLogger("rlsched.broker")
     "over stay in its table. [default: all are kept]",
 )
 @click.option(
+    "--new-cluster",
+    is_flag=True,
+    help="Give up the jobs of a journal that is lost, and begin with an empty one. Nodes that run jobs keep "
+    "them, see `rlsched node --forget-cluster`. Refused where the journal is whole.",
+)
+@click.option(
     "--ended-s",
     default=3600.0,
     show_default=True,
@@ -221,6 +227,7 @@ def broker(
     launch_timeout_s: float,
     min_free_mib: int,
     keep_days: float | None,
+    new_cluster: bool,
     forecaster: str | None,
     suspend_cmd: str | None,
     resume_cmd: str | None,
@@ -272,6 +279,8 @@ def broker(
         raise InputError("--of: expected with --standby, which waits until the other broker is gone")
     if take_over_after_s is not None and of is None:
         raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
+    if new_cluster and stands_by:
+        raise InputError("--new-cluster: expected without --standby, which goes on with a journal")
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
     chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()
@@ -290,6 +299,7 @@ def broker(
             logdir=logdir,
             min_free_mib=min_free_mib,
             keep_days=keep_days,
+            new_cluster=new_cluster,
             forecaster=_forecaster(forecaster),
             seed=seed,
             power=power_settings(

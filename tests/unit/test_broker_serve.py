@@ -14,9 +14,10 @@ from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.access.private import make_private
 from rlsched.broker.access.roles import Peer
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.broker.pauses import EVERY_S, ShortPauses
 from rlsched.broker.running import run_broker
-from rlsched.broker.serve import ADDRESS_FILE, Broker, nobody_waits
+from rlsched.broker.serve import Broker, nobody_waits
 from rlsched.broker.settings import Settings
 from rlsched.broker.transport import Heard
 from rlsched.errors import InputError

@@ -23,6 +23,7 @@ from rlsched.broker.book import Book
 from rlsched.broker.journal.backup import set_aside, take_over
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.mark import JournalMark
 from rlsched.broker.journal.rows import Row
 from rlsched.broker.standby.knocks import Knocks
 from rlsched.broker.standby.shipping import access_digest
@@ -180,6 +181,8 @@ class _Copy:
         self.is_whole = self.is_given_away = False
         self.journal = Journal(path)
         self.is_own = self.journal.last > 0 and not self._mark.exists()
+        if not self.journal.last:
+            JournalMark(path).remove()  # what a broker has committed here before comes from the other one
         while warm.last < self.journal.last:
             rows = list(islice(self.journal.rows(warm.last), PAGE))
             self._apply(rows, self.journal.checksum_of(rows[-1].n))
@@ -234,6 +237,7 @@ class _Copy:
         self.journal.close()
         lock = locked(self._path)
         kept = set_aside(self._path)
+        JournalMark(self._path).remove()
         touch_private(self._path)
         self.journal = Journal(self._path, lock)
         self._warm.forget()
