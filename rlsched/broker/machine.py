@@ -88,6 +88,7 @@ from rlsched.wire.messages import (
     LogData,
     Metered,
     Refused,
+    SayHello,
     TimeLimited,
 )
 
@@ -274,6 +275,10 @@ class Machine:
             self._members.later(node, message.cluster, message.epoch)
             return
         if not isinstance(message, Hello):
+            if self._members.foreign.is_known(node):  # its job numbers mean other jobs
+                if isinstance(message, Heartbeat):
+                    self._send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
+                return
             if node not in self.book.nodes:
                 return  # it has not registered; its Hello will say all of this again
             self._members.seen(node, self.now_s)

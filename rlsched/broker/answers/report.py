@@ -89,7 +89,10 @@ class Reports:
         )
         nodes = {name: node for name, node in book.nodes.items() if not node.removed}
         drawn_w = [watts for name in nodes if (watts := self._members.power_w(name)) is not None]
-        absent = ((name, _absence(node)) for name, node in nodes.items() if node.state != "up")
+        foreign = self._members.foreign.infos(now_s)
+        states = {name: node.state for name, node in nodes.items()} | dict.fromkeys(foreign, "foreign")
+        absent = {name: _absence(node) for name, node in nodes.items() if node.state != "up"}
+        absent |= {name: f"foreign: {info.reason}" for name, info in foreign.items()}
         return StatsReport(
             policy=self._scheduler.name,
             decisions=dict(book.decisions),
@@ -109,10 +112,10 @@ class Reports:
             epoch=book.epoch,
             address=vitals.address,
             fallback=self._started.fallback,
-            nodes=dict(Counter(node.state for node in nodes.values())),
+            nodes=dict(Counter(states.values())),
             unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
             health_failures=book.health_failures,
-            absent_nodes=dict(islice(absent, MAX_NAMED_NODES)),
+            absent_nodes=dict(islice(absent.items(), MAX_NAMED_NODES)),
             journal=vitals.journal,
             guard=GuardReport(
                 decided=dict(book.interventions),

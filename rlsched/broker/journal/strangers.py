@@ -12,6 +12,9 @@ heard of. Nothing of that is ended unasked, and nothing starts that may run alre
   has failed, as its end may have been told to the journal that is gone.
 - Numbers of jobs and attempts begin far above those that may have been given since.
 
+The first of these holds where no backup was restored, too: a journal may have lost its end, as on a disk that
+does not do what it has promised.
+
 A standby that takes its copy of a journal over goes by the same rules, with two differences. All is known as
 soon as every node of the journal has registered, since the copy lacks its last entries alone. And a job that
 must not run twice keeps its place in the queue: it is cancelled only if a node has not been back by the time
@@ -36,7 +39,7 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Strangers:
-    """Attempts that nodes run and the restored journal never gave; none where it never was restored.
+    """Attempts that nodes run and the journal never gave; of a whole journal that never was restored, none.
 
     Args:
         book: What is known.
@@ -92,8 +95,8 @@ class Strangers:
                 self._note(JobCancelled(job=job.number, reason=why))
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Whether this attempt, of this cluster, began after the backup."""
-        return self._book.restored_s is not None and not self._book.gave(report.job, report.attempt)
+        """Whether this attempt, of this cluster, began after what the journal knows."""
+        return not self._book.gave(report.job, report.attempt)
 
     def knows(self, node: str, job: int, attempt: int, rank: int) -> bool:
         """Whether this is one of them, and goes on."""
@@ -101,9 +104,9 @@ class Strangers:
 
     def reported(self, node: str, reports: list[AttemptReport], now_s: float) -> set[tuple[int, int]]:
         """A node has registered: its strangers, which it is not to forget, as (job, attempt)."""
-        if self._book.restored_s is None:
-            return set()
         strangers = [report for report in reports if self.is_stranger(report)]
+        if self._book.restored_s is None and not strangers and not self._running.get(node):
+            return set()
         self._take_numbers(reports)
         self._running[node] = {}
         self._back.add(node)
@@ -111,7 +114,7 @@ class Strangers:
             name = f"{report.job}.{report.attempt}.{report.rank}"
             if report.state == "ended":
                 _log.warning(
-                    "node %s: attempt %s, unknown to the restored journal, has ended with exit code %s",
+                    "node %s: attempt %s, unknown to the journal, has ended with exit code %s",
                     node,
                     name,
                     report.exit_code,
@@ -139,10 +142,12 @@ class Strangers:
         job = self._book.jobs.get(report.job)
         if job is None or not job.live:
             return
-        why = (
-            f"attempt {report.attempt} of it runs on node {node}, begun after the backup from which the "
-            "journal was restored; it goes on there"
+        since = (
+            "begun after the last entry of the journal"
+            if self._book.restored_s is None
+            else "begun after the backup from which the journal was restored"
         )
+        why = f"attempt {report.attempt} of it runs on node {node}, {since}; it goes on there"
         if job.state == "queued":
             self._note(JobCancelled(job=job.number, reason=why))
         else:
@@ -181,7 +186,9 @@ class Strangers:
             self._note(NodeDrained(name=name, until_s=until_s, reason=reason))
 
     def _mine(self) -> str:
-        return _MINE[self._book.taken_over]
+        if self._book.restored_s is None:
+            return LACKS
+        return TAKEN_OVER if self._book.taken_over else _RESTORED
 
     def ended(self, node: str, job: int, attempt: int, rank: int, now_s: float) -> None:
         """A rank is over; it may have been a stranger."""
@@ -200,4 +207,6 @@ class Strangers:
 
 
 TAKEN_OVER = "a standby took over:"
-_MINE = ("the journal was restored from a backup:", TAKEN_OVER)
+LACKS = "the journal does not know what runs here:"
+_RESTORED = "the journal was restored from a backup:"
+_MINE = (_RESTORED, TAKEN_OVER, LACKS)

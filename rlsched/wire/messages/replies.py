@@ -89,7 +89,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """up | drained | away | down | asleep | waking"""
+    """up | drained | away | down | asleep | waking | foreign (it belongs to another cluster)"""
     gpus: int
     free_gpus: int
     gpu_type: str
