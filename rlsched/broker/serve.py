@@ -30,7 +30,7 @@ from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
 from rlsched.broker.journal.backup import begin_anew
 from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
-from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.journal.entries import BrokerStarted, ChosenPolicy
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
@@ -108,11 +108,13 @@ class Broker:
         self._serving = False
         self._intake = self._warned = ""
         self._later_epoch = 0
+        self._up_since_s: float | None = None
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
         self._disk.make_room()
         self._doing = doing
+        self._given = _digest(settings)
         KeyHome(settings.keys).broker()  # tokens can be made while a policy compiles
         path = settings.directory / JOURNAL_FILE
         self._mark = JournalMark(path)
@@ -143,7 +145,9 @@ class Broker:
             if self._forecasting is not None:
                 opened.callback(self._forecasting.close)
             self._power = PowerCommands(settings.power)
-            self._machine, self._fits, self._held = self._begun(settings, warm)
+            self._machine, self._fits, self._held = self._begun_as_chosen(warm)
+            if self._forecasting is not None and self.settings is not settings:
+                self._forecasting.use(forecast_setup(self.settings))
             opened.callback(lambda: self._fits.close())
             if self._log.begins():
                 self._log.add([], as_it_stands(self._machine.book))
@@ -159,7 +163,28 @@ class Broker:
             self._publish_address()
             self._opened = opened.pop_all()
 
-    def _begun(self, settings: Settings, warm: Warm | None = None) -> tuple[Machine, Fits, Held]:
+    def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, Held]:
+        """A state machine with the policy that `rlsched policy set` chose last, if that still holds."""
+        chosen = self._journal.chosen()
+        if chosen is not None and chosen.instead_of == self._given:
+            try:
+                settings = _with_policy(self.settings, chosen)
+                begun = self._begun(settings, self._warmed_up(settings), chosen)
+            except (RlschedError, ImportError) as error:
+                if isinstance(error, JournalError):
+                    raise
+                self._troubles.say(
+                    f"policy {chosen.name!r}, which `rlsched policy set` chose, cannot be served any more: "
+                    f"{error}; --policy decides"
+                )
+            else:
+                self.settings = settings
+                return begun
+        return self._begun(self.settings, warm)
+
+    def _begun(
+        self, settings: Settings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
+    ) -> tuple[Machine, Fits, Held]:
         """A state machine over the journal as it is, in an epoch of its own."""
         warm = self._warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
@@ -176,6 +201,7 @@ class Broker:
             order=scheduler.order.name,
             speed_energy=settings.speed_energy,
             shares=settings.shares,
+            chosen=chosen,
         )
         machine = Machine(
             book,
@@ -190,6 +216,7 @@ class Broker:
             vitals=self._vitals,
             forecasts=self._forecasting or NO_FORECASTS,
             sleep=None if settings.power is None else settings.power.sleep,
+            up_since_s=self._up_since_s,
         )
         return (
             machine,
@@ -206,13 +233,19 @@ class Broker:
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         try:
-            settings = msgspec.structs.replace(
-                self.settings,
-                policy=Policy.parse(asked.policy, name=asked.name),
-                fallback=Policy.parse(asked.fallback, name=asked.fallback_name) if asked.fallback else None,
+            chosen: ChosenPolicy | None = ChosenPolicy(
+                policy=asked.policy,
+                name=asked.name,
+                fallback=asked.fallback,
+                fallback_name=asked.fallback_name,
+                instead_of=self._given,
             )
+            settings = _with_policy(self.settings, chosen)
+            if _digest(settings) == self._given:
+                chosen = None  # it is the one that the broker was started with
             self._log.flush()
-            machine, fits, held = self._begun(settings)
+            self._up_since_s = self._machine.up_since_s
+            machine, fits, held = self._begun(settings, chosen=chosen)
         except RlschedError as error:
             return Refused(message=str(error))
         self._fits.close()
@@ -451,6 +484,24 @@ class Broker:
             },
             connections=dict(self._transport.counts),
         )
+
+
+def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
+    """The same settings with another policy.
+
+    Raises:
+        InputError: a setting of it is unknown or wrong.
+    """
+    fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
+    return msgspec.structs.replace(
+        settings, policy=Policy.parse(chosen.policy, name=chosen.name), fallback=fallback
+    )
+
+
+def _digest(settings: Settings) -> str:
+    """By which two choices of policy and fallback are told apart."""
+    both = (settings.policy, settings.fallback)
+    return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:

@@ -45,7 +45,7 @@ class Reports:
         book: What is known.
         scheduler: Who decides.
         started: The fact that begins this broker's epoch.
-        now_s: When it started, Unix seconds.
+        now_s: When its process began to serve, Unix seconds.
         backlog: Questions that wait.
         troubles: What goes wrong beside the decisions.
         vitals: Asked once a report.

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rlsched.broker.journal.entries import BasePart, JobSubmitted, JobUpdated, MemberSet, QuotaSet
+from rlsched.broker.journal.entries import (
+    BasePart,
+    ChosenPolicy,
+    JobSubmitted,
+    JobUpdated,
+    MemberSet,
+    QuotaSet,
+)
 from rlsched.broker.journal.rows import Row
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
@@ -243,6 +250,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         held: GPUs of others, by node.
         profiles: What jobs of a kind use.
         shares: Whether GPUs are shared.
+        chosen: What `rlsched policy set` chose last.
     """
 
     now_s: float
@@ -271,6 +279,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     held: list[HeldNode] = []
     profiles: list[KeptProfile] = []
     shares: bool = False
+    chosen: ChosenPolicy | None = None
 
 
 def write_base(base: Base) -> list[BasePart]:

@@ -97,6 +97,7 @@ def base_of(
         held=[HeldNode(node=name, held=held) for name, held in book.held.by_node.items()],
         profiles=book.profiles.kept(),
         shares=book.models.shares,
+        chosen=book.chosen,
     )
 
 
@@ -114,6 +115,7 @@ def take_up(book: Known, base: Base, policy_id: str) -> None:
     except (msgspec.ValidationError, TypeError, KeyError) as error:
         raise JournalError(f"its base is damaged: {error}") from error
     book.now_s, book.epoch, book.identity = base.now_s, base.epoch, base.identity
+    book.chosen = base.chosen
     book.last_number, book.last_attempt = base.last_number, base.last_attempt
     book.highest_attempt, book.health_failures = base.highest_attempt, base.health_failures
     book.restored_s, book.taken_over = base.restored_s, base.taken_over

@@ -23,6 +23,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
 from rlsched.broker.journal.rows import CheckedRow, Row
+from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import RlschedError
@@ -65,10 +66,10 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf) -> Cut | No
     """
     with reading(path) as journal:
         cut = _last_before(journal, before_s)
-        policy = _policy_at(journal, cut)
+        start = _start_at(journal, cut)
         if cut - journal.first < _WORTH:
             return None
-    scheduler = _scheduler(policy)
+    scheduler = _scheduler(start)
     noting = Noting()
     book = Book(noting, scheduler.order, half_life_s)
     book.over = lambda _: forget_some(book)
@@ -133,8 +134,8 @@ def _last_before(journal: Reading, before_s: float) -> int:
     return min(last, journal.ended_at or 0)
 
 
-def _policy_at(journal: Reading, cut: int) -> str:
-    """The policy of the last broker that began up to the cut, or of the first one after it."""
+def _start_at(journal: Reading, cut: int) -> BrokerStarted | None:
+    """The last start of a broker up to the cut, or the first one after it."""
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
             f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
@@ -143,13 +144,18 @@ def _policy_at(journal: Reading, cut: int) -> str:
         if found is not None:
             [row] = journal.rows_after(int(found[0]) - 1, 1)
             assert isinstance(row.entry, BrokerStarted)
-            return row.entry.policy
-    return ""
+            return row.entry
+    return None
 
 
-def _scheduler(policy: str) -> Scheduler:
-    """Whoever decided; where that cannot be loaded any more, its dials and bursts begin anew."""
+def _scheduler(start: BrokerStarted | None) -> Scheduler:
+    """What decided; where that cannot be loaded any more, its dials and bursts begin again at nothing."""
+    if start is None:
+        return load_scheduler("fifo")
     try:
-        return load_scheduler(policy or "fifo")
+        chosen = start.chosen
+        return load_scheduler(
+            start.policy if chosen is None else Policy.parse(chosen.policy, name=chosen.name)
+        )
     except (RlschedError, ImportError, OSError):
         return load_scheduler("fifo")

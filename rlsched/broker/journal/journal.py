@@ -12,7 +12,7 @@ from rlsched.broker.compaction.base import BASE_KIND, base_at_the_head
 from rlsched.broker.journal import ended_table, marks
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import Entry, decode_entry
+from rlsched.broker.journal.entries import BrokerStarted, ChosenPolicy, Entry, decode_entry
 from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.rows import Row, Stored, checksum, read_rows, stored
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
@@ -35,6 +35,10 @@ CREATE TABLE entries (
     crc INTEGER NOT NULL);
 """
 _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY n LIMIT ?"
+_CREATE_STARTS = """
+CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
+"""
+"""So that the last start is found without a look at each entry; it holds a few numbers."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 
@@ -70,6 +74,7 @@ class Journal:
                 )
                 self._prepare()
                 self._db.execute(CREATE_SNAPSHOTS)
+                self._db.execute(_CREATE_STARTS)
                 self.snapshots = SnapshotTable(self.path, self._db)
             self.ended = EndedTable(self.path, self._db)
         except BaseException:
@@ -281,6 +286,21 @@ class Journal:
         """
         with clearly(self.path):
             yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
+
+    def chosen(self) -> ChosenPolicy | None:
+        """The policy that `rlsched policy set` chose last, where the last start still had it.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        query = "SELECT max(n) FROM entries WHERE kind = 'broker_started' AND n >= ?"
+        with clearly(self.path):
+            (found,) = self._db.execute(query, (self.first,)).fetchone()
+        if found is None:
+            base = base_at_the_head(self.rows())
+            return None if base is None else base.chosen
+        entry = next(iter(self.rows(found - 1))).entry
+        return entry.chosen if isinstance(entry, BrokerStarted) else None
 
     def checksum_of(self, n: int) -> int | None:
         """The checksum of an entry, by which two journals are told apart; None where there is none."""

@@ -10,7 +10,7 @@ start.
 from __future__ import annotations
 
 import os
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -174,8 +174,7 @@ def _packed(mark: Mark) -> bytes:
 
 def _base_at(journal: Journal, n: int) -> BasePart | None:
     """The part of a base that stands in the place of this entry; None: the entry itself is there."""
-    with closing(journal.rows(n - 1)) as rows:
-        found = next(rows, None)
+    found = next(iter(journal.rows(n - 1)), None)
     return found.entry if found is not None and isinstance(found.entry, BasePart) else None
 
 

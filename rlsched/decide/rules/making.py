@@ -49,7 +49,7 @@ def make_rule(settings: Settings) -> CompiledRule:
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
     if settings.migrate is not None:
         steps = replace(steps, migrates=True)
-    strategy = Strategy.read(settings.dials) if settings.dials else None
+    strategy = Strategy.of_setting(settings.dials) if settings.dials else None
     if strategy is not None:
         steps = steps.with_dials()
     profile = settings.profile

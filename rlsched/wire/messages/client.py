@@ -301,7 +301,7 @@ class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", for
 
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
-    """Let another policy decide from now on, until the broker is started again."""
+    """Let another policy decide from now on, also after restarts of the broker."""
 
     policy: str
     """As TOML."""
