@@ -133,7 +133,7 @@ class Broker:
             if not is_new:  # another broker that holds the journal is told of before its address
                 check_address(settings.address)
             self._compacting = Compacting(
-                self._journal, settings.keep_days, settings.ranks.half_life_s, self._troubles.say
+                self._journal, settings.keeps, settings.ranks.half_life_s, self._troubles.say
             )
             opened.callback(self._compacting.close)
             self._superseded = Superseded(settings.directory)
@@ -233,16 +233,15 @@ class Broker:
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         try:
-            chosen: ChosenPolicy | None = ChosenPolicy(
+            asked_for = ChosenPolicy(
                 policy=asked.policy,
                 name=asked.name,
                 fallback=asked.fallback,
                 fallback_name=asked.fallback_name,
                 instead_of=self._given,
             )
-            settings = _with_policy(self.settings, chosen)
-            if _digest(settings) == self._given:
-                chosen = None  # it is the one that the broker was started with
+            settings = _with_policy(self.settings, asked_for)
+            chosen = None if _digest(settings) == self._given else asked_for
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
             machine, fits, held = self._begun(settings, chosen=chosen)

@@ -23,6 +23,7 @@ from rlsched.broker.compaction.base import Base, base_at_the_head, read_base, wr
 from rlsched.broker.compaction.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.compaction import DAY_S, Cut, made, put
+from rlsched.broker.compaction.keeping import GROWN, Keeps
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
@@ -171,7 +172,8 @@ def test_a_crash_right_after_the_base_leaves_entries_that_nobody_reads(path: Pat
     assert check(path).damage == []
     clock, said = count(0.0, 10.0), list[str]()
     with closing(Journal(path)) as journal:
-        keeper = Compacting(journal, None, float("inf"), said.append, elapsed=lambda: next(clock))
+        keeper = Compacting(journal, Keeps(), float("inf"), said.append, elapsed=lambda: next(clock))
+        keeper._next_piece_s = 19.5
         keeper.step(0.0, is_quiet=False)
         assert first_of(path) == 1, "it waits for a quiet turn"
         for _ in range(3):
@@ -333,7 +335,7 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
     """With the real process, which reads the journal that this one has open."""
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
-    keeper = Compacting(broker.journal, 1.0, float("inf"), said.append)
+    keeper = Compacting(broker.journal, Keeps(days=1.0), float("inf"), said.append)
     known = broker.book.now_s
     while not said:
         keeper.step(known, is_quiet=True)
@@ -347,12 +349,113 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(read_journal(path)[0].entry, BasePart)
 
 
+@pytest.mark.slow
+def test_by_default_the_latest_entries_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacting, "GROWN_EVERY_S", 0.0)
+    broker, said = lived(path, jobs=60), list[str]()
+    last = broker.journal.last
+    assert last > GROWN * 100
+    keeper = Compacting(broker.journal, Keeps(entries=100), float("inf"), said.append)
+    while not said:
+        keeper.step(broker.now_s, is_quiet=False)
+        if keeper._process is not None:
+            keeper._process.wait(60.0)
+    assert said == [f"journal: a base stands for the entries up to {last - 100:,} from now on"]
+    assert not keeper._is_grown()
+    keeper.close()
+    broker.journal.close()
+    assert 100 < len(read_journal(path)) < 110
+    assert check(path).damage == check(path).derived == []
+
+
+def test_a_journal_that_keeps_all_is_left_as_it_is(path: Path) -> None:
+    broker = lived(path)
+    for keeps in (Keeps(days=float("inf")), Keeps(entries=1_000)):
+        keeper = Compacting(broker.journal, keeps, 1.0, print, elapsed=lambda: 1e9)
+        assert not keeper._is_grown()
+    broker.journal.close()
+
+
+def test_replaced_entries_leave_a_busy_broker_too(path: Path) -> None:
+    lived(path).journal.close()
+    compact(path, drop=False)
+    now_s = [0.0]
+    with closing(Journal(path)) as journal:
+        keeper = Compacting(journal, Keeps(), float("inf"), print, elapsed=lambda: now_s[0])
+        for _ in range(10):
+            keeper.step(0.0, is_quiet=False)
+            now_s[0] += compacting.PIECE_BUSY_S
+        assert first_of(path) == journal.first
+
+
+def test_rows_of_jobs_that_ended_long_ago_leave(path: Path) -> None:
+    broker = lived(path)
+    clock = count(0.0, compacting.FIRST_S + 1.0)
+    keeper = Compacting(
+        broker.journal, Keeps(ended_days=1.0), float("inf"), print, elapsed=lambda: next(clock)
+    )
+    for _ in range(5):
+        keeper.step(broker.now_s, is_quiet=True)
+    broker.journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT job FROM ended_jobs").fetchall() == [(6,)]
+    assert check(path).derived == check(path).damage == []
+    compact(path)
+    assert check(path).derived == check(path).damage == []
+    assert taken_up(path) == [(5, "running"), (6, "completed")]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM ended_jobs WHERE job = 6")
+    assert len(check(path).derived) == 1, "this one is missing"
+    with closing(Journal(path)) as journal:
+        remake_ended(journal)
+    assert check(path).derived == []
+
+
+def test_killed_at_any_statement_nothing_is_lost(path: Path, tmp_path: Path) -> None:
+    """The files as kill -9 leaves them before each statement of a compaction, and after the last one."""
+    lived(path).journal.close()
+    known, cut = taken_up(path), made(path, DAY_1_S)
+    assert cut is not None
+    statements: list[str] = []
+
+    def killed(statement: str) -> None:
+        found = tmp_path / f"killed-{len(statements)}"
+        found.mkdir()
+        for file in (path, path.with_name(path.name + "-wal")):
+            if file.exists():
+                shutil.copy(file, found / file.name)
+        statements.append(" ".join(statement.split())[:60])
+
+    with closing(Journal(path)) as journal:
+        journal._db.set_trace_callback(killed)
+        assert put(journal, cut)
+        while journal.drop(3):
+            pass
+        journal.drop_ended(0.0)
+        journal.compact()
+        journal._db.set_trace_callback(None)
+        killed("the end")
+    firsts = set[int]()
+    for number, statement in enumerate(statements):
+        left = tmp_path / f"killed-{number}" / path.name
+        report = check(left)
+        assert (report.damage, report.derived) == ([], []), statement
+        assert taken_up(left) == known, statement
+        firsts.add(read_journal(left)[0].n)
+    assert firsts == {1, cut.n - len(cut.parts) + 1}
+    for word in ("INSERT OR REPLACE INTO entries", "DELETE FROM snapshots", "DELETE FROM entries", "VACUUM"):
+        assert any(one.startswith(word) for one in statements), word
+    assert sum(one == "COMMIT" for one in statements) > 3
+
+
 def test_what_becomes_of_a_process_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
     for script in ("raise SystemExit('no room')", "print('nonsense')"):
         line = [sys.executable, "-c", script]
-        keeper = Compacting(broker.journal, 1.0, 1.0, said.append, make=lambda *_, line=line: line)
+        keeper = Compacting(
+            broker.journal, Keeps(days=1.0), 1.0, said.append, make=lambda *_, line=line: line
+        )
         keeper.step(0.0, is_quiet=True)
         assert keeper._process is not None
         keeper._process.wait(60.0)

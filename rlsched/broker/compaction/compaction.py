@@ -51,7 +51,7 @@ class Cut:
     parts: list[BasePart]
 
 
-def made(path: Path, before_s: float, half_life_s: float = math.inf) -> Cut | None:
+def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
     """The base for the entries of before a time; None: it would save nothing.
 
     The journal may be one that a broker has open: it is read page by page.
@@ -60,12 +60,13 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf) -> Cut | No
         path: The journal.
         before_s: Unix seconds.
         half_life_s: As of `Book`: the one that the broker has.
+        keep_entries: The latest so many entries stay, however old they are.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
     """
     with reading(path) as journal:
-        cut = _last_before(journal, before_s)
+        cut = min(_last_before(journal, before_s), (journal.last or 0) - keep_entries)
         start = _start_at(journal, cut)
         if cut - journal.first < _WORTH:
             return None
@@ -127,6 +128,8 @@ def _base_before(path: Path) -> Base | None:
 
 def _last_before(journal: Reading, before_s: float) -> int:
     """Number of the last entry before a time; one below the first where there is none."""
+    if before_s == math.inf:
+        return min(journal.last or 0, journal.ended_at or 0)
     found = journal.db.execute(
         "SELECT max(n) FROM entries WHERE n >= ? AND now_s < ?", (journal.first, before_s)
     ).fetchone()[0]

@@ -228,6 +228,19 @@ class Journal:
             found = self._db.execute(f"DELETE FROM entries WHERE n IN ({chosen})", (self.first, most))
         return int(found.rowcount)
 
+    def drop_ended(self, before_s: float, most: int = MOST_OF_PAGE) -> int:
+        """Remove so many rows of jobs that ended before a time (Unix seconds); how many there were.
+
+        Raises:
+            JournalError: none was removed.
+        """
+        chosen = "SELECT job FROM ended_jobs INDEXED BY ended_by_end WHERE end_s < ? ORDER BY end_s LIMIT ?"
+        with clearly(self.path), self._transaction():
+            found = self._db.execute(f"DELETE FROM ended_jobs WHERE job IN ({chosen})", (before_s, most))
+            if found.rowcount:
+                ended_table.begins_at(self._db, before_s)
+        return int(found.rowcount)
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
