@@ -173,7 +173,7 @@ def test_a_crash_right_after_the_base_leaves_entries_that_nobody_reads(path: Pat
     clock, said = count(0.0, 10.0), list[str]()
     with closing(Journal(path)) as journal:
         keeper = Compacting(journal, Keeps(), float("inf"), said.append, elapsed=lambda: next(clock))
-        keeper._next_piece_s = 19.5
+        keeper._next_piece_s = 29.5
         keeper.step(0.0, is_quiet=False)
         assert first_of(path) == 1, "it waits for a quiet turn"
         for _ in range(3):

@@ -1,8 +1,8 @@
 """A broker keeps its journal within bounds while it serves: another process makes the base, now and then.
 
 The loop starts that process, looks whether it is done, and puts what it made: one short transaction. Entries
-that are replaced by it are removed few at a time, most of them in quiet turns. Rows of ended jobs leave in the
-same way once they are old.
+that are replaced by it are removed few at a time, most of them in quiet turns. Rows of ended jobs leave in
+the same way once they are old.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ class Compacting:
             self._due_s = elapsed_s + (AGAIN_S if self._keeps.days is None else EVERY_S)
             self._begin(now_s)
         elif self._has_leftovers or self._has_old_ended:
-            if elapsed_s >= self._next_piece_s + (0.0 if is_quiet else PIECE_BUSY_S):
-                self._remove_piece()
-                self._next_piece_s = self._elapsed() + PIECE_EVERY_S
+            self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
         """Whether a base may be worth it."""
@@ -151,7 +149,10 @@ class Compacting:
         with contextlib.suppress(OSError):
             self._output.unlink()
 
-    def _remove_piece(self) -> None:
+    def _remove_piece_if_due(self, *, is_quiet: bool) -> None:
+        if self._elapsed() < self._next_piece_s + (0.0 if is_quiet else PIECE_BUSY_S):
+            return
+        self._next_piece_s = self._elapsed() + PIECE_EVERY_S
         try:
             if self._has_leftovers:
                 self._has_leftovers = self._journal.drop(PIECE) > 0

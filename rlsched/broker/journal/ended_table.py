@@ -10,6 +10,7 @@ import fnmatch
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,29 @@ _INSERT = f"INSERT OR REPLACE INTO ended_jobs VALUES ({', '.join('?' * (len(Ende
 def put(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
     """Write rows; one that is there already is replaced."""
     db.executemany(_INSERT, [(*row, row.checksum()) for row in rows])
+
+
+def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+    """Write rows that come with their checksums from another journal, where the entries gave none.
+
+    Raises:
+        JournalError: one is damaged.
+    """
+    for raw in rows:
+        if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
+            raise JournalError(f"the row of ended job {raw[0] if raw else '?'}, as it was sent, is damaged")
+    db.executemany(_INSERT.replace("OR REPLACE", "OR IGNORE"), rows)
+
+
+def copied_to(db: sqlite3.Connection) -> int:
+    """The job up to which rows of another journal have been copied; -1: none are missing."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
+    return -1 if found is None else int(found[0])
+
+
+def set_copied_to(db: sqlite3.Connection, job: int) -> None:
+    """Note how far they have been copied; -1: all of them."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
 
 
 def holds_at(db: sqlite3.Connection, last: int) -> None:
@@ -163,6 +187,23 @@ class EndedTable:
                         return found, last
         return found, last if looked_at == rows else None
 
+    def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
+        """Rows with their checksums as they lie here, with a higher number than `after`, and whether all are.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        page: list[tuple[Any, ...]] = []
+        left = most_bytes
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs WHERE job > ? ORDER BY job"
+        with clearly(self._path), closing(self._db.execute(query, (after,))) as found:
+            for row in found:
+                left -= _ROW_BYTES + sum(len(one) for one in row if isinstance(one, str | bytes))
+                if page and left < 0:
+                    return page, False
+                page.append(row)
+        return page, True
+
     def row(self, number: int) -> EndedJob | None:
         """The row of a job; None: it is not over, or there is none.
 
@@ -192,6 +233,8 @@ class EndedTable:
         return row
 
 
+_ROW_BYTES = 120
+"""Of a row in a message, without its texts."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from rlsched.broker.compaction.base import BASE_KIND, base_at_the_head
 from rlsched.broker.journal import ended_table, marks
@@ -186,6 +187,7 @@ class Journal:
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'entries'", (str(last),))
             if begins_at is not None:
                 marks.set_first(self._db, begins_at)
+                ended_table.set_copied_to(self._db, 0)
             if over:
                 ended_table.put(self._db, over)
             if holds:
@@ -274,6 +276,23 @@ class Journal:
             finally:
                 self._db.execute("RELEASE ended")
         self.ended_at = self.ended_at if holds_at is None else holds_at
+
+    @property
+    def ended_copied(self) -> int:
+        """The job up to which a copy has the rows that its entries do not tell of; -1: it has all of them."""
+        with clearly(self.path):
+            return ended_table.copied_to(self._db)
+
+    def add_copied(self, rows: Sequence[Sequence[Any]], *, is_all: bool) -> None:
+        """Add rows of ended jobs as another journal has them, in the order of their numbers.
+
+        Raises:
+            JournalError: one is damaged, or they cannot be written; none of them was.
+        """
+        with clearly(self.path), self._transaction():
+            ended_table.put_copied(self._db, rows)
+            if is_all or rows:
+                ended_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
         """Empty the table of ended jobs of what the entries say; the next to replay them fills it.

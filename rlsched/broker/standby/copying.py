@@ -156,7 +156,7 @@ def _wait(
                 return copy.own()
             copy.tell("the other one only stands by too")
             time.sleep(PAUSE_S)
-        else:
+        elif not copy.asks_less():
             copy.tell(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
             time.sleep(PAUSE_S)
     return None
@@ -178,6 +178,7 @@ class _Copy:
         self._mark = path.with_name(COPY_FILE)
         self._said = ""
         self._access = 0
+        self._asks_ended = True
         self.is_whole = self.is_given_away = False
         self.journal = Journal(path)
         self.is_own = self.journal.last > 0 and not self._mark.exists()
@@ -195,7 +196,17 @@ class _Copy:
     def question(self) -> ReadJournal:
         """What follows, please."""
         last = self.journal.last
-        return ReadJournal(after=last, checksum=self._warm.checksum or 0, access=self._access)
+        return ReadJournal(
+            after=last,
+            checksum=self._warm.checksum or 0,
+            access=self._access,
+            ended_after=self.journal.ended_copied if self._asks_ended else -1,
+        )
+
+    def asks_less(self) -> bool:
+        """After a refusal: ask for no rows of ended jobs, which an older broker does not know; once."""
+        asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
+        return asked_before
 
     def take(self, answer: JournalRows) -> None:
         """Keep what came."""
@@ -221,7 +232,9 @@ class _Copy:
             self._apply(rows, answer.rows[-1][4])
         if answer.access is not None:
             self._take_access(answer.access)
-        if self.journal.last >= answer.last:
+        if answer.ended is not None:
+            self.journal.add_copied(answer.ended, is_all=answer.is_ended_all)
+        if self.journal.last >= answer.last and (self.journal.ended_copied < 0 or not self._asks_ended):
             self.is_whole = True
             self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
 
