@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.compaction import compacting
 from rlsched.broker.compaction.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.compaction.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
@@ -40,7 +42,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 from rlsched.notify.following import CursorFile
 from rlsched.notify.following import Follower as Notifier
-from rlsched.wire.messages import AttemptReport, Ended, Heartbeat, Held, Hello, Holding, RankUsage
+from rlsched.wire.messages import AttemptReport, DrainNode, Ended, Heartbeat, Held, Hello, Holding, RankUsage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.integration.cluster import RLSCHED
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit
@@ -229,6 +231,28 @@ def test_a_backup_of_it_is_restored(path: Path, tmp_path: Path) -> None:
     found = restore(tmp_path / "copy.sqlite", path.parent)
     assert (found.epoch, found.last_number) == (1_001, 1_000_000)
     assert taken_up(path)[-1] == (6, "completed")
+
+
+def test_it_is_the_same_history(path: Path) -> None:
+    broker = lived(path, jobs=20)
+    broker.ask(submit(2, token="waits"))
+    broker.says("n0", Held(held=[Holding(by="job 8", gpus=[3])]))
+    broker.says("n1", hello("n1"))
+    broker.ask(DrainNode(node="n1"))
+    broker.ask(submit(1, token="later"))
+    broker.journal.close()
+    whole = history_of(path)
+    cut = made(path, math.inf, keep_entries=3)
+    assert cut is not None
+    with closing(Journal(path)) as journal:
+        assert put(journal, cut)
+    kept = history_of(path.parent)
+    assert kept.trace.job_id.tolist() == whole.trace.job_id.tolist()
+    for column in ("submit_s", "duration_s", "num_gpus", "user", "vc", "status", "predicted_s"):
+        assert list(getattr(kept.trace, column)) == list(getattr(whole.trace, column)), column
+    assert list(map(str, kept.trace.extra["queue_s"])) == list(map(str, whole.trace.extra["queue_s"]))
+    assert (kept.cluster, kept.origin_s, kept.until_s) == (whole.cluster, whole.origin_s, whole.until_s)
+    assert [one[1:] for one in kept.changes] == [one[1:] for one in whole.changes]
 
 
 def test_a_simulator_cannot_be_fed_with_it(path: Path) -> None:

@@ -187,6 +187,17 @@ class EndedTable:
                         return found, last
         return found, last if looked_at == rows else None
 
+    def rows(self) -> Iterator[EndedJob]:
+        """All rows, by number.
+
+        Raises:
+            JournalError: one is damaged.
+        """
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs ORDER BY job"
+        with clearly(self._path), closing(self._db.execute(query)) as found:
+            for raw in found:
+                yield self._sound(raw)
+
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
         """Rows with their checksums as they lie here, with a higher number than `after`, and whether all are.
 
