@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rlsched.decide.own import file_of, is_own, moved
+from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, moved
 from rlsched.decide.policy import Policy
-from rlsched.decide.settings import NO_PATHS, is_inline
 
 
 def with_whole_paths(policy: Policy) -> Policy:

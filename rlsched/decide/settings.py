@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -218,8 +218,6 @@ class Settings(_Part, frozen=True, kw_only=True):
     own: tuple[float, ...] = ()
 
 
-NO_PATHS: Final = ("", "default", "untrained")
-"""Values of `checkpoint` and `dials` that name no file."""
 _SAMPLES = "2 to 1000 futures, or 0 for as many as fit"
 """By one future nothing is known of chance."""
 _RANGES: dict[str, tuple[float, float, str]] = {
@@ -248,11 +246,6 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "search.time_ms": (0.0, 10_000.0, "0 to 10000 milliseconds"),
     "samples": (1, 1000, "1 to 1000 futures"),
 }
-
-
-def is_inline(dials: str) -> bool:
-    """Whether a policy's setting `dials` is the text of a strategy, and not the path of its file."""
-    return dials.lstrip().startswith("{")
 
 
 def check(settings: Settings, where: str) -> None:

@@ -14,7 +14,7 @@ from rlsched.cluster.dials import NETWORK, DialArrays, no_dials
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.drift import Familiar
-from rlsched.decide.settings import is_inline
+from rlsched.decide.own import is_inline
 from rlsched.errors import InputError
 
 NUM_COLUMNS = len(NAMES)
