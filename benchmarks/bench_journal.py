@@ -1,6 +1,7 @@
 """What a long journal costs a broker that starts: time, memory and disk by the number of ended jobs.
 
     python benchmarks/bench_journal.py                        # 24,000 ended jobs: a minute on one core
+    python benchmarks/bench_journal.py --jobs 50000 --behind 950000
     python benchmarks/bench_journal.py --jobs 1000000         # writes 2 GB below the temporary folder: 40 min
 
 A journal is written as brokers write it: jobs of one GPU, each submitted, started, acknowledged, ended by
@@ -10,8 +11,11 @@ process takes it up as a broker does before it listens:
     all entries     without a snapshot, as after a change of policy; it makes the table of ended jobs, too
     snapshot        the next start: from the snapshot that the first one kept
     tail            the same, where a killed broker has left 20,000 entries after its snapshot
-    base            another policy, of a journal within its default bounds at their worst: a base, 20,000
+    base            another policy, of a journal within its default bounds at their worst: a base, 12,000
                     entries after it, and no snapshot; with the running mean and with the hedge
+
+With --behind N, the table of ended jobs has N more rows of jobs that ended before all of these. They are
+written straight into the table: behind a base, nothing else is left of such jobs.
 
 `start` is what `recovered` takes, `process` the whole of the process with imports and kernels.
 """
@@ -50,6 +54,7 @@ COMMAND = "python benchmarks/bench_journal.py"
 BATCH = 200
 TAIL_JOBS = 4_000
 """Of five entries each."""
+FIRST_BEHIND = 100_000_000
 CHILD = """
 import sys, time
 from pathlib import Path
@@ -156,7 +161,20 @@ def start(path: Path, jobs: int, how: str, prediction: str = RUNNING_MEAN) -> Ro
     }
 
 
-def starts(directory: Path, jobs: int) -> list[Row]:
+def fill_table(path: Path, behind: int) -> None:
+    """Add so many rows of jobs with other numbers, as the last one is."""
+    journal = Journal(path)
+    like = journal.ended.row(1)
+    assert like is not None
+    for first in range(FIRST_BEHIND, FIRST_BEHIND + behind, 10_000):
+        numbers = range(first, min(first + 10_000, FIRST_BEHIND + behind))
+        journal.add_ended(
+            [like._replace(job=number, token=f"{number:032x}", end_s=number / 1e3) for number in numbers]
+        )
+    journal.close()
+
+
+def starts(directory: Path, jobs: int, behind: int) -> list[Row]:
     """All ways of starting on a journal of so many jobs."""
     path = directory / f"{jobs}.sqlite"
     write(path, jobs)
@@ -164,6 +182,8 @@ def starts(directory: Path, jobs: int) -> list[Row]:
     write(path, TAIL_JOBS, jobs + 1)
     rows.append(start(path, jobs + TAIL_JOBS, "tail"))
     bound(path)
+    if jobs:
+        fill_table(path, behind)
     return [
         *rows,
         start(path, jobs + TAIL_JOBS, "base"),
@@ -191,10 +211,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=24_000)
+    parser.add_argument("--behind", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON in the place of a table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        rows = [row for jobs in (0, arguments.jobs) for row in starts(Path(directory), jobs)]
+        rows = [
+            row for jobs in (0, arguments.jobs) for row in starts(Path(directory), jobs, arguments.behind)
+        ]
     if arguments.json:
         print(json.dumps({"command": COMMAND, "rows": msgspec.to_builtins(rows)}))
         return

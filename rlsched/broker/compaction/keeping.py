@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-KEEP_ENTRIES: Final = 5_000
+KEEP_ENTRIES: Final = 4_000
 """Entries that stay where no days are given: a start that replays them and a base takes a few seconds."""
-GROWN: Final = 4
+GROWN: Final = 3
 """A base is made once there are so many times as many."""
 KEEP_ENDED_DAYS: Final = 730.0
 
