@@ -15,6 +15,7 @@ from rlsched.broker.access.access import AccessList, Member
 from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.access.roles import may_send
 from rlsched.broker.compaction.compaction import made, put
+from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import take_over
 from rlsched.broker.journal.checking import check
@@ -23,8 +24,10 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.standby.copying import Bounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
 from rlsched.broker.standby.superseded import Superseded
+from rlsched.broker.standby.warm import Warm
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, SupersededError
 from rlsched.wire.messages import (
@@ -313,6 +316,42 @@ def test_rows_of_jobs_before_a_base_are_copied_too(
     rows = [opened(one).ended.page(0, 1 << 30) for one in (path, tmp_path / "copy.sqlite")]
     assert rows[0] == rows[1]
     assert len(rows[0][0]) == 20
+
+
+@pytest.mark.slow
+def test_a_copy_is_kept_within_bounds_too(
+    path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlsched.broker.compaction.compacting.GROWN_EVERY_S", 0.0)
+    broker = lived(path)
+    for _ in range(30):
+        broker.ask(submit(8))
+    primary, said = copied(broker), list[str]()
+    warm = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN)
+    bounds = Bounds(Keeps(entries=8), math.inf)
+    with closing(
+        _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), warm, said.append, bounds)
+    ) as copy:
+        while not any("a base stands for" in line for line in said):
+            question = copy.question()
+            answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
+            if answer is not None:
+                copy.take(answer)
+            copy.compact()
+        assert copy.journal.first > 1
+        broker.ask(submit(8))
+        question = copy.question()
+        answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
+        assert answer is not None
+        assert not answer.is_other, "it goes on behind its base"
+        copy.take(answer)
+        assert copy.journal.last == broker.journal.last
+    again = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN)
+    with closing(
+        _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), again, said.append, bounds)
+    ) as copy:
+        assert copy.book.cluster.digest() == broker.book.cluster.digest()
+    assert check(tmp_path / "copy.sqlite").damage == check(tmp_path / "copy.sqlite").derived == []
 
 
 def test_a_damaged_row_is_not_taken(path: Path) -> None:
