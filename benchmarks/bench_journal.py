@@ -1,15 +1,21 @@
 """What a long journal costs a broker that starts: time, memory and disk by the number of ended jobs.
 
-    python benchmarks/bench_journal.py                        # 24,000 ended jobs: half a minute on one core
-    python benchmarks/bench_journal.py --jobs 1000000         # writes 2 GB below the temporary folder: 20 min
+    python benchmarks/bench_journal.py                        # 24,000 ended jobs: a minute on one core
+    python benchmarks/bench_journal.py --jobs 50000 --behind 950000
+    python benchmarks/bench_journal.py --jobs 1000000         # writes 2 GB below the temporary folder: 40 min
 
 A journal is written as brokers write it: jobs of one GPU, each submitted, started, acknowledged, ended by
 itself, with a command of six words, two environment variables and a prediction by the running mean. A fresh
-process takes it up as a broker does before it listens, three times:
+process takes it up as a broker does before it listens:
 
     all entries     without a snapshot, as after a change of policy; it makes the table of ended jobs, too
     snapshot        the next start: from the snapshot that the first one kept
     tail            the same, where a killed broker has left 20,000 entries after its snapshot
+    base            another policy, of a journal within its default bounds at their worst: a base, 12,000
+                    entries after it, and no snapshot; with the running mean and with the hedge
+
+With --behind N, the table of ended jobs has N more rows of jobs that ended before all of these. They are
+written straight into the table: behind a base, nothing else is left of such jobs.
 
 `start` is what `recovered` takes, `process` the whole of the process with imports and kernels.
 """
@@ -18,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -27,6 +34,8 @@ from typing import Any
 
 import msgspec
 
+from rlsched.broker.compaction.compaction import made, put
+from rlsched.broker.compaction.keeping import GROWN, KEEP_ENTRIES
 from rlsched.broker.journal.entries import (
     AttemptOver,
     BrokerStarted,
@@ -39,11 +48,13 @@ from rlsched.broker.journal.entries import (
 )
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.actions import Start
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 COMMAND = "python benchmarks/bench_journal.py"
 BATCH = 200
 TAIL_JOBS = 4_000
 """Of five entries each."""
+FIRST_BEHIND = 100_000_000
 CHILD = """
 import sys, time
 from pathlib import Path
@@ -52,14 +63,15 @@ from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.decide.registry import load_scheduler
 scheduler = load_scheduler("fifo-backfill")
+predictions = Predictions(sys.argv[2])
 began_s, began_cpu_s = time.perf_counter(), time.process_time()
 journal = Journal(Path(sys.argv[1]))
-book = recovered(journal, Predictions("running-mean"), scheduler)
+book = recovered(journal, predictions, scheduler)
 took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 memory = [int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")]
 print(took_s, cpu_s, time.process_time(), *memory, book.ended)
-if len(sys.argv) > 2:
+if len(sys.argv) > 3:
     keep_snapshot(journal, book, scheduler)
 journal.close()
 """
@@ -124,12 +136,15 @@ def write(path: Path, jobs: int, first_job: int = 1) -> None:
     journal.close()
 
 
-def start(path: Path, jobs: int, how: str) -> Row:
+def start(path: Path, jobs: int, how: str, prediction: str = RUNNING_MEAN) -> Row:
     """What a fresh process needs to take it up."""
     keeps = ["keep"] if how == "all entries" else []
     began_s = time.perf_counter()
     said = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), *keeps], check=True, capture_output=True, text=True
+        [sys.executable, "-c", CHILD, str(path), prediction, *keeps],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.split()
     process_s = time.perf_counter() - began_s
     assert int(said[5]) == jobs
@@ -146,13 +161,48 @@ def start(path: Path, jobs: int, how: str) -> Row:
     }
 
 
-def starts(directory: Path, jobs: int) -> list[Row]:
+def fill_table(path: Path, behind: int) -> None:
+    """Add so many rows of jobs with other numbers, as the last one is."""
+    journal = Journal(path)
+    like = journal.ended.row(1)
+    assert like is not None
+    for first in range(FIRST_BEHIND, FIRST_BEHIND + behind, 10_000):
+        numbers = range(first, min(first + 10_000, FIRST_BEHIND + behind))
+        journal.add_ended(
+            [like._replace(job=number, token=f"{number:032x}", end_s=number / 1e3) for number in numbers]
+        )
+    journal.close()
+
+
+def starts(directory: Path, jobs: int, behind: int) -> list[Row]:
     """All ways of starting on a journal of so many jobs."""
     path = directory / f"{jobs}.sqlite"
     write(path, jobs)
     rows = [start(path, jobs, "all entries"), start(path, jobs, "snapshot")]
     write(path, TAIL_JOBS, jobs + 1)
-    return [*rows, start(path, jobs + TAIL_JOBS, "tail")]
+    rows.append(start(path, jobs + TAIL_JOBS, "tail"))
+    bound(path)
+    if jobs:
+        fill_table(path, behind)
+    return [
+        *rows,
+        start(path, jobs + TAIL_JOBS, "base"),
+        start(path, jobs + TAIL_JOBS, "base, hedge", "hedge"),
+    ]
+
+
+def bound(path: Path) -> None:
+    """Let a base stand for all but the latest entries, as it is at most before the next one is made."""
+    began_s = time.perf_counter()
+    cut = made(path, math.inf, keep_entries=GROWN * KEEP_ENTRIES)
+    journal = Journal(path)
+    if cut is not None and put(journal, cut):
+        while journal.drop():
+            pass
+    journal.snapshots.clear()
+    journal.compact()
+    journal.close()
+    print(f"a base was made and put in {time.perf_counter() - began_s:.1f} s", file=sys.stderr)
 
 
 def main() -> None:
@@ -161,10 +211,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=24_000)
+    parser.add_argument("--behind", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON in the place of a table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        rows = [row for jobs in (0, arguments.jobs) for row in starts(Path(directory), jobs)]
+        rows = [
+            row for jobs in (0, arguments.jobs) for row in starts(Path(directory), jobs, arguments.behind)
+        ]
     if arguments.json:
         print(json.dumps({"command": COMMAND, "rows": msgspec.to_builtins(rows)}))
         return

@@ -26,7 +26,7 @@ from pathlib import Path
 import zmq
 
 from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.serve import ADDRESS_FILE
+from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.wire.dealer import connect_dealer
 from rlsched.wire.messages import Hello, decode, encode
 from rlsched_node.lease_file import since_boot_s

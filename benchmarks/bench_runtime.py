@@ -39,8 +39,8 @@ import numpy as np
 from bench_scale import SIZE_ODDS, SIZES
 from questions import TARGET_MS, asked
 
+from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.broker.policy import load_policy
-from rlsched.broker.serve import ADDRESS_FILE
 from rlsched.client.client import Client
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.spec import ClusterSpec, NodeGroup

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlsched.broker.serve import ADDRESS_FILE
+from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.client.client import Client
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")

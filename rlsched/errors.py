@@ -10,7 +10,8 @@ RlschedError                 one clear line for people; the command line exits w
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
 │   ├── JournalFullError     its disk is full; nothing was written
-│   └── JournalHeldError     another broker holds it (exit code 2)
+│   ├── JournalHeldError     another broker holds it (exit code 2)
+│   └── JournalLostError     its directory has had another, or a longer one (exit code 2)
 ├── SupersededError          a later broker of the cluster serves; this one has stopped
 ├── WireError                a message that is malformed or of another protocol version (exit code 2)
 ├── BrokerUnavailableError   nobody answers at the broker's address (exit code 2)
@@ -68,6 +69,12 @@ class JournalFullError(JournalError):
 
 class JournalHeldError(JournalError):
     """Another broker holds the journal."""
+
+    exit_code = 2
+
+
+class JournalLostError(JournalError):
+    """The journal is empty, missing, older or another cluster's, by what lies next to it."""
 
     exit_code = 2
 

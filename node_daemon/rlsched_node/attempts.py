@@ -44,7 +44,8 @@ class Attempts:
 
     Attributes:
         known: Every rank that this node has started or has been told to end, so that none starts twice.
-            Those of another cluster are only waited for, until they have left their GPUs.
+            Those of another cluster keep their GPUs until they have ended, and their ends until a broker of
+            theirs acknowledges them.
         tells_limits: The broker knows what ranks say of their time limits.
     """
 
@@ -167,10 +168,15 @@ class Attempts:
         elif attempt.phase is Phase.ENDED:
             yield from self._acknowledge(attempt)
 
-    def forget_all(self, now_s: float) -> Iterator[Effect]:
-        """The node belongs to another cluster now."""
+    def running_for_others(self, cluster: str) -> list[Attempt]:
+        """What runs here of other clusters, and is not being ended for good."""
+        live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
+        return [attempt for attempt in live if attempt.key.cluster != cluster]
+
+    def forget_others(self, cluster: str, now_s: float) -> Iterator[Effect]:
+        """The node belongs to this cluster now: end what runs of others, and forget how it ended."""
         for attempt in list(self._open.values()):
-            if not attempt.is_forgotten:
+            if not attempt.is_forgotten and attempt.key.cluster != cluster:
                 yield from self.forget(attempt, now_s)
 
     def end_all(self, grace_s: float, now_s: float) -> Iterator[Effect]:

@@ -73,6 +73,12 @@ Example:
     help="Where other nodes reach this one, for gangs; default: the address that the broker sees.",
 )
 @click.option(
+    "--forget-cluster",
+    is_flag=True,
+    help="Where the broker is of another cluster than the jobs that run here: end them and join it. "
+    "[default: they go on, and the node joins once they have ended]",
+)
+@click.option(
     "--end-jobs-on-exit",
     "--end-jobs",
     "end_jobs",
@@ -170,6 +176,7 @@ def node(
     vc: str,
     directory: Path | None,
     keys: Path | None,
+    forget_cluster: bool,
     end_jobs: bool,
     max_output_mib: int,
     min_free_mib: int | None,
@@ -223,6 +230,7 @@ def node(
         directory=(directory or home / "nodes" / name).absolute(),
         gpu_type=gpu_type or type_of(opened),
         vc=vc,
+        forget_cluster=forget_cluster,
         end_jobs=end_jobs,
         max_output_mib=max_output_mib,
         min_free_mib=min_free_mib,

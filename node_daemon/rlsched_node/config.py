@@ -19,6 +19,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         directory: The node's own directory.
         gpu_type: GPU model as the cluster's description names it.
         vc: The VC that owns this node; "" serves every one.
+        forget_cluster: Join the first broker of another cluster that answers, and end the jobs that run here.
         end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
         max_output_mib: What the output of a rank may take on disk; 0: whatever it likes.
         min_free_mib: No rank is started with less space on the disk of `directory`; None: see
@@ -43,6 +44,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     gpu_type: str = "generic"
     vc: str = ""
+    forget_cluster: bool = False
     end_jobs: bool = False
     max_output_mib: int = DEFAULT_MAX_OUTPUT_MIB
     min_free_mib: int | None = None

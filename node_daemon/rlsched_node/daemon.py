@@ -137,7 +137,11 @@ class NodeDaemon:
         self._clocks = ClockLocks(config.directory, gpus)
         self._addresses = broker_addresses(config.broker)
         self._machine = NodeMachine(
-            self._hello(), self._adopted(), is_checked=check is None, has_standby=len(self._addresses) > 1
+            self._hello(),
+            self._adopted(),
+            is_checked=check is None,
+            has_standby=len(self._addresses) > 1,
+            forgets_cluster=config.forget_cluster,
         )
         self._usage = UsageWatch(
             gpus,

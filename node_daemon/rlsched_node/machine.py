@@ -72,6 +72,7 @@ class NodeMachine:
         hello: What it says of itself.
         attempts: What is there of an earlier daemon.
         has_standby: Brokers have several addresses: where one refuses this node, the next is asked.
+        forgets_cluster: The first broker of another cluster is joined, and what runs here is ended.
 
     Attributes:
         attempts: What runs here, is to run, or has ended.
@@ -92,8 +93,10 @@ class NodeMachine:
         *,
         is_checked: bool = True,
         has_standby: bool = False,
+        forgets_cluster: bool = False,
     ) -> None:
         self._hello, self._has_standby = hello, has_standby
+        self._forgets_cluster = forgets_cluster
         self._lease = Lease()
         self.cluster = hello.cluster
         self.epoch = hello.epoch
@@ -106,6 +109,7 @@ class NodeMachine:
         self._hello_at_s: float | None = None
         self._heartbeat_at_s = self._repeat_at_s = 0.0
         self._warned_epoch: int | None = None
+        self._warned_cluster = ""
         self._refusal = ""
         self._lately: deque[tuple[Attempt, float]] = deque(maxlen=MOST_REMEMBERED)
         self._has_told_waiting = False
@@ -113,7 +117,20 @@ class NodeMachine:
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take one event at `now_s` (seconds since boot, suspended time among them)."""
-        return list(self._steps(event, now_s))
+        was_foreign = self.is_foreign
+        effects = list(self._steps(event, now_s))
+        if was_foreign and self.is_foreign:  # its job numbers mean other jobs
+            return [
+                one
+                for one in effects
+                if not isinstance(one, Send) or isinstance(one.message, Hello | Leaving)
+            ]
+        return effects
+
+    @property
+    def is_foreign(self) -> bool:
+        """A broker of another cluster answers, while jobs of this node's cluster run here."""
+        return bool(self._warned_cluster) and not self.is_registered
 
     def next_tick_s(self) -> float:
         """When (seconds since boot) the next `Tick` is due at the latest."""
@@ -237,7 +254,15 @@ class NodeMachine:
             yield Quit(f"expected a cluster id of letters and digits, got {welcome.cluster!r}")
             return
         if welcome.cluster != self.cluster:
+            running = self.attempts.running_for_others(welcome.cluster)
+            if running and not self._forgets_cluster:
+                yield from self._stay(welcome, running)
+                return
+            before = self.cluster
             yield from self._join(welcome, now_s)
+            if before:  # it registers as a node of this cluster, with what it has of it
+                yield from self._say_hello(now_s)
+                return
         elif welcome.epoch < self.epoch:
             if self._warned_epoch != welcome.epoch:
                 yield Note(
@@ -254,7 +279,8 @@ class NodeMachine:
         self.is_registered, self.tells_power = True, welcome.hears_power
         self.attempts.tells_limits = welcome.hears_limits
         self.tells_usage = welcome.hears_usage
-        self._refusal = ""
+        self._refusal = self._warned_cluster = ""
+        self._forgets_cluster = False
         renewed = self._lease.answered(request)
         if renewed is not None:
             yield renewed
@@ -267,11 +293,27 @@ class NodeMachine:
                 yield Send(attempt.launched(tells_limit=welcome.hears_limits))
         yield from self._report_ends(now_s)
 
+    def _stay(self, welcome: Welcome, running: list[Attempt]) -> Iterator[Effect]:
+        """A broker of another cluster answers: jobs go on, and nothing that it orders is obeyed."""
+        if self._warned_cluster != welcome.cluster:
+            self._warned_cluster = welcome.cluster
+            yield Note(
+                f"the broker is of cluster {welcome.cluster}; {len(running)} ranks of cluster "
+                f"{running[0].key.cluster} run here and go on, so this node obeys none of its orders and "
+                "joins it once they have ended; `rlsched node --forget-cluster` ends them and joins at once"
+            )
+        if self._has_standby:
+            yield TryNext()
+
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
-        """Another journal: its job numbers mean other jobs, its epochs count anew."""
+        """Another journal: its job numbers mean other jobs, its epochs count from the beginning.
+
+        Ends that the other cluster's broker has not acknowledged are kept for it, unless it is forgotten.
+        """
         self.cluster, self.epoch = welcome.cluster, welcome.epoch
         yield Persist(self.cluster, self.epoch)
-        yield from self.attempts.forget_all(now_s)
+        if self._forgets_cluster:
+            yield from self.attempts.forget_others(self.cluster, now_s)
 
     # ---- speaking first -----------------------------------------------------------------------------
 

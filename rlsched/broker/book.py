@@ -113,7 +113,7 @@ class Book(Known):
         self.now_s = now_s
         match entry:
             case BrokerStarted():
-                self.epoch, self.identity = entry.epoch, entry.cluster
+                self.epoch, self.identity, self.chosen = entry.epoch, entry.cluster, entry.chosen
                 self.models.weigh(entry.speed_energy)
                 self.models.share(entry.shares)
             case Restored():

@@ -12,7 +12,7 @@ from rlsched.broker.jobs.gates import Gates
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.journal.ended import job_of
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import BasePart, JobSubmitted
+from rlsched.broker.journal.entries import BasePart, ChosenPolicy, JobSubmitted
 from rlsched.broker.journal.numbers import NumberOfSeq, Numbers
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.ledger_models import LedgerModels
@@ -57,6 +57,7 @@ class Known:
         taken_over: That was a standby's copy, and no backup.
         awaited: Nodes that have not registered since then, and may run what the journal does not know.
         identity: `BrokerStarted.cluster`.
+        chosen: `BrokerStarted.chosen` of the last one.
         order: What the queue goes by.
         now_s: Time of the last entry, Unix seconds.
         asked_for_s: Partition -> when its last *wait* asked to be asked again, Unix seconds.
@@ -100,6 +101,7 @@ class Known:
         self.taken_over = False
         self.awaited: set[str] = set()
         self.identity = ""
+        self.chosen: ChosenPolicy | None = None
         self.order = order
         self.now_s = 0.0
         self.decisions: dict[str, int] = {}

@@ -88,6 +88,7 @@ from rlsched.wire.messages import (
     LogData,
     Metered,
     Refused,
+    SayHello,
     TimeLimited,
 )
 
@@ -112,9 +113,11 @@ class Machine:
         vitals: What reports tell of the loop around it.
         forecasts: What is said of starts and ends to come.
         sleep: How idle nodes sleep; None: they do not.
+        up_since_s: When the process began to serve, Unix seconds; None: now.
 
     Attributes:
         started: The fact that began its epoch.
+        up_since_s: When the process began to serve, Unix seconds.
         backlog: Questions that wait for `answer`.
     """
 
@@ -133,6 +136,7 @@ class Machine:
         vitals: Callable[[], Vitals] = Vitals,
         forecasts: Forecasts = NO_FORECASTS,
         sleep: SleepPlan | None = None,
+        up_since_s: float | None = None,
     ) -> None:
         self.book, self.scheduler = book, scheduler
         permit(book.cluster, scheduler)
@@ -143,6 +147,7 @@ class Machine:
         self.now_s = book.now_s
         self._started_s = now_s
         self.started = started
+        self.up_since_s = now_s if up_since_s is None else up_since_s
         self._first: list[Entry] = [started]
         self._entries: list[Entry] = []
         self._effects: list[Effect] = []
@@ -167,7 +172,7 @@ class Machine:
             book,
             scheduler,
             started,
-            now_s,
+            self.up_since_s,
             backlog=self.backlog,
             troubles=self.troubles,
             vitals=vitals,
@@ -274,6 +279,10 @@ class Machine:
             self._members.later(node, message.cluster, message.epoch)
             return
         if not isinstance(message, Hello):
+            if self._members.foreign.is_known(node):  # its job numbers mean other jobs
+                if isinstance(message, Heartbeat):
+                    self._send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
+                return
             if node not in self.book.nodes:
                 return  # it has not registered; its Hello will say all of this again
             self._members.seen(node, self.now_s)

@@ -12,7 +12,7 @@ from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings, warmed_up
-from rlsched.broker.standby.copying import Copies, Orders, copy_and_wait
+from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.telling import Telling
 from rlsched.broker.starting import Starting
@@ -82,6 +82,7 @@ def run_broker(
                     copies,
                     announce,
                     orders,
+                    Bounds(settings.keeps, settings.ranks.half_life_s),
                 )
             if taken is None:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -28,9 +28,11 @@ from rlsched.broker.forecasts.forecasting import Forecasting
 from rlsched.broker.forecasts.forecasts import NO_FORECASTS
 from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
+from rlsched.broker.journal.backup import begin_anew
 from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
-from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.journal.entries import BrokerStarted, ChosenPolicy
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine import Machine
@@ -64,7 +66,6 @@ from rlsched.wire.messages import (
     SetPolicy,
 )
 
-ADDRESS_FILE = "address"
 MAX_BATCH = 128
 """Messages that a turn takes; of a flood of them others wait for a turn."""
 POLL_MS = 100
@@ -107,23 +108,32 @@ class Broker:
         self._serving = False
         self._intake = self._warned = ""
         self._later_epoch = 0
+        self._up_since_s: float | None = None
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
         self._disk.make_room()
         self._doing = doing
+        self._given = _digest(settings)
         KeyHome(settings.keys).broker()  # tokens can be made while a policy compiles
-        is_new = not (settings.directory / JOURNAL_FILE).exists()
+        path = settings.directory / JOURNAL_FILE
+        self._mark = JournalMark(path)
+        if settings.new_cluster:
+            self._give_up(path)
+        is_new = not path.exists() or not path.stat().st_size
         if is_new:  # what cannot serve leaves no journal
+            self._mark.check_new()
             check_address(settings.address)
             warm = self._warmed_up(settings) if warm is None else warm
         with ExitStack() as opened:
-            self._journal = open_journal(settings.directory / JOURNAL_FILE)
+            self._journal = open_journal(path)
             opened.callback(self._journal.close)
+            self._mark.check(self._journal)
+            opened.callback(self._mark.close)
             if not is_new:  # another broker that holds the journal is told of before its address
                 check_address(settings.address)
             self._compacting = Compacting(
-                self._journal, settings.keep_days, settings.ranks.half_life_s, self._troubles.say
+                self._journal, settings.keeps, settings.ranks.half_life_s, self._troubles.say
             )
             opened.callback(self._compacting.close)
             self._superseded = Superseded(settings.directory)
@@ -135,7 +145,9 @@ class Broker:
             if self._forecasting is not None:
                 opened.callback(self._forecasting.close)
             self._power = PowerCommands(settings.power)
-            self._machine, self._fits, self._held = self._begun(settings, warm)
+            self._machine, self._fits, self._held = self._begun_as_chosen(warm)
+            if self._forecasting is not None and self.settings is not settings:
+                self._forecasting.use(forecast_setup(self.settings))
             opened.callback(lambda: self._fits.close())
             if self._log.begins():
                 self._log.add([], as_it_stands(self._machine.book))
@@ -147,10 +159,32 @@ class Broker:
             opened.callback(self._transport.close)
             self._say_who_serves()
             self._step([])
+            self._begin_mark()
             self._publish_address()
             self._opened = opened.pop_all()
 
-    def _begun(self, settings: Settings, warm: Warm | None = None) -> tuple[Machine, Fits, Held]:
+    def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, Held]:
+        """A state machine with the policy that `rlsched policy set` chose last, if that still holds."""
+        chosen = self._journal.chosen()
+        if chosen is not None and chosen.instead_of == self._given:
+            try:
+                settings = _with_policy(self.settings, chosen)
+                begun = self._begun(settings, self._warmed_up(settings), chosen)
+            except (RlschedError, ImportError) as error:
+                if isinstance(error, JournalError):
+                    raise
+                self._troubles.say(
+                    f"policy {chosen.name!r}, which `rlsched policy set` chose, cannot be served any more: "
+                    f"{error}; --policy decides"
+                )
+            else:
+                self.settings = settings
+                return begun
+        return self._begun(self.settings, warm)
+
+    def _begun(
+        self, settings: Settings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
+    ) -> tuple[Machine, Fits, Held]:
         """A state machine over the journal as it is, in an epoch of its own."""
         warm = self._warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
@@ -167,6 +201,7 @@ class Broker:
             order=scheduler.order.name,
             speed_energy=settings.speed_energy,
             shares=settings.shares,
+            chosen=chosen,
         )
         machine = Machine(
             book,
@@ -181,6 +216,7 @@ class Broker:
             vitals=self._vitals,
             forecasts=self._forecasting or NO_FORECASTS,
             sleep=None if settings.power is None else settings.power.sleep,
+            up_since_s=self._up_since_s,
         )
         return (
             machine,
@@ -197,13 +233,18 @@ class Broker:
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         try:
-            settings = msgspec.structs.replace(
-                self.settings,
-                policy=Policy.parse(asked.policy, name=asked.name),
-                fallback=Policy.parse(asked.fallback, name=asked.fallback_name) if asked.fallback else None,
+            asked_for = ChosenPolicy(
+                policy=asked.policy,
+                name=asked.name,
+                fallback=asked.fallback,
+                fallback_name=asked.fallback_name,
+                instead_of=self._given,
             )
+            settings = _with_policy(self.settings, asked_for)
+            chosen = None if _digest(settings) == self._given else asked_for
             self._log.flush()
-            machine, fits, held = self._begun(settings)
+            self._up_since_s = self._machine.up_since_s
+            machine, fits, held = self._begun(settings, chosen=chosen)
         except RlschedError as error:
             return Refused(message=str(error))
         self._fits.close()
@@ -213,6 +254,8 @@ class Broker:
         self._transport.drop_nodes()
         self._say_who_serves()
         self._step([])
+        with suppress(InputError):  # it says what it has said before
+            self._begin_mark()
         self._troubles.say(self.ready_line())
         return Ok()
 
@@ -230,6 +273,18 @@ class Broker:
         self._log.decides(Policy.of(self.settings.policy), self._machine.now_s)
         self._shipping.began(started.cluster, started.epoch)
         self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
+
+    def _give_up(self, path: Path) -> None:
+        kept = begin_anew(path)
+        self._troubles.say(f"journal: a new cluster begins; what was there is {kept or 'lost'}")
+
+    def _begin_mark(self) -> None:
+        """From now on the directory shows which journal belongs there."""
+        started = self._machine.started
+        try:
+            self._mark.begin(self._journal, started.cluster, started.epoch)
+        except OSError as error:
+            raise InputError(f"{self.settings.directory}: cannot write here: {error.strerror}") from error
 
     def _publish_address(self) -> None:
         path = self.settings.directory / ADDRESS_FILE
@@ -377,6 +432,7 @@ class Broker:
             self._log.add(kept.records, kept.happened)
             for record in kept.records:
                 self._decisions.add(record.took_us / 1e6)
+        self._mark.reached(self._journal)
         self._turns.add(time.perf_counter() - began_s)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()
@@ -427,6 +483,24 @@ class Broker:
             },
             connections=dict(self._transport.counts),
         )
+
+
+def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
+    """The same settings with another policy.
+
+    Raises:
+        InputError: a setting of it is unknown or wrong.
+    """
+    fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
+    return msgspec.structs.replace(
+        settings, policy=Policy.parse(chosen.policy, name=chosen.name), fallback=fallback
+    )
+
+
+def _digest(settings: Settings) -> str:
+    """By which two choices of policy and fallback are told apart."""
+    both = (settings.policy, settings.fallback)
+    return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rlsched.broker.budgets import SenderLimits
+from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
 from rlsched.broker.forecasts.messages import Setup
 from rlsched.broker.journal.journal import JOURNAL_FILE
@@ -40,7 +41,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         senders: What one key may say.
         ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
-        keep_days: Days of entries that the journal keeps; None: all.
+        new_cluster: Begin a new cluster where the journal of the one before is lost.
+        keeps: What the journal keeps.
         seed: Seed of the policy's draws.
         forecaster: Who says when jobs start and end, an entry point of `rlsched.forecasters`; "": nobody.
         forecast_after_s: It is started when the broker has served for so long.
@@ -63,7 +65,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     senders: SenderLimits = SenderLimits()
     ranks: Ranks = Ranks()
     min_free_mib: int = MIN_FREE_MIB
-    keep_days: float | None = None
+    new_cluster: bool = False
+    keeps: Keeps = Keeps()
     seed: int = 0
     forecaster: str = DEFAULT
     forecast_after_s: float = AFTER_S

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 
-STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking")
+STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "foreign")
 
 
 @click.command()

@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rlsched.cli.options import asking
 from rlsched.cli.policies import complete_policy, setting
-
-if TYPE_CHECKING:
-    from rlsched.decide.policy import Policy
-
-
-def with_whole_paths(policy: Policy) -> Policy:
-    """The same policy, whose files are found wherever the broker was started: those that are here by then."""
-    from rlsched.decide.own import file_of, is_own, moved
-
-    rule, changed = policy.settings.rule, dict[str, str]()
-    if is_own(rule) and file_of(rule).exists():
-        changed["rule"] = moved(rule, file_of(rule).resolve())
-    for name in ("checkpoint", "dials"):
-        path = Path(getattr(policy.settings, name))
-        if path.name and path.exists():
-            changed[name] = str(path.resolve())
-    return policy.with_settings(**changed).named(policy.name) if changed else policy
 
 
 @click.group()
@@ -56,9 +38,10 @@ def set_policy(
 ) -> None:
     """Let another policy decide from now on. Jobs go on; for admins.
 
-    It holds until the broker is started again: there --policy counts. One that the broker cannot serve is
-    refused in one line, and the one before goes on. The first use of a policy compiles it, which can take a
-    minute: raise --timeout-s.
+    It is kept in the journal: a broker that is started again goes on with it, until another one is set or its
+    --policy is changed. A strategy that the policy file names is sent along. A policy that the broker cannot
+    serve is refused in one line, and the one before goes on. The first use of a policy compiles it, which can
+    take a minute: raise --timeout-s.
 
     \b
     Example:
@@ -68,8 +51,8 @@ def set_policy(
     from rlsched.client.client import Client
     from rlsched.decide.policy import Policy
 
-    chosen = with_whole_paths(Policy.of(name).changed(changes))
-    behind = None if fallback is None else with_whole_paths(Policy.of(fallback))
+    chosen = Policy.of(name).changed(changes)
+    behind = None if fallback is None else Policy.of(fallback)
     with Client(broker, home=keys, timeout_s=max(timeout_s, 60.0)) as client:
         client.set_policy(chosen, fallback=behind)
         report = client.stats()

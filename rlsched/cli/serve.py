@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
 from rlsched.broker.space import MIN_FREE_MIB
 from rlsched.cli.job_options import lost_after_time_s
 from rlsched.cli.options import LOG_FORMAT, PRIORITIES, deciding, listening
@@ -74,10 +75,22 @@ _log = logging.getLogger("rlsched.broker")
 )
 @click.option(
     "--keep-days",
-    type=click.FloatRange(min=1.0),
-    metavar="DAYS",
-    help="Entries of the journal that are older are replaced by what they came to, once a day; jobs that are "
-    "over stay in its table. [default: all are kept]",
+    metavar="DAYS|all",
+    help="Entries of the journal that are older are replaced by what they came to, once a day; all: never. "
+    f"[default: whatever their age, the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} stay]",
+)
+@click.option(
+    "--keep-ended-days",
+    default=f"{KEEP_ENDED_DAYS:g}",
+    show_default=True,
+    metavar="DAYS|all",
+    help="How long `history` and `account` know of a job that has ended.",
+)
+@click.option(
+    "--new-cluster",
+    is_flag=True,
+    help="Give up the jobs of a journal that is lost, and begin with an empty one. Nodes that run jobs keep "
+    "them, see `rlsched node --forget-cluster`. Refused where the journal is whole.",
 )
 @click.option(
     "--ended-s",
@@ -222,7 +235,9 @@ def broker(
     lost_after: str,
     launch_timeout_s: float,
     min_free_mib: int,
-    keep_days: float | None,
+    keep_days: str | None,
+    keep_ended_days: str,
+    new_cluster: bool,
     forecaster: str | None,
     suspend_cmd: str | None,
     resume_cmd: str | None,
@@ -266,6 +281,8 @@ def broker(
         raise InputError("--of: expected with --standby, which waits until the other broker is gone")
     if take_over_after_s is not None and of is None:
         raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
+    if new_cluster and stands_by:
+        raise InputError("--new-cluster: expected without --standby, which goes on with a journal")
     if not stands_by:
         announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
     from rlsched.broker.access.keys import default_home
@@ -296,7 +313,11 @@ def broker(
             history=history,
             logdir=logdir,
             min_free_mib=min_free_mib,
-            keep_days=keep_days,
+            keeps=Keeps(
+                days=None if keep_days is None else _days("--keep-days", keep_days),
+                ended_days=_days("--keep-ended-days", keep_ended_days),
+            ),
+            new_cluster=new_cluster,
             forecaster=_forecaster(forecaster),
             seed=seed,
             power=power_settings(
@@ -345,6 +366,19 @@ def time_s(option: str, text: str) -> float:
     if time_s <= 0.0:
         raise InputError(f"{option}: expected a time above 0, or off, got {text!r}")
     return float(time_s)
+
+
+def _days(option: str, text: str) -> float:
+    """Days, 1 or more; infinite for all."""
+    if text == "all":
+        return math.inf
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 1.0 <= days < math.inf:
+        raise InputError(f"{option}: expected 1 day or more, or all, got {text!r}")
+    return days
 
 
 def _forecaster(name: str | None) -> str:

@@ -445,15 +445,22 @@ class Client:
                 return found
 
     def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
-        """Let another policy decide from now on, until the broker is started again.
+        """Let another policy decide from now on, also after restarts of the broker.
+
+        The strategy file that a policy names is sent along; other files that it names have to be where the
+        broker runs.
 
         Args:
-            policy: Who decides.
+            policy: What decides.
             fallback: The rule behind it; None: the one that it follows.
 
         Raises:
-            InputError: the broker cannot serve it, in one line; the one before goes on.
+            InputError: the strategy cannot be read, or the broker cannot serve the policy, in one line; the
+                one before goes on.
         """
+        from rlsched.decide.files import to_send
+
+        policy, fallback = to_send(policy), None if fallback is None else to_send(fallback)
         behind, name = ("", "") if fallback is None else (fallback.toml, fallback.name)
         self._ask(SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name), Ok)
 

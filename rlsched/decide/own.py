@@ -17,6 +17,13 @@ from typing import Any, Final
 from rlsched.errors import InputError, nearest
 
 _OWN: Final = re.compile(r"(?P<file>.+\.py)(:(?P<name>[^:/\\]*))?", re.DOTALL)
+NO_PATHS: Final = ("", "default", "untrained")
+"""Values of `checkpoint` and `dials` that name no file."""
+
+
+def is_inline(dials: str) -> bool:
+    """Whether a policy's setting `dials` is the text of a strategy, and not the path of its file."""
+    return dials.lstrip().startswith("{")
 
 
 def is_own(rule: str) -> bool:

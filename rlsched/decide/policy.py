@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rlsched.decide.old_names import new_spelling
-from rlsched.decide.own import decides_itself, is_own, name_of
+from rlsched.decide.own import NO_PATHS, decides_itself, file_of, is_inline, is_own, moved, name_of
 from rlsched.decide.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
@@ -81,12 +81,14 @@ class Policy:
     def read(cls, path: str | Path) -> Policy:
         """A policy from a TOML file: `base = "easy"`, and settings.
 
+        Files that it names are looked for in the file's own directory: a strategy there only, a checkpoint or
+        a rule in the working directory, too.
+
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
         """
         table = read_table(path, "policy")
-        if isinstance(dials := table.get("dials"), str) and dials:
-            table["dials"] = str(Path(path).parent / dials)  # a policy and its strategy move together
+        _find_files(table, Path(path).parent)
         return cls._of_table(table, Path(path).stem, str(path))
 
     @classmethod
@@ -252,6 +254,17 @@ def unknown(name: str) -> str:
         f"unknown policy {name!r}; {meant}expected one of {known}; or a TOML file (`rlsched policies show "
         "NAME` prints one), ppo:PATH, sb3:PATH or FILE.py[:NAME]"
     )
+
+
+def _find_files(table: dict[str, Any], directory: Path) -> None:
+    """Let the settings of a policy file name its files from the working directory."""
+    dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
+    if isinstance(dials, str) and dials and not is_inline(dials):
+        table["dials"] = str(directory / dials)
+    if isinstance(checkpoint, str) and checkpoint not in NO_PATHS and (directory / checkpoint).exists():
+        table["checkpoint"] = str(directory / checkpoint)
+    if isinstance(rule, str) and is_own(rule) and (directory / file_of(rule)).is_file():
+        table["rule"] = moved(rule, directory / file_of(rule))
 
 
 def plain_rule(settings: Settings) -> Policy:

@@ -192,7 +192,8 @@ class Settings(_Part, frozen=True, kw_only=True):
         samples: `rollout`: futures a decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
             cores that they asked for; without this, sharing, clocks and cores are an error there.
-        dials: File of a strategy that sets dials beside these settings (`rlsched train`); "": none.
+        dials: File of a strategy that sets dials of these settings (`rlsched train`), or its text, which
+            begins with `{`; "": none.
         own: Numbers that a rule of one's own reads, in order.
     """
 

@@ -7,13 +7,11 @@ from typing import Final
 
 import msgspec
 
+from rlsched.decide.files import with_whole_paths
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
-from rlsched.settings import as_table
 
 DECIDERS_FILE: Final = "policies.jsonl"
-_PATHS: Final = ("rule", "dials", "checkpoint")
-"""Settings of a policy that may be paths."""
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +35,7 @@ def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
         OSError: it cannot be written.
     """
     line = msgspec.json.encode(
-        Decider(since_s=since_s, policy=policy.name, toml=with_absolute_paths(policy).toml)
+        Decider(since_s=since_s, policy=policy.name, toml=with_whole_paths(policy).toml)
     )
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / DECIDERS_FILE).open("ab") as file:
@@ -68,14 +66,3 @@ def decider_at(folder: Path, at_s: float) -> Policy:
     if found is None:
         raise InputError(f"{folder}: it is not known who decided then; {DECIDERS_FILE} begins later")
     return Policy.parse(found.toml, name=found.policy, where=str(folder / DECIDERS_FILE))
-
-
-def with_absolute_paths(policy: Policy) -> Policy:
-    """The same policy for whoever is in another folder."""
-    table = as_table(policy.settings)
-    found = {
-        name: str(Path(text).absolute())
-        for name in _PATHS
-        if isinstance(text := table.get(name), str) and text and Path(text).is_file()
-    }
-    return policy.with_settings(**found).named(policy.name) if found else policy

@@ -52,6 +52,7 @@ class Cluster:
     Attributes:
         running: Each process by name: `broker`, and the nodes.
         address: The broker's.
+        broker_options: As given; they may change between two starts.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Cluster:
         self.journal = directory / "broker" / "journal.sqlite"
         self.address, self.known = address, known
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self._broker_options, self._node_options = broker_options, node_options
+        self.broker_options, self._node_options = broker_options, node_options
         KeyHome(self.keys).broker()
         self.start("broker")
         for name in nodes:
@@ -84,7 +85,7 @@ class Cluster:
         found = self.directory / "broker" / "address"
         found.unlink(missing_ok=True)
         place = ("--address", self.address, "--dir", str(self.directory / "broker"))
-        self._spawn(name, "broker", *place, *self._broker_options)
+        self._spawn(name, "broker", *place, *self.broker_options)
         until(
             lambda: (
                 (found.exists() and found.read_text().endswith("\n")) or self.running[name].poll() is not None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlsched.broker.journal.entries import BrokerStarted
 from rlsched.broker.journal.reading import read_journal
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from tests.integration.cluster import Cluster, all_up, until
@@ -65,3 +68,59 @@ def test_one_that_cannot_be_served_is_refused_and_the_one_before_goes_on(
         assert (after.policy, after.epoch) == (before.policy, before.epoch)
         all_up(client)
         assert client.wait(client.submit(["true"])).state == "completed"
+
+
+def test_setting_a_policy_begins_an_epoch_and_not_the_process(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        before = client.stats()
+        until(lambda: client.stats().uptime_s > before.uptime_s + 0.2, "it is up for a while")
+        before = client.stats()
+        client.set_policy(Policy("fifo"))
+        after = client.stats()
+    assert after.epoch == before.epoch + 1
+    assert after.uptime_s >= before.uptime_s
+
+
+@pytest.mark.slow
+def test_a_policy_file_is_sent_with_its_strategy_and_outlives_the_broker(tmp_path: Path) -> None:
+    """The broker runs in another directory, and never reads the files."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
+    Strategy.of(weights).write(mine / "mine.json")
+    (mine / "mine.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "mine.json"\n')
+    cluster = Cluster(
+        tmp_path, nodes=("n0",), broker_options=("--policy", "fifo-backfill", "--forecaster", "none")
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    try:
+        said = subprocess.run(
+            [
+                *(sys.executable, "-c", "from rlsched.cli.policy import policy; policy()"),
+                *("set", os.path.relpath(mine / "mine.toml", elsewhere)),
+                *("--broker", cluster.address, "--keys", str(cluster.keys)),
+            ],
+            cwd=elsewhere,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (said.returncode, said.stderr) == (0, "")
+        assert said.stdout == "policy mine decides, mine without dials behind it\n"
+        for file in (mine / "mine.toml", mine / "mine.json"):
+            file.unlink()
+        cluster.kill("broker")
+        cluster.start("broker")
+        with cluster.client() as client:
+            all_up(client, 1)
+            assert client.stats().policy == "mine"
+            assert client.wait(client.submit(["true"])).state == "completed"
+        cluster.kill("broker")
+        cluster.broker_options = ("--policy", "fifo", "--forecaster", "none")
+        cluster.start("broker")
+        with cluster.client() as client:
+            assert client.stats().policy == "fifo", "another --policy was given"
+    finally:
+        cluster.close()

@@ -5,22 +5,37 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 import weakref
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.access.private import make_private
 from rlsched.broker.access.roles import Peer
+from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.broker.pauses import EVERY_S, ShortPauses
 from rlsched.broker.running import run_broker
-from rlsched.broker.serve import ADDRESS_FILE, Broker, nobody_waits
+from rlsched.broker.serve import Broker, nobody_waits
 from rlsched.broker.settings import Settings
 from rlsched.broker.transport import Heard
+from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
-from rlsched.wire.messages import PROTOCOL_VERSION, Envelope, Heartbeat, Leaving, ListNodes, Message
+from rlsched.wire.messages import (
+    PROTOCOL_VERSION,
+    Envelope,
+    Heartbeat,
+    Leaving,
+    ListNodes,
+    Message,
+    Ok,
+    SetPolicy,
+)
 
 
 def settings(home: Path) -> Settings:
@@ -121,3 +136,55 @@ def test_a_broker_that_is_told_to_stop_while_it_loads_its_policy_ends_at_once(
     run_broker(settings(tmp_path), said.append)
     assert not went_on
     assert not said
+
+
+# ---- a policy that was set ------------------------------------------------------------------------------
+
+
+def decides(home: Path, policy: str = "fifo", *, compacts: bool = False) -> tuple[str, list[str]]:
+    """Start and stop a broker: (policy, what it said)."""
+    said: list[str] = []
+    with closing(Broker(msgspec.structs.replace(settings(home), policy=policy), say=said.append)) as broker:
+        found = broker.started.policy
+    if compacts:
+        path = home / "broker" / "journal.sqlite"
+        cut = made(path, 1e12)
+        assert cut is not None
+        with closing(Journal(path)) as journal:
+            assert put(journal, cut)
+    return found, said
+
+
+def test_a_policy_that_was_set_outlives_restarts_and_a_compaction(tmp_path: Path) -> None:
+    chosen = Policy("fifo", blocks=False, own=(1.0,)).named("mine")
+    with closing(Broker(settings(tmp_path))) as broker:
+        assert broker._set_policy(SetPolicy(policy=chosen.toml, name="mine")) == Ok()
+        assert broker.started.policy == "mine"
+    for _ in range(4):
+        assert decides(tmp_path)[0] == "mine"
+    assert decides(tmp_path, compacts=True)[0] == "mine"
+    assert decides(tmp_path)[0] == "mine"
+    assert decides(tmp_path, "fifo-backfill")[0] == "fifo-backfill", "its --policy was changed"
+    assert decides(tmp_path)[0] == "fifo", "and that has ended the choice"
+
+
+def test_setting_what_a_broker_was_started_with_ends_a_choice(tmp_path: Path) -> None:
+    with closing(Broker(settings(tmp_path))) as broker:
+        for policy in (Policy("fifo-backfill"), Policy("fifo")):
+            assert broker._set_policy(SetPolicy(policy=policy.toml, name=policy.name)) == Ok()
+        assert broker.started.chosen is None
+
+
+def test_a_policy_that_was_set_and_cannot_be_served_any_more_does_not_stop_a_start(tmp_path: Path) -> None:
+    with closing(Broker(settings(tmp_path))) as broker:
+        broker._set_policy(SetPolicy(policy=Policy("fifo-backfill").toml, name="mine"))
+        started = broker.started
+    assert started.chosen is not None
+    odd = msgspec.structs.replace(started.chosen, policy="of_another_version = 1")
+    with closing(Journal(tmp_path / "broker" / "journal.sqlite")) as journal:
+        again = msgspec.structs.replace(started, epoch=3, chosen=odd)
+        journal.commit([again], time.time())
+    policy, said = decides(tmp_path)
+    assert policy == "fifo"
+    [line] = [one for one in said if "cannot be served any more" in one]
+    assert "of_another_version" in line

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlsched.broker.access.access import AccessList, Member
 from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.access.roles import may_send
+from rlsched.broker.compaction.compaction import made, put
+from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import take_over
+from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.entries import NodeDrained, Restored
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.standby.copying import Bounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
 from rlsched.broker.standby.superseded import Superseded
+from rlsched.broker.standby.warm import Warm
+from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, SupersededError
 from rlsched.wire.messages import (
     AttemptReport,
@@ -31,7 +42,9 @@ from rlsched.wire.messages import (
     Refused,
     Submitted,
 )
+from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.unit.broker_machine.hand import (
+    ended,
     hello,
     launched,
     make,
@@ -264,6 +277,88 @@ def test_a_journal_is_copied_row_by_row_in_pages(
     copy.close()
     assert read_journal(tmp_path / "copy.sqlite") == read_journal(path)
     assert primary.said == ["a standby copies the journal; it has 0 of 10 entries"]
+
+
+def test_rows_of_jobs_before_a_base_are_copied_too(
+    path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = make(Journal(path))
+    broker.says("n0", hello("n0"))
+    for job in range(1, 21):
+        broker.ask(submit(1))
+        broker.says("n0", launched(job))
+        broker.says("n0", ended(job))
+    cut = made(path, math.inf, keep_entries=8)
+    assert cut is not None
+    assert put(broker.journal, cut)
+    monkeypatch.setattr("rlsched.broker.standby.shipping.PAGE_BYTES", 1_500)
+    primary, copy = copied(broker), Journal(tmp_path / "copy.sqlite")
+    assert copy.ended_copied == -1
+    checksum, pages = 0, 0
+    while copy.ended_copied >= 0 or copy.last < broker.journal.last:
+        answer = primary.ask(after=copy.last, checksum=checksum, ended_after=copy.ended_copied)
+        assert answer is not None
+        copy.append(answer.rows)
+        checksum = answer.rows[-1][4] if answer.rows else checksum
+        if answer.ended is not None:
+            again = msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=JournalRows)
+            copy.add_copied(again.ended or [], is_all=again.is_ended_all)
+            pages += 1
+            reopened = copy.ended_copied
+            copy.close()
+            copy = Journal(tmp_path / "copy.sqlite")
+            assert copy.ended_copied == reopened, "it goes on where it was"
+    assert pages > 2
+    recovered(copy, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+    copy.close()
+    broker.journal.close()
+    assert check(tmp_path / "copy.sqlite").derived == check(tmp_path / "copy.sqlite").damage == []
+    rows = [opened(one).ended.page(0, 1 << 30) for one in (path, tmp_path / "copy.sqlite")]
+    assert rows[0] == rows[1]
+    assert len(rows[0][0]) == 20
+
+
+@pytest.mark.slow
+def test_a_copy_is_kept_within_bounds_too(
+    path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlsched.broker.compaction.compacting.GROWN_EVERY_S", 0.0)
+    broker = lived(path)
+    for _ in range(30):
+        broker.ask(submit(8))
+    primary, said = copied(broker), list[str]()
+    warm = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN)
+    bounds = Bounds(Keeps(entries=8), math.inf)
+    with closing(
+        _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), warm, said.append, bounds)
+    ) as copy:
+        while not any("a base stands for" in line for line in said):
+            question = copy.question()
+            answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
+            if answer is not None:
+                copy.take(answer)
+            copy.compact()
+        assert copy.journal.first > 1
+        broker.ask(submit(8))
+        question = copy.question()
+        answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
+        assert answer is not None
+        assert not answer.is_other, "it goes on behind its base"
+        copy.take(answer)
+        assert copy.journal.last == broker.journal.last
+    again = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN)
+    with closing(
+        _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), again, said.append, bounds)
+    ) as copy:
+        assert copy.book.cluster.digest() == broker.book.cluster.digest()
+    assert check(tmp_path / "copy.sqlite").damage == check(tmp_path / "copy.sqlite").derived == []
+
+
+def test_a_damaged_row_is_not_taken(path: Path) -> None:
+    broker = lived(path)
+    broker.journal.close()
+    with closing(Journal(path)) as journal, pytest.raises(JournalError, match="as it was sent, is damaged"):
+        journal.add_copied([(1, *range(20), 7)], is_all=True)
 
 
 def test_a_question_waits_for_news_and_not_for_ever(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import sqlite3
 import subprocess
@@ -18,11 +19,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.compaction import compacting
 from rlsched.broker.compaction.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.compaction.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.compaction import DAY_S, Cut, made, put
+from rlsched.broker.compaction.keeping import GROWN, Keeps
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
@@ -39,7 +42,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 from rlsched.notify.following import CursorFile
 from rlsched.notify.following import Follower as Notifier
-from rlsched.wire.messages import AttemptReport, Ended, Heartbeat, Held, Hello, Holding, RankUsage
+from rlsched.wire.messages import AttemptReport, DrainNode, Ended, Heartbeat, Held, Hello, Holding, RankUsage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.integration.cluster import RLSCHED
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit
@@ -171,7 +174,8 @@ def test_a_crash_right_after_the_base_leaves_entries_that_nobody_reads(path: Pat
     assert check(path).damage == []
     clock, said = count(0.0, 10.0), list[str]()
     with closing(Journal(path)) as journal:
-        keeper = Compacting(journal, None, float("inf"), said.append, elapsed=lambda: next(clock))
+        keeper = Compacting(journal, Keeps(), float("inf"), said.append, elapsed=lambda: next(clock))
+        keeper._next_piece_s = 29.5
         keeper.step(0.0, is_quiet=False)
         assert first_of(path) == 1, "it waits for a quiet turn"
         for _ in range(3):
@@ -227,6 +231,28 @@ def test_a_backup_of_it_is_restored(path: Path, tmp_path: Path) -> None:
     found = restore(tmp_path / "copy.sqlite", path.parent)
     assert (found.epoch, found.last_number) == (1_001, 1_000_000)
     assert taken_up(path)[-1] == (6, "completed")
+
+
+def test_it_is_the_same_history(path: Path) -> None:
+    broker = lived(path, jobs=20)
+    broker.ask(submit(2, token="waits"))
+    broker.says("n0", Held(held=[Holding(by="job 8", gpus=[3])]))
+    broker.says("n1", hello("n1"))
+    broker.ask(DrainNode(node="n1"))
+    broker.ask(submit(1, token="later"))
+    broker.journal.close()
+    whole = history_of(path)
+    cut = made(path, math.inf, keep_entries=3)
+    assert cut is not None
+    with closing(Journal(path)) as journal:
+        assert put(journal, cut)
+    kept = history_of(path.parent)
+    assert kept.trace.job_id.tolist() == whole.trace.job_id.tolist()
+    for column in ("submit_s", "duration_s", "num_gpus", "user", "vc", "status", "predicted_s"):
+        assert list(getattr(kept.trace, column)) == list(getattr(whole.trace, column)), column
+    assert list(map(str, kept.trace.extra["queue_s"])) == list(map(str, whole.trace.extra["queue_s"]))
+    assert (kept.cluster, kept.origin_s, kept.until_s) == (whole.cluster, whole.origin_s, whole.until_s)
+    assert [one[1:] for one in kept.changes] == [one[1:] for one in whole.changes]
 
 
 def test_a_simulator_cannot_be_fed_with_it(path: Path) -> None:
@@ -333,7 +359,7 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
     """With the real process, which reads the journal that this one has open."""
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
-    keeper = Compacting(broker.journal, 1.0, float("inf"), said.append)
+    keeper = Compacting(broker.journal, Keeps(days=1.0), float("inf"), said.append)
     known = broker.book.now_s
     while not said:
         keeper.step(known, is_quiet=True)
@@ -347,12 +373,113 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert isinstance(read_journal(path)[0].entry, BasePart)
 
 
+@pytest.mark.slow
+def test_by_default_the_latest_entries_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacting, "GROWN_EVERY_S", 0.0)
+    broker, said = lived(path, jobs=60), list[str]()
+    last = broker.journal.last
+    assert last > GROWN * 100
+    keeper = Compacting(broker.journal, Keeps(entries=100), float("inf"), said.append)
+    while not said:
+        keeper.step(broker.now_s, is_quiet=False)
+        if keeper._process is not None:
+            keeper._process.wait(60.0)
+    assert said == [f"journal: a base stands for the entries up to {last - 100:,} from now on"]
+    assert not keeper._is_grown()
+    keeper.close()
+    broker.journal.close()
+    assert 100 < len(read_journal(path)) < 110
+    assert check(path).damage == check(path).derived == []
+
+
+def test_a_journal_that_keeps_all_is_left_as_it_is(path: Path) -> None:
+    broker = lived(path)
+    for keeps in (Keeps(days=float("inf")), Keeps(entries=1_000)):
+        keeper = Compacting(broker.journal, keeps, 1.0, print, elapsed=lambda: 1e9)
+        assert not keeper._is_grown()
+    broker.journal.close()
+
+
+def test_replaced_entries_leave_a_busy_broker_too(path: Path) -> None:
+    lived(path).journal.close()
+    compact(path, drop=False)
+    now_s = [0.0]
+    with closing(Journal(path)) as journal:
+        keeper = Compacting(journal, Keeps(), float("inf"), print, elapsed=lambda: now_s[0])
+        for _ in range(10):
+            keeper.step(0.0, is_quiet=False)
+            now_s[0] += compacting.PIECE_BUSY_S
+        assert first_of(path) == journal.first
+
+
+def test_rows_of_jobs_that_ended_long_ago_leave(path: Path) -> None:
+    broker = lived(path)
+    clock = count(0.0, compacting.FIRST_S + 1.0)
+    keeper = Compacting(
+        broker.journal, Keeps(ended_days=1.0), float("inf"), print, elapsed=lambda: next(clock)
+    )
+    for _ in range(5):
+        keeper.step(broker.now_s, is_quiet=True)
+    broker.journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT job FROM ended_jobs").fetchall() == [(6,)]
+    assert check(path).derived == check(path).damage == []
+    compact(path)
+    assert check(path).derived == check(path).damage == []
+    assert taken_up(path) == [(5, "running"), (6, "completed")]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM ended_jobs WHERE job = 6")
+    assert len(check(path).derived) == 1, "this one is missing"
+    with closing(Journal(path)) as journal:
+        remake_ended(journal)
+    assert check(path).derived == []
+
+
+def test_killed_at_any_statement_nothing_is_lost(path: Path, tmp_path: Path) -> None:
+    """The files as kill -9 leaves them before each statement of a compaction, and after the last one."""
+    lived(path).journal.close()
+    known, cut = taken_up(path), made(path, DAY_1_S)
+    assert cut is not None
+    statements: list[str] = []
+
+    def killed(statement: str) -> None:
+        found = tmp_path / f"killed-{len(statements)}"
+        found.mkdir()
+        for file in (path, path.with_name(path.name + "-wal")):
+            if file.exists():
+                shutil.copy(file, found / file.name)
+        statements.append(" ".join(statement.split())[:60])
+
+    with closing(Journal(path)) as journal:
+        journal._db.set_trace_callback(killed)
+        assert put(journal, cut)
+        while journal.drop(3):
+            pass
+        journal.drop_ended(0.0)
+        journal.compact()
+        journal._db.set_trace_callback(None)
+        killed("the end")
+    firsts = set[int]()
+    for number, statement in enumerate(statements):
+        left = tmp_path / f"killed-{number}" / path.name
+        report = check(left)
+        assert (report.damage, report.derived) == ([], []), statement
+        assert taken_up(left) == known, statement
+        firsts.add(read_journal(left)[0].n)
+    assert firsts == {1, cut.n - len(cut.parts) + 1}
+    for word in ("INSERT OR REPLACE INTO entries", "DELETE FROM snapshots", "DELETE FROM entries", "VACUUM"):
+        assert any(one.startswith(word) for one in statements), word
+    assert sum(one == "COMMIT" for one in statements) > 3
+
+
 def test_what_becomes_of_a_process_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
     for script in ("raise SystemExit('no room')", "print('nonsense')"):
         line = [sys.executable, "-c", script]
-        keeper = Compacting(broker.journal, 1.0, 1.0, said.append, make=lambda *_, line=line: line)
+        keeper = Compacting(
+            broker.journal, Keeps(days=1.0), 1.0, said.append, make=lambda *_, line=line: line
+        )
         keeper.step(0.0, is_quiet=True)
         assert keeper._process is not None
         keeper._process.wait(60.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from rlsched.wire.messages import (
@@ -390,22 +392,134 @@ def test_log_requests_are_bounded() -> None:
     ]
 
 
-def test_a_new_cluster_ends_and_forgets_the_old_ones_jobs_and_reuses_their_numbers() -> None:
+# ---- brokers of other clusters, and older ones ------------------------------------------------------------
+
+RUNS = Attempt(KEY, (0,), Phase.RUNNING, 5)
+OTHERS = {
+    "an empty journal": Welcome(cluster="c2", epoch=1, heartbeat_s=1.0),
+    "another cluster": Welcome(cluster="c2", epoch=99, heartbeat_s=1.0, forget=[(1, 1), (2, 1)]),
+    "a lower epoch": Welcome(cluster=CLUSTER, epoch=6, heartbeat_s=1.0, forget=[(1, 1), (2, 1)]),
+}
+
+
+def met(*attempts: Attempt, forgets_cluster: bool = False) -> NodeMachine:
+    """A node of `CLUSTER` that has a connection, and no broker's welcome yet."""
     machine = NodeMachine(
         Hello(name="n0", gpus=4, cluster=CLUSTER, epoch=7),
-        [Attempt(KEY, (0,), Phase.RUNNING, 5), Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9)],
+        [own(attempt) for attempt in attempts],
+        forgets_cluster=forgets_cluster,
     )
     machine.handle(Connected(), 0.0)
-    effects = silent(machine.handle(Received(Welcome(cluster="c2", epoch=1, heartbeat_s=1.0)), 0.0))
+    return machine
+
+
+def own(attempt: Attempt) -> Attempt:
+    """One of its own: a machine changes them."""
+    return copy.deepcopy(attempt)
+
+
+def said_hello(effects: list[Effect]) -> list[Hello]:
+    return [one.message for one in effects if isinstance(one, Send) and isinstance(one.message, Hello)]
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_node_with_jobs_obeys_no_broker_but_its_own(other: Welcome) -> None:
+    machine = met(RUNS, Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
+    [note] = machine.handle(Received(other), 0.0)
+    assert isinstance(note, Note)
+    assert machine.handle(Received(other), 1.0) == [], "said once"
+    assert not machine.is_registered
+    for order in (Kill(epoch=99, job=1, attempt=1, rank=0), launch(3, gpus=[1], epoch=99)):
+        assert silent(machine.handle(Received(order), 1.0)) == []
+    assert machine.handle(Received(EndedAck(job=2, attempt=1, rank=0)), 1.0) == []
+    assert machine.attempts.gpus_held == {0}
+    [hello] = said_hello(machine.handle(Tick(), 1.0 + HELLO_RETRY_S))
+    assert (hello.cluster, hello.epoch) == (CLUSTER, 7)
+    assert [(one.job, one.state) for one in hello.attempts] == [(1, "running"), (2, "ended")]
+    back = Welcome(cluster=CLUSTER, epoch=8, heartbeat_s=1.0)
+    effects = silent(machine.handle(Received(back), 3.0))
     assert effects == [
+        Persist(CLUSTER, 8),
+        Send(Launched(job=1, attempt=1, rank=0, pid=5)),
+        ended(2, 9),
+    ], "its own broker is back"
+
+
+def test_the_line_names_both_clusters_and_the_way_out() -> None:
+    [note] = met(RUNS).handle(Received(OTHERS["an empty journal"]), 0.0)
+    assert isinstance(note, Note)
+    for word in ("cluster c2", "1 ranks of cluster c1", "rlsched node --forget-cluster"):
+        assert word in note.line
+
+
+def test_another_broker_is_not_told_how_jobs_of_the_cluster_end() -> None:
+    machine = met(RUNS)
+    machine.handle(Received(OTHERS["an empty journal"]), 0.0)
+    assert silent(machine.handle(Exited(KEY, 3), 1.0)) == []
+    [hello] = said_hello(machine.handle(Tick(), 1.0 + HELLO_RETRY_S))
+    assert hello.attempts == [AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=3)]
+
+
+@pytest.mark.parametrize("kind", ["an empty journal", "another cluster"])
+def test_an_idle_node_joins_and_keeps_the_ends_that_no_broker_has(kind: str) -> None:
+    other = OTHERS[kind]
+    machine = met(Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
+    effects = silent(machine.handle(Received(other), 0.0))
+    assert effects[0] == Persist("c2", other.epoch)
+    [hello] = said_hello(effects)
+    assert (hello.cluster, hello.attempts) == ("c2", []), "it registers as one of this cluster"
+    assert silent(machine.handle(Received(other), 0.1)) == []
+    assert machine.is_registered
+    order = launch(2, gpus=[1], epoch=99)
+    assert StartRank(order) in machine.handle(Received(order), 0.2), "another job of the same number"
+    machine.handle(Exited(AttemptKey(2, 1, 0, "c2"), 0), 0.3)
+    machine.handle(Received(EndedAck(job=2, attempt=1, rank=0)), 0.3)
+    [hello] = said_hello(machine.handle(Received(Welcome(cluster=CLUSTER, epoch=8, heartbeat_s=1.0)), 0.4))
+    assert [(one.job, one.exit_code) for one in hello.attempts] == [(2, 9)], "its own broker is back"
+
+
+def test_an_idle_node_obeys_no_lower_epoch() -> None:
+    machine = met()
+    assert silent(machine.handle(Received(OTHERS["a lower epoch"]), 0.0)) == []
+    assert not machine.is_registered
+
+
+def test_a_node_joins_once_its_jobs_have_ended() -> None:
+    machine = met(RUNS)
+    other = OTHERS["an empty journal"]
+    machine.handle(Received(other), 0.0)
+    machine.handle(Exited(KEY, 0), 1.0)
+    assert Persist("c2", 1) in machine.handle(Received(other), 2.0)
+    machine.handle(Received(other), 2.1)
+    assert machine.is_registered
+
+
+def test_an_operator_lets_a_node_end_its_jobs_and_join() -> None:
+    machine = met(RUNS, Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9), forgets_cluster=True)
+    other = OTHERS["an empty journal"]
+    effects = silent(machine.handle(Received(other), 0.0))
+    assert effects[:3] == [
         Persist("c2", 1),
         EndRank(KEY, FORGET_GRACE_S, "killed"),
         Acknowledge(AttemptKey(2, 1, 0, CLUSTER)),
     ]
+    assert [hello.cluster for hello in said_hello(effects)] == ["c2"]
+    machine.handle(Received(other), 0.1)
     order = launch(2, gpus=[1])
-    assert machine.handle(Received(order), 0.0) == [StartRank(order)], "another job of the same number"
-    assert machine.handle(Received(launch(1)), 0.0) == [], "GPU 0 is still being vacated"
+    assert machine.handle(Received(order), 0.2) == [StartRank(order)], "another job of the same number"
+    assert machine.handle(Received(launch(1)), 0.3) == [], "GPU 0 is still being vacated"
     assert silent(machine.handle(Exited(KEY, 143, "killed"), 1.0)) == [Acknowledge(KEY), StartRank(launch(1))]
+    machine.handle(Started(AttemptKey(1, 1, 0, "c2"), 8), 1.1)
+    third = Welcome(cluster="c3", epoch=1, heartbeat_s=1.0)
+    machine.handle(Received(SayHello()), 2.0)
+    assert silent(machine.handle(Received(third), 2.0)) == [], "what was allowed was one cluster"
+
+
+def test_a_node_that_has_lost_its_state_keeps_what_runs() -> None:
+    machine = NodeMachine(Hello(name="n0", gpus=4), [own(RUNS)])
+    machine.handle(Connected(), 0.0)
+    assert silent(machine.handle(Received(OTHERS["an empty journal"]), 0.0)) == []
+    assert machine.attempts.gpus_held == {0}
 
 
 def test_orders_before_the_welcome_are_ignored() -> None:

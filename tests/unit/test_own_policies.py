@@ -8,10 +8,10 @@ import pytest
 
 import rlsched as rs
 from rlsched.broker.policy import load_policy
-from rlsched.cli.policy import with_whole_paths
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
+from rlsched.decide.files import with_whole_paths
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.files import with_whole_paths
 from rlsched.decide.policy import Policy
-from rlsched.decisions.deciders import with_absolute_paths
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.task import Task
@@ -70,7 +70,7 @@ def keep_origin(task: Task, folder: Path) -> None:
     origin = Origin(
         trace=task.trace.name,
         policy=task.policy.name,
-        policy_toml=with_absolute_paths(task.policy).toml,
+        policy_toml=with_whole_paths(task.policy).toml,
         seed=task.seed,
         until_s=task.window.until_s if np.isfinite(task.window.until_s) else None,
         cluster=task.spec,

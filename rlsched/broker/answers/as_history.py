@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
+from rlsched.broker.compaction.base import Base, read_base
 from rlsched.broker.jobs.jobs import called
 from rlsched.broker.jobs.tasks import Heads
 from rlsched.broker.jobs.updates import updated
+from rlsched.broker.journal.ended import EndedJob, job_of
+from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.journal.entries import (
     AttemptOver,
     BasePart,
@@ -30,7 +36,8 @@ from rlsched.broker.journal.entries import (
     NodeWoken,
     TaskSubmitted,
 )
-from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.reading import Reading, reading
+from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
@@ -129,10 +136,11 @@ class _Reading:
             found.append((holding, known or self._held(entry.name, holding, now_s)))
         self.held[entry.name] = found
 
-    def _held(self, node: str, holding: Holding, now_s: float) -> _Job:
-        job = _Job(f"held-{self.next_seq}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
+    def _held(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _Job:
+        number = self.next_seq if seq is None else seq
+        job = _Job(f"held-{number}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
         self.jobs[job.job_id] = job
-        self.next_seq += 1
+        self.next_seq += seq is None
         return job
 
     def over(self, entry: AttemptOver, now_s: float) -> None:
@@ -170,6 +178,53 @@ class _Reading:
         if now != was:
             self.changes.append((now_s, entry.name, now))
 
+    def before(self, base: Base, ended: Iterable[EndedJob]) -> None:
+        """What a base stands for: jobs that have ended, by their rows, and what lives.
+
+        What became of nodes before is not known.
+        """
+        live = {one.submitted.job for one in base.jobs}
+        for row in ended:
+            if row.job <= base.last_number and row.job not in live:
+                self._ended(row)
+        for one in base.jobs:
+            spec = one.submitted if one.changed is None else updated(one.submitted, one.changed)
+            job = _Job(called(spec), float(one.job["submit_s"]), spec, spec.num_gpus, spec.vc)
+            what, when_s = one.moves[-1] if one.moves else ("", math.nan)
+            job.start_s = when_s if what == "start" else math.nan
+            self.jobs[job.job_id] = self.of_number[spec.job] = self.of_seq[one.job["seq"]] = job
+        self.next_seq, self.last_s = base.ledger.next_seq, base.now_s
+        for node in (msgspec.convert(one, Node) for one in base.nodes):
+            self.nodes[node.spec.name] = node.spec
+            if node.state != "up":
+                why = node.state if node.state in ("down", "away") else "asleep" if node.sleep else "drained"
+                self.reasons[node.spec.name] = {why: node.reason}
+                self.changes.append((base.now_s, node.spec.name, "down" if why == "down" else "drain"))
+        for holder in base.held:
+            self.held[holder.node] = [
+                (one, self._held(holder.node, one, base.now_s, seq)) for one, seq in holder.held
+            ]
+
+    def _ended(self, row: EndedJob) -> None:
+        job = job_of(row)
+        if job.attempt is None:
+            return  # it never started
+        spec = job.spec
+        is_slurms = len(spec.command) == 3 and spec.command[0] == "slurm"
+        job_id = spec.command[1] if is_slurms else called(spec)
+        if job_id in self.jobs:
+            job_id = f"{job_id}/{row.job}"
+        self.jobs[job_id] = _Job(
+            job_id,
+            row.submit_s,
+            spec,
+            row.num_gpus,
+            row.vc,
+            job.attempt.start_s,
+            row.end_s,
+            row.state,
+        )
+
 
 def is_journal(path: Path) -> bool:
     """Whether this is a journal, or the directory of a broker or a shadow."""
@@ -177,20 +232,33 @@ def is_journal(path: Path) -> bool:
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, also one that is being written.
+    """Read a journal, also one that is being written. Of a compacted one, earlier jobs are in its table.
 
     Raises:
-        InputError: it holds no job, or was compacted.
+        InputError: it holds no job.
         JournalError: it is damaged.
     """
     path = path / JOURNAL_FILE if path.is_dir() else path
-    read, heads = _Reading(), Heads()
-    for row in read_journal(path):
+    read, heads, parts = _Reading(), Heads(), list[BasePart]()
+    with reading(path) as journal:
+        _read(journal, read, heads, parts)
+    if not read.jobs or not read.nodes:
+        raise InputError(f"{path}: it holds no job yet")
+    return _made(path, read)
+
+
+def _read(journal: Reading, read: _Reading, heads: Heads, parts: list[BasePart]) -> None:
+    for row in journal.rows():
         read.last_s = row.now_s
         heads.note(row.entry)
         match row.entry:
             case BasePart():
-                raise InputError(f"{path}: compacted, so that jobs before entry {row.n} are not known")
+                parts.append(row.entry)
+                if row.entry.part == row.entry.parts:
+                    base = read_base(parts)
+                    read.before(base, EndedTable(journal.path, journal.db).rows())
+                    for array in base.arrays:
+                        heads.note(array.submitted)
             case JobSubmitted() if not row.entry.tasks:
                 read.submitted(row.entry, row.now_s)
             case TaskSubmitted():
@@ -209,9 +277,6 @@ def history_of(path: Path) -> JournalHistory:
                 read.holds(row.entry, row.now_s)
             case node_entry if isinstance(node_entry, NodeEntry):
                 read.node(node_entry, row.now_s)
-    if not read.jobs or not read.nodes:
-        raise InputError(f"{path}: it holds no job yet")
-    return _made(path, read)
 
 
 def _made(path: Path, read: _Reading) -> JournalHistory:

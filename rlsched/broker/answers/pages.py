@@ -117,10 +117,13 @@ class Pages:
         """The nodes after a name, in the order of their numbers, and how many more there are."""
         if len(self._names) != len(self._book.nodes):
             self._names = sorted(self._book.nodes, key=natural)
-        first = bisect_right(self._names, natural(asked.after), key=natural) if asked.after else 0
-        left = [name for name in self._names[first:] if not self._book.nodes[name].removed]
+        foreign = self._members.foreign.infos(self._book.now_s)
+        names = self._names if not foreign else sorted({*self._names, *foreign}, key=natural)
+        first = bisect_right(names, natural(asked.after), key=natural) if asked.after else 0
+        left = [name for name in names[first:] if name in foreign or not self._book.nodes[name].removed]
         infos = (
-            node_info(
+            foreign.get(name)
+            or node_info(
                 self._book,
                 name,
                 self._members.seen_s(name),

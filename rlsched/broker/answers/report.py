@@ -45,7 +45,7 @@ class Reports:
         book: What is known.
         scheduler: Who decides.
         started: The fact that begins this broker's epoch.
-        now_s: When it started, Unix seconds.
+        now_s: When its process began to serve, Unix seconds.
         backlog: Questions that wait.
         troubles: What goes wrong beside the decisions.
         vitals: Asked once a report.
@@ -89,7 +89,10 @@ class Reports:
         )
         nodes = {name: node for name, node in book.nodes.items() if not node.removed}
         drawn_w = [watts for name in nodes if (watts := self._members.power_w(name)) is not None]
-        absent = ((name, _absence(node)) for name, node in nodes.items() if node.state != "up")
+        foreign = self._members.foreign.infos(now_s)
+        states = {name: node.state for name, node in nodes.items()} | dict.fromkeys(foreign, "foreign")
+        absent = {name: _absence(node) for name, node in nodes.items() if node.state != "up"}
+        absent |= {name: f"foreign: {info.reason}" for name, info in foreign.items()}
         out = {name: lines for name in nodes if (lines := out_of_service(book, name))}
         return StatsReport(
             policy=self._scheduler.name,
@@ -110,10 +113,10 @@ class Reports:
             epoch=book.epoch,
             address=vitals.address,
             fallback=self._started.fallback,
-            nodes=dict(Counter(node.state for node in nodes.values())),
+            nodes=dict(Counter(states.values())),
             unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
             health_failures=book.health_failures,
-            absent_nodes=dict(islice(absent, MAX_NAMED_NODES)),
+            absent_nodes=dict(islice(absent.items(), MAX_NAMED_NODES)),
             gpus_out=sum(len(one.gpus) for name in out for one in book.held.of(name)),
             nodes_with_gpus_out={
                 name: shortened("; ".join(lines), MAX_REASON_CHARS)

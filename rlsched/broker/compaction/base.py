@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rlsched.broker.journal.entries import BasePart, JobSubmitted, JobUpdated, MemberSet, QuotaSet
+from rlsched.broker.journal.entries import (
+    BasePart,
+    ChosenPolicy,
+    JobSubmitted,
+    JobUpdated,
+    MemberSet,
+    QuotaSet,
+)
 from rlsched.broker.journal.rows import Row
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
@@ -244,6 +251,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         profiles: What jobs of a kind use.
         shares: Whether GPUs are shared.
         awaited: Nodes that have not registered since the journal was restored.
+        chosen: What `rlsched policy set` chose last.
     """
 
     now_s: float
@@ -273,6 +281,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     profiles: list[KeptProfile] = []
     shares: bool = False
     awaited: list[str] = []
+    chosen: ChosenPolicy | None = None
 
 
 def write_base(base: Base) -> list[BasePart]:

@@ -98,6 +98,7 @@ def base_of(
         profiles=book.profiles.kept(),
         shares=book.models.shares,
         awaited=sorted(book.awaited),
+        chosen=book.chosen,
     )
 
 
@@ -115,6 +116,7 @@ def take_up(book: Known, base: Base, policy_id: str) -> None:
     except (msgspec.ValidationError, TypeError, KeyError) as error:
         raise JournalError(f"its base is damaged: {error}") from error
     book.now_s, book.epoch, book.identity = base.now_s, base.epoch, base.identity
+    book.chosen = base.chosen
     book.last_number, book.last_attempt = base.last_number, base.last_attempt
     book.highest_attempt, book.health_failures = base.highest_attempt, base.health_failures
     book.restored_s, book.taken_over = base.restored_s, base.taken_over

@@ -1,7 +1,8 @@
 """A broker keeps its journal within bounds while it serves: another process makes the base, now and then.
 
 The loop starts that process, looks whether it is done, and puts what it made: one short transaction. Entries
-that are replaced by it are removed in quiet turns, few at a time.
+that are replaced by it are removed few at a time, most of them in quiet turns. Rows of ended jobs leave in
+the same way once they are old.
 """
 
 from __future__ import annotations
@@ -19,23 +20,31 @@ from typing import Final
 import msgspec
 
 from rlsched.broker.compaction.compaction import DAY_S, Cut, put
+from rlsched.broker.compaction.keeping import GROWN, Keeps
 from rlsched.broker.journal.journal import Journal
 from rlsched.errors import JournalError
 
 FIRST_S: Final = 600.0
-"""The first look is so long after the start ..."""
+"""The first look at what is too old is so long after the start ..."""
 EVERY_S: Final = DAY_S
 """... and the next ones follow at such intervals."""
+GROWN_EVERY_S: Final = 30.0
+"""Where entries are counted, two bases are made at such an interval at least, ..."""
+AGAIN_S: Final = 3600.0
+"""... and so long after one that failed or would have saved nothing."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
+PIECE_BUSY_S: Final = 1.0
+"""Of a broker that always has something to do, the interval between two pieces."""
 LIMIT_S: Final = 4 * 3600.0
 """A process that takes longer is ended."""
 
 
-def command(path: Path, before_s: float, half_life_s: float) -> list[str]:
+def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
     """The process that makes a base."""
     module = "rlsched.broker.compaction.process"
-    return [sys.executable, "-P", "-m", module, str(os.getpid()), str(path), f"{before_s}", f"{half_life_s}"]
+    words = (os.getpid(), path, before_s, half_life_s, keep_entries)
+    return [sys.executable, "-P", "-m", module, *map(str, words)]
 
 
 class Compacting:
@@ -43,7 +52,7 @@ class Compacting:
 
     Args:
         journal: The journal, held by this process.
-        keep_days: Days of entries that stay; None: all of them do.
+        keeps: What stays.
         half_life_s: As of `Book`.
         say: Gets a line for the log when the journal was compacted, and when it could not be.
         make: The command of the process that makes a base.
@@ -53,37 +62,47 @@ class Compacting:
     def __init__(
         self,
         journal: Journal,
-        keep_days: float | None,
+        keeps: Keeps,
         half_life_s: float,
         say: Callable[[str], None],
-        make: Callable[[Path, float, float], Sequence[str]] = command,
+        make: Callable[[Path, float, float, int], Sequence[str]] = command,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal, self._keep_days, self._half_life_s, self._say = journal, keep_days, half_life_s, say
+        self._journal, self._keeps, self._half_life_s, self._say = journal, keeps, half_life_s, say
         self._make, self._elapsed = make, elapsed
         self._process: subprocess.Popen[bytes] | None = None
         self._output = journal.path.with_name(journal.path.name + ".base")
-        self._due_s = elapsed() + FIRST_S if keep_days is not None else math.inf
+        self._due_s = elapsed() + (GROWN_EVERY_S if keeps.days is None else FIRST_S)
+        self._ended_due_s = elapsed() + FIRST_S
+        self._ended_before_s = 0.0
         self._end_s = math.inf
         self._has_leftovers = journal.first > 1
+        self._has_old_ended = False
         self._next_piece_s = -math.inf
 
     def step(self, now_s: float, *, is_quiet: bool) -> None:
         """Do a little of what is due; `now_s`: the broker's time, Unix seconds."""
         elapsed_s = self._elapsed()
+        if elapsed_s >= self._ended_due_s and self._keeps.ended_days < math.inf:
+            self._ended_due_s = elapsed_s + EVERY_S
+            self._ended_before_s, self._has_old_ended = now_s - self._keeps.ended_days * DAY_S, True
         if self._process is not None:
             if self._process.poll() is not None:
                 self._pick_up(self._process.returncode)
             elif elapsed_s >= self._end_s:
                 self.close()
                 self._say(f"journal: not compacted: it took longer than {LIMIT_S:.0f} s")
-        elif self._has_leftovers:
-            if is_quiet and elapsed_s >= self._next_piece_s:
-                self._remove_piece()
-                self._next_piece_s = self._elapsed() + PIECE_EVERY_S
-        elif elapsed_s >= self._due_s:
-            self._due_s = elapsed_s + EVERY_S
+        elif elapsed_s >= self._due_s and self._is_grown():
+            self._due_s = elapsed_s + (AGAIN_S if self._keeps.days is None else EVERY_S)
             self._begin(now_s)
+        elif self._has_leftovers or self._has_old_ended:
+            self._remove_piece_if_due(is_quiet=is_quiet)
+
+    def _is_grown(self) -> bool:
+        """Whether a base may be worth it."""
+        if self._keeps.days is not None:
+            return self._keeps.days < math.inf
+        return self._journal.last - self._journal.first >= GROWN * self._keeps.entries
 
     def close(self) -> None:
         """End the process under way."""
@@ -95,14 +114,14 @@ class Compacting:
             self._output.unlink(missing_ok=True)
 
     def _begin(self, now_s: float) -> None:
-        assert self._keep_days is not None
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        before_s = now_s - self._keep_days * DAY_S
+        days, entries = self._keeps.days, self._keeps.entries
+        before_s, keep_entries = (math.inf, entries) if days is None else (now_s - days * DAY_S, 0)
         try:
             with self._output.open("wb") as out:
                 self._output.chmod(0o600)  # it holds environments of jobs
                 self._process = subprocess.Popen(
-                    self._make(self._journal.path, before_s, self._half_life_s),
+                    self._make(self._journal.path, before_s, self._half_life_s, keep_entries),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.DEVNULL,
@@ -122,15 +141,23 @@ class Compacting:
             cut = msgspec.msgpack.decode(made, type=Cut | None)
             if cut is not None and put(self._journal, cut):
                 self._has_leftovers = True
+                if self._keeps.days is None:
+                    self._due_s = self._elapsed() + GROWN_EVERY_S
                 self._say(f"journal: a base stands for the entries up to {cut.n:,} from now on")
         except (OSError, msgspec.MsgspecError, JournalError) as error:
             self._say(f"journal: not compacted: {error}")
         with contextlib.suppress(OSError):
             self._output.unlink()
 
-    def _remove_piece(self) -> None:
+    def _remove_piece_if_due(self, *, is_quiet: bool) -> None:
+        if self._elapsed() < self._next_piece_s + (0.0 if is_quiet else PIECE_BUSY_S):
+            return
+        self._next_piece_s = self._elapsed() + PIECE_EVERY_S
         try:
-            self._has_leftovers = self._journal.drop(PIECE) > 0
-        except JournalError as error:  # those left are nobody's concern until the next start
-            self._has_leftovers = False
+            if self._has_leftovers:
+                self._has_leftovers = self._journal.drop(PIECE) > 0
+            else:
+                self._has_old_ended = self._journal.drop_ended(self._ended_before_s, PIECE) > 0
+        except JournalError as error:  # what is left does no harm until the next start
+            self._has_leftovers = self._has_old_ended = False
             self._say(f"journal: replaced entries could not be removed: {error}")

@@ -23,6 +23,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
 from rlsched.broker.journal.rows import CheckedRow, Row
+from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import RlschedError
@@ -50,7 +51,7 @@ class Cut:
     parts: list[BasePart]
 
 
-def made(path: Path, before_s: float, half_life_s: float = math.inf) -> Cut | None:
+def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
     """The base for the entries of before a time; None: it would save nothing.
 
     The journal may be one that a broker has open: it is read page by page.
@@ -59,16 +60,17 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf) -> Cut | No
         path: The journal.
         before_s: Unix seconds.
         half_life_s: As of `Book`: the one that the broker has.
+        keep_entries: The latest so many entries stay, however old they are.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
     """
     with reading(path) as journal:
-        cut = _last_before(journal, before_s)
-        policy = _policy_at(journal, cut)
+        cut = min(_last_before(journal, before_s), (journal.last or 0) - keep_entries)
+        start = _start_at(journal, cut)
         if cut - journal.first < _WORTH:
             return None
-    scheduler = _scheduler(policy)
+    scheduler = _scheduler(start)
     noting = Noting()
     book = Book(noting, scheduler.order, half_life_s)
     book.over = lambda _: forget_some(book)
@@ -126,6 +128,8 @@ def _base_before(path: Path) -> Base | None:
 
 def _last_before(journal: Reading, before_s: float) -> int:
     """Number of the last entry before a time; one below the first where there is none."""
+    if before_s == math.inf:
+        return min(journal.last or 0, journal.ended_at or 0)
     found = journal.db.execute(
         "SELECT max(n) FROM entries WHERE n >= ? AND now_s < ?", (journal.first, before_s)
     ).fetchone()[0]
@@ -133,8 +137,8 @@ def _last_before(journal: Reading, before_s: float) -> int:
     return min(last, journal.ended_at or 0)
 
 
-def _policy_at(journal: Reading, cut: int) -> str:
-    """The policy of the last broker that began up to the cut, or of the first one after it."""
+def _start_at(journal: Reading, cut: int) -> BrokerStarted | None:
+    """The last start of a broker up to the cut, or the first one after it."""
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
             f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
@@ -143,13 +147,18 @@ def _policy_at(journal: Reading, cut: int) -> str:
         if found is not None:
             [row] = journal.rows_after(int(found[0]) - 1, 1)
             assert isinstance(row.entry, BrokerStarted)
-            return row.entry.policy
-    return ""
+            return row.entry
+    return None
 
 
-def _scheduler(policy: str) -> Scheduler:
-    """Whoever decided; where that cannot be loaded any more, its dials and bursts begin anew."""
+def _scheduler(start: BrokerStarted | None) -> Scheduler:
+    """What decided; where that cannot be loaded any more, its dials and bursts begin again at nothing."""
+    if start is None:
+        return load_scheduler("fifo")
     try:
-        return load_scheduler(policy or "fifo")
+        chosen = start.chosen
+        return load_scheduler(
+            start.policy if chosen is None else Policy.parse(chosen.policy, name=chosen.name)
+        )
     except (RlschedError, ImportError, OSError):
         return load_scheduler("fifo")

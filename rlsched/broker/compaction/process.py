@@ -1,6 +1,7 @@
 """A base made in a process of its own, `python -m rlsched.broker.compaction.process`.
 
-Its arguments: the process that waits for it, the journal, before when (Unix seconds), half-life (seconds).
+Its arguments: the process that waits for it, the journal, before when (Unix seconds), half-life (seconds),
+how many entries stay.
 
 A `Cut`, or None, goes to standard output as MessagePack; or one line says why there is none, and the exit
 code is 1. It gives way to everything else on the machine, and does not outlive its parent.
@@ -24,12 +25,12 @@ NICENESS = 5
 _LOOK_S = 0.5
 
 
-def main(parent: int, path: Path, before_s: float, half_life_s: float) -> int:
+def main(parent: int, path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
     """Make it and write it; returns the exit code."""
     give_way(NICENESS)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
-        cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s)), 0
+        cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0
     except RlschedError as error:
         cut, code = str(error).encode(), 1
     sys.stdout.buffer.write(cut)
@@ -43,4 +44,6 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])))
+    sys.exit(
+        main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    )

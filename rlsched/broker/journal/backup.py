@@ -6,7 +6,6 @@ See `rlsched.broker.journal.strangers` for what becomes of jobs that run while a
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -29,13 +28,15 @@ from rlsched.broker.journal.entries import (
 )
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
 from rlsched.broker.journal.rows import Row, rows_and_damage
 from rlsched.broker.journal.sqlite_errors import clear_error
 from rlsched.broker.journal.strangers import TAKEN_OVER
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.errors import InputError, JournalError
+from rlsched.broker.standby.superseded import SUPERSEDED_FILE
+from rlsched.errors import InputError, JournalError, JournalLostError
 
 EPOCHS = 1_000
 ATTEMPTS = 1_000
@@ -78,7 +79,7 @@ def back_up(journal: str | Path, target: str | Path) -> int:
         with reading(draft) as copied:
             entries = sum(1 for _ in copied.rows())
         draft.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
         raise InputError(f"{target}: cannot write here: {error.strerror}") from error
     finally:
@@ -105,7 +106,8 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
             found = _marked(journal, path)
         kept = set_aside(path)
         draft.rename(path)
-        _sync(path.parent)
+        JournalMark(path).remove()
+        sync(path.parent)
     except OSError as error:
         raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
     finally:
@@ -167,11 +169,14 @@ def take_over(journal: Journal, book: Book) -> Restored:
 
 def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
     """(epoch, job number, time) that were reached at least, by the backup and what is left of its journal."""
-    epoch, number, last_s = book.epoch, book.last_number, book.now_s
+    mark = JournalMark(replaced).read()
+    marked = mark.epoch if mark is not None and mark.cluster == book.identity else 0
+    found = max(book.epoch, marked), book.last_number, book.now_s
+    epoch, number, last_s = found
     for row in _readable(replaced):
         match row.entry:
             case BrokerStarted(cluster=cluster) | BasePart(cluster=cluster) if cluster != book.identity:
-                return book.epoch, book.last_number, book.now_s  # another cluster's
+                return found  # another cluster's
             case BasePart():
                 epoch, number = max(epoch, row.entry.epoch), max(number, row.entry.last_number)
             case BrokerStarted() | Restored():
@@ -208,35 +213,84 @@ def _copy(source: Path, target: Path) -> None:
                 db.execute("PRAGMA journal_mode=DELETE")
         except sqlite3.Error as error:
             raise clear_error(target, error) from error
-    _sync(target)
+    sync(target)
 
 
 def set_aside(path: Path) -> str:
-    """Keep what stands where the journal is to be: the name that it has now, "" if nothing stood there."""
+    """Keep what stands where the journal is to be: the name that it has now, "" if nothing stood there.
+
+    The store of decisions goes with it: its numbers mean other decisions.
+    """
     if not path.stat().st_size:
         path.unlink()
-        return ""
+    records = path.with_name(STORE_FOLDER)
+    log = path.with_name(path.name + "-wal")
     number = 1
-    while (kept := path.with_name(f"{path.name}.replaced-{number}")).exists():
+    while (kept := path.with_name(f"{path.name}.replaced-{number}")).exists() or _replaced(
+        records, number
+    ).exists():
         number += 1
-    path.rename(kept)
-    for suffix in ("-wal", "-shm"):
+    for file in (path, log, path.with_name(path.name + "-shm")):
         with suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(kept.with_name(kept.name + suffix))
-    with suppress(FileNotFoundError):  # its numbers mean other decisions
-        records = path.with_name(STORE_FOLDER)
-        records.rename(records.with_name(f"{records.name}.replaced-{number}"))
-    return str(kept)
+            file.rename(kept.with_name(kept.name + file.name.removeprefix(path.name)))
+    with suppress(FileNotFoundError):
+        records.rename(_replaced(records, number))
+    return str(kept) if kept.exists() else ""
+
+
+def begin_anew(path: Path) -> str:
+    """Give up the cluster of a broker's directory: what is there is kept under other names.
+
+    Returns:
+        The name that the journal has now, "" where there was none.
+
+    Raises:
+        JournalHeldError: a broker runs there.
+        InputError: a whole journal is there.
+        JournalError: the disk refuses.
+    """
+    log = path.with_name(path.name + "-wal")
+    try:
+        if log.exists() and not (path.exists() and path.stat().st_size):
+            log.rename(
+                path.with_name(log.name + ".replaced")
+            )  # nothing can be read of it without its journal
+        lock = locked(path)
+        try:
+            mark = JournalMark(path)
+            if path.stat().st_size:
+                with closing(Journal(path, lock)) as journal:
+                    _check_given_up(journal, mark)
+                lock = locked(path)
+            kept = set_aside(path)
+            mark.remove()
+            path.with_name(SUPERSEDED_FILE).unlink(missing_ok=True)
+            path.with_name(ADDRESS_FILE).unlink(missing_ok=True)
+            sync(path.parent)
+        finally:
+            lock.close()
+    except OSError as error:
+        raise JournalError(f"{path}: cannot write here: {error.strerror}") from error
+    return kept
+
+
+def _check_given_up(journal: Journal, mark: JournalMark) -> None:
+    """A journal that serves is not given up."""
+    try:
+        mark.check(journal)
+    except JournalLostError:
+        return
+    if journal.last:
+        raise InputError(
+            f"{journal.path}: is whole, with {journal.last:,} entries; start without --new-cluster, or give "
+            "the new cluster another --dir"
+        )
+
+
+def _replaced(records: Path, number: int) -> Path:
+    return records.with_name(f"{records.name}.replaced-{number}")
 
 
 def _remove(path: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-journal", ".lock"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

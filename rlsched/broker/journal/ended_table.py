@@ -10,6 +10,7 @@ import fnmatch
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,9 +42,47 @@ def put(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
     db.executemany(_INSERT, [(*row, row.checksum()) for row in rows])
 
 
+def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+    """Write rows that come with their checksums from another journal, where the entries gave none.
+
+    Raises:
+        JournalError: one is damaged.
+    """
+    for raw in rows:
+        if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
+            raise JournalError(f"the row of ended job {raw[0] if raw else '?'}, as it was sent, is damaged")
+    db.executemany(_INSERT.replace("OR REPLACE", "OR IGNORE"), rows)
+
+
+def copied_to(db: sqlite3.Connection) -> int:
+    """The job up to which rows of another journal have been copied; -1: none are missing."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
+    return -1 if found is None else int(found[0])
+
+
+def set_copied_to(db: sqlite3.Connection, job: int) -> None:
+    """Note how far they have been copied; -1: all of them."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
+
+
 def holds_at(db: sqlite3.Connection, last: int) -> None:
     """Let the table hold up to this entry."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'ended_at'", (str(last),))
+
+
+def begins_at(db: sqlite3.Connection, from_s: float) -> None:
+    """Rows of jobs that ended before this time (Unix seconds) are removed from now on."""
+    from_s = max(from_s, began_at(db))
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
+
+
+def began_at(db: sqlite3.Connection) -> float:
+    """The time (Unix seconds) before which rows may have been removed; 0: none was."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
+    try:
+        return 0.0 if found is None else float(found[0])
+    except ValueError:
+        return 0.0
 
 
 def differences(
@@ -57,11 +96,14 @@ def differences(
         over_before: Asked after them: how many more there are, of jobs that were over before a base.
     """
     count = missing = 0
+    from_s = began_at(db)
     for row in expected:
         count += 1
         raw = db.execute(f"SELECT {COLUMNS}, crc FROM ended_jobs WHERE job = ?", (row.job,)).fetchone()
         if raw is None:
             missing += 1
+            if row.end_s < from_s:
+                continue
             yield f"ended job {row.job}: its row is missing; {ANEW}"
         elif raw != (*row, row.checksum()):
             names = [name for name, one, other in zip(row._fields, row, raw, strict=False) if one != other]
@@ -70,6 +112,8 @@ def differences(
     rows = db.execute("SELECT count(*) FROM ended_jobs").fetchone()[0]
     before = over_before()
     found = rows + missing - count
+    if from_s and found < before:
+        return  # their rows were kept for long enough
     if before and found < before:
         yield (
             f"ended jobs: {before} were over before the journal's base, and {max(found, 0)} of them have "
@@ -143,6 +187,34 @@ class EndedTable:
                         return found, last
         return found, last if looked_at == rows else None
 
+    def rows(self) -> Iterator[EndedJob]:
+        """All rows, by number.
+
+        Raises:
+            JournalError: one is damaged.
+        """
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs ORDER BY job"
+        with clearly(self._path), closing(self._db.execute(query)) as found:
+            for raw in found:
+                yield self._sound(raw)
+
+    def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
+        """Rows with their checksums as they lie here, with a higher number than `after`, and whether all are.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        page: list[tuple[Any, ...]] = []
+        left = most_bytes
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs WHERE job > ? ORDER BY job"
+        with clearly(self._path), closing(self._db.execute(query, (after,))) as found:
+            for row in found:
+                left -= _ROW_BYTES + sum(len(one) for one in row if isinstance(one, str | bytes))
+                if page and left < 0:
+                    return page, False
+                page.append(row)
+        return page, True
+
     def row(self, number: int) -> EndedJob | None:
         """The row of a job; None: it is not over, or there is none.
 
@@ -172,6 +244,8 @@ class EndedTable:
         return row
 
 
+_ROW_BYTES = 120
+"""Of a row in a message, without its texts."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "

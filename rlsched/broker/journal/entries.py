@@ -21,6 +21,24 @@ from rlsched.wire.messages import (
 )
 
 
+class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that `rlsched policy set` chose, with all that it needs: restarts go on with it.
+
+    Attributes:
+        policy: As TOML.
+        name: What it is called.
+        fallback: The rule behind it, likewise; "": the one that it follows.
+        fallback_name: Likewise.
+        instead_of: Digest of what the broker was started with; another --policy ends the choice.
+    """
+
+    policy: str
+    name: str
+    fallback: str = ""
+    fallback_name: str = ""
+    instead_of: str = ""
+
+
 class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
     """A broker took this journal up. `epoch` grows with every start; nodes obey the highest."""
 
@@ -36,6 +54,8 @@ class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_start
     before brokers chose clocks, as all about clocks here."""
     shares: bool = False
     """Jobs that may share GPUs do, where the policy says so; absent before version 7."""
+    chosen: ChosenPolicy | None = None
+    """The policy, where `rlsched policy set` chose it; None: the one that the broker was started with."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from rlsched.broker.compaction.base import BASE_KIND, base_at_the_head
 from rlsched.broker.journal import ended_table, marks
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import Entry, decode_entry
+from rlsched.broker.journal.entries import BrokerStarted, ChosenPolicy, Entry, decode_entry
 from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.rows import Row, Stored, checksum, read_rows, stored
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
@@ -35,6 +36,10 @@ CREATE TABLE entries (
     crc INTEGER NOT NULL);
 """
 _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY n LIMIT ?"
+_CREATE_STARTS = """
+CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
+"""
+"""So that the last start is found without a look at each entry; it holds a few numbers."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 
@@ -70,6 +75,7 @@ class Journal:
                 )
                 self._prepare()
                 self._db.execute(CREATE_SNAPSHOTS)
+                self._db.execute(_CREATE_STARTS)
                 self.snapshots = SnapshotTable(self.path, self._db)
             self.ended = EndedTable(self.path, self._db)
         except BaseException:
@@ -181,6 +187,7 @@ class Journal:
             self._db.execute("UPDATE meta SET value = ? WHERE key = 'entries'", (str(last),))
             if begins_at is not None:
                 marks.set_first(self._db, begins_at)
+                ended_table.set_copied_to(self._db, 0)
             if over:
                 ended_table.put(self._db, over)
             if holds:
@@ -223,6 +230,19 @@ class Journal:
             found = self._db.execute(f"DELETE FROM entries WHERE n IN ({chosen})", (self.first, most))
         return int(found.rowcount)
 
+    def drop_ended(self, before_s: float, most: int = MOST_OF_PAGE) -> int:
+        """Remove so many rows of jobs that ended before a time (Unix seconds); how many there were.
+
+        Raises:
+            JournalError: none was removed.
+        """
+        chosen = "SELECT job FROM ended_jobs INDEXED BY ended_by_end WHERE end_s < ? ORDER BY end_s LIMIT ?"
+        with clearly(self.path), self._transaction():
+            found = self._db.execute(f"DELETE FROM ended_jobs WHERE job IN ({chosen})", (before_s, most))
+            if found.rowcount:
+                ended_table.begins_at(self._db, before_s)
+        return int(found.rowcount)
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
@@ -257,6 +277,23 @@ class Journal:
                 self._db.execute("RELEASE ended")
         self.ended_at = self.ended_at if holds_at is None else holds_at
 
+    @property
+    def ended_copied(self) -> int:
+        """The job up to which a copy has the rows that its entries do not tell of; -1: it has all of them."""
+        with clearly(self.path):
+            return ended_table.copied_to(self._db)
+
+    def add_copied(self, rows: Sequence[Sequence[Any]], *, is_all: bool) -> None:
+        """Add rows of ended jobs as another journal has them, in the order of their numbers.
+
+        Raises:
+            JournalError: one is damaged, or they cannot be written; none of them was.
+        """
+        with clearly(self.path), self._transaction():
+            ended_table.put_copied(self._db, rows)
+            if is_all or rows:
+                ended_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
+
     def forget_ended(self) -> None:
         """Empty the table of ended jobs of what the entries say; the next to replay them fills it.
 
@@ -281,6 +318,21 @@ class Journal:
         """
         with clearly(self.path):
             yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
+
+    def chosen(self) -> ChosenPolicy | None:
+        """The policy that `rlsched policy set` chose last, where the last start still had it.
+
+        Raises:
+            JournalError: the file or an entry is damaged.
+        """
+        query = "SELECT max(n) FROM entries WHERE kind = 'broker_started' AND n >= ?"
+        with clearly(self.path):
+            (found,) = self._db.execute(query, (self.first,)).fetchone()
+        if found is None:
+            base = base_at_the_head(self.rows())
+            return None if base is None else base.chosen
+        entry = next(iter(self.rows(found - 1))).entry
+        return entry.chosen if isinstance(entry, BrokerStarted) else None
 
     def checksum_of(self, n: int) -> int | None:
         """The checksum of an entry, by which two journals are told apart; None where there is none."""

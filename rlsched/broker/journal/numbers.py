@@ -24,7 +24,7 @@ class Numbers:
     @property
     def runs(self) -> list[tuple[int, int]]:
         """(first, how many) of each run."""
-        ends = [*self._before[1:], len(self)]
+        ends = [*self._before[1:], len(self)] if self._first else []
         return [
             (first, end - before) for first, before, end in zip(self._first, self._before, ends, strict=True)
         ]

@@ -77,6 +77,15 @@ class SnapshotTable:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def clear(self) -> None:
+        """Remove all of them: the next start replays the entries.
+
+        Raises:
+            JournalError: they cannot be removed.
+        """
+        with clearly(self._path):
+            self._db.execute("DELETE FROM snapshots")
+
     def newest_first(self) -> Iterator[Snapshot | str]:
         """All of them; one that is damaged, or not of these entries, is a line that says so."""
         with clearly(self._path):

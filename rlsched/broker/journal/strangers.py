@@ -11,6 +11,9 @@ heard of. None of these is ended unasked, and nothing starts that may run alread
   there.
 - Numbers of jobs and attempts begin far above those that may have been given since.
 
+The first of these holds where no backup was restored, too: a journal may have lost its end, as on a disk that
+does not do what it has promised.
+
 A standby that takes over its copy of a journal goes by the same rules: the copy lacks its last entries.
 """
 
@@ -31,7 +34,7 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Strangers:
-    """Attempts that nodes run and the restored journal never gave; none where it never was restored.
+    """Attempts that nodes run and the journal never gave; of a whole journal that never was restored, none.
 
     Args:
         book: What is known.
@@ -71,8 +74,8 @@ class Strangers:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Whether this attempt, of this cluster, began after the backup."""
-        return self._book.restored_s is not None and not self._book.gave(report.job, report.attempt)
+        """Whether this attempt, of this cluster, began after what the journal knows."""
+        return not self._book.gave(report.job, report.attempt)
 
     def knows(self, node: str, job: int, attempt: int, rank: int) -> bool:
         """Whether this is one of them, and goes on."""
@@ -80,16 +83,16 @@ class Strangers:
 
     def reported(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
         """A node has registered: its strangers, which it is not to forget, as (job, attempt)."""
-        if self._book.restored_s is None:
-            return set()
         strangers = [report for report in reports if self.is_stranger(report)]
+        if self._book.restored_s is None and not strangers and not self._running.get(node):
+            return set()
         self._take_numbers(reports)
         self._running[node] = {}
         for report in strangers:
             name = f"{report.job}.{report.attempt}.{report.rank}"
             if report.state == "ended":
                 _log.warning(
-                    "node %s: attempt %s, unknown to the restored journal, has ended with exit code %s",
+                    "node %s: attempt %s, unknown to the journal, has ended with exit code %s",
                     node,
                     name,
                     report.exit_code,
@@ -113,10 +116,12 @@ class Strangers:
         job = self._book.jobs.get(report.job)
         if job is None or not job.live:
             return
-        why = (
-            f"attempt {report.attempt} of it runs on node {node}, begun after the backup from which the "
-            "journal was restored; it goes on there"
+        since = (
+            "begun after the last entry of the journal"
+            if self._book.restored_s is None
+            else "begun after the backup from which the journal was restored"
         )
+        why = f"attempt {report.attempt} of it runs on node {node}, {since}; it goes on there"
         if job.state == "queued":
             self._note(JobCancelled(job=job.number, reason=why))
         else:
@@ -154,7 +159,9 @@ class Strangers:
             self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
 
     def _mine(self) -> str:
-        return _MINE[self._book.taken_over]
+        if self._book.restored_s is None:
+            return LACKS
+        return TAKEN_OVER if self._book.taken_over else _RESTORED
 
     def ended(self, node: str, job: int, attempt: int, rank: int) -> None:
         """A rank is over; it may have been a stranger."""
@@ -180,4 +187,6 @@ class Strangers:
 
 
 TAKEN_OVER = "a standby took over:"
-_MINE = ("the journal was restored from a backup:", TAKEN_OVER)
+LACKS = "the journal does not know what runs here:"
+_RESTORED = "the journal was restored from a backup:"
+_MINE = (_RESTORED, TAKEN_OVER, LACKS)

@@ -24,6 +24,7 @@ from rlsched.broker.journal.entries import (
 )
 from rlsched.broker.journal.strangers import Strangers
 from rlsched.broker.limits import Limits
+from rlsched.broker.nodes.foreign import ForeignNodes
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.nodes.settling import Settling
@@ -65,6 +66,7 @@ class Members:
 
     Attributes:
         metered: What nodes have measured lately.
+        foreign: Nodes that belong to another cluster.
         wakes: Powers up a node that sleeps or is down, or says why it cannot be.
 
     Args:
@@ -103,6 +105,7 @@ class Members:
         self._later: dict[str, int] = {}
         self._engine_away_s: dict[str, float] = {}  # when such a node was heard of last
         self._held: dict[str, list[Holding]] = {}
+        self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
         """A node says that it has obeyed a broker of this epoch."""
@@ -299,6 +302,11 @@ class Members:
         if refusal:
             self._send(name, Refused(message=refusal), request)
             return
+        if hello.cluster not in ("", self._book.identity):
+            self.foreign.hello(name, hello, now_s)
+            self._send(name, self._greeting([]), request)
+            return
+        self.foreign.forget(name)
         self.seen(name, now_s)
         self._left.discard(name)
         self._compare_clocks(name, hello.wall_s, wall_s)
@@ -388,25 +396,23 @@ class Members:
 
         `strangers`: what it is not to forget, though this journal does not know it.
         """
-        ours = hello.cluster in ("", self._book.identity)
-        reports = [report for report in hello.attempts if ours and self._is_current(name, report)]
+        reports = [report for report in hello.attempts if self._is_current(name, report)]
         current = {(report.job, report.attempt) for report in reports}
         reported = {(report.job, report.attempt) for report in hello.attempts}
         forget = {one for one in reported - current if one not in strangers}
-        self._send(
-            name,
-            Welcome(
-                epoch=self._book.epoch,
-                cluster=self._book.identity,
-                heartbeat_s=self._limits.heartbeat_s,
-                forget=sorted(forget),
-                hears_power=True,
-                hears_limits=True,
-                hears_usage=True,
-            ),
-            request,
-        )
+        self._send(name, self._greeting(sorted(forget)), request)
         return reports
+
+    def _greeting(self, forget: list[tuple[int, int]]) -> Welcome:
+        return Welcome(
+            epoch=self._book.epoch,
+            cluster=self._book.identity,
+            heartbeat_s=self._limits.heartbeat_s,
+            forget=forget,
+            hears_power=True,
+            hears_limits=True,
+            hears_usage=True,
+        )
 
     def _refusal(self, name: str, hello: Hello) -> str:
         """Why this node cannot register, "" if it can."""

@@ -20,9 +20,12 @@ from rlsched.broker.access.access import Member
 from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.access.private import touch_private
 from rlsched.broker.book import Book
+from rlsched.broker.compaction.compacting import Compacting
+from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.journal.backup import set_aside, take_over
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.lock import locked
+from rlsched.broker.journal.mark import JournalMark
 from rlsched.broker.journal.rows import Row
 from rlsched.broker.standby.knocks import Knocks
 from rlsched.broker.standby.shipping import access_digest
@@ -56,6 +59,19 @@ class Copies:
     take_over_after_s: float | None = None
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """How a copy is kept within bounds.
+
+    Attributes:
+        keeps: What stays.
+        half_life_s: As of `Book`.
+    """
+
+    keeps: Keeps
+    half_life_s: float
+
+
 @dataclass
 class Orders:
     """What signals have said."""
@@ -72,6 +88,7 @@ def copy_and_wait(
     copies: Copies,
     say: Callable[[str], None],
     orders: Orders,
+    bounds: Bounds,
 ) -> Taken | None:
     """Copy a broker's journal until it is to be taken over. None: it was told to stop.
 
@@ -83,6 +100,7 @@ def copy_and_wait(
         copies: Whose, and when.
         say: Gets lines for the log.
         orders: What signals say.
+        bounds: What the copy keeps of its entries.
 
     Raises:
         InputError: the keys are not there, the address is taken, or the other broker is of another cluster.
@@ -95,7 +113,7 @@ def copy_and_wait(
             f"authorised/ from where the broker at {copies.of} runs, so that nodes and clients know this one"
         )
     with ExitStack() as opened:
-        copy = _Copy(path, home, warm, say)
+        copy = _Copy(path, home, warm, say, bounds)
         opened.callback(copy.close)
         connection = Connection(copies.of, home.client(), home.broker_public(), str(home.directory))
         opened.callback(connection.close)
@@ -147,12 +165,13 @@ def _wait(
             if copy.is_own and answer.epoch < copy.book.epoch:
                 return copy.own()
             copy.take(answer)
+            copy.compact()
         elif isinstance(answer, Serving):  # it stands by itself
             if copy.is_own:
                 return copy.own()
             copy.tell("the other one only stands by too")
             time.sleep(PAUSE_S)
-        else:
+        elif not copy.asks_less():
             copy.tell(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
             time.sleep(PAUSE_S)
     return None
@@ -168,15 +187,22 @@ class _Copy:
         is_given_away: Somebody else closes the journal.
     """
 
-    def __init__(self, path: Path, home: KeyHome, warm: Warm, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, home: KeyHome, warm: Warm, say: Callable[[str], None], bounds: Bounds
+    ) -> None:
         self._path, self._home, self._warm, self._say = path, home, warm, say
         warm.keeps_ended = True
+        self._bounds = bounds
         self._mark = path.with_name(COPY_FILE)
         self._said = ""
         self._access = 0
+        self._asks_ended = True
         self.is_whole = self.is_given_away = False
         self.journal = Journal(path)
+        self._compacting = self._new_compacting()
         self.is_own = self.journal.last > 0 and not self._mark.exists()
+        if not self.journal.last:
+            JournalMark(path).remove()  # what a broker has committed here before comes from the other one
         while warm.last < self.journal.last:
             rows = list(islice(self.journal.rows(warm.last), PAGE))
             self._apply(rows, self.journal.checksum_of(rows[-1].n))
@@ -189,7 +215,17 @@ class _Copy:
     def question(self) -> ReadJournal:
         """What follows, please."""
         last = self.journal.last
-        return ReadJournal(after=last, checksum=self._warm.checksum or 0, access=self._access)
+        return ReadJournal(
+            after=last,
+            checksum=self._warm.checksum or 0,
+            access=self._access,
+            ended_after=self.journal.ended_copied if self._asks_ended else -1,
+        )
+
+    def asks_less(self) -> bool:
+        """After a refusal: ask for no rows of ended jobs, which an older broker does not know; once."""
+        asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
+        return asked_before
 
     def take(self, answer: JournalRows) -> None:
         """Keep what came."""
@@ -215,7 +251,9 @@ class _Copy:
             self._apply(rows, answer.rows[-1][4])
         if answer.access is not None:
             self._take_access(answer.access)
-        if self.journal.last >= answer.last:
+        if answer.ended is not None:
+            self.journal.add_copied(answer.ended, is_all=answer.is_ended_all)
+        if self.journal.last >= answer.last and (self.journal.ended_copied < 0 or not self._asks_ended):
             self.is_whole = True
             self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
 
@@ -226,13 +264,23 @@ class _Copy:
         if self._warm.last > self.journal.ended_at:
             self.journal.add_ended(ended, self._warm.last)
 
+    def _new_compacting(self) -> Compacting:
+        return Compacting(self.journal, self._bounds.keeps, self._bounds.half_life_s, self._say)
+
+    def compact(self) -> None:
+        """Keep the copy within bounds, a little at a time."""
+        self._compacting.step(max(time.time(), self.book.now_s), is_quiet=True)
+
     def _begin_anew(self) -> None:
         """What lies here went another way than the journal that is to be copied."""
+        self._compacting.close()
         self.journal.close()
         lock = locked(self._path)
         kept = set_aside(self._path)
+        JournalMark(self._path).remove()
         touch_private(self._path)
         self.journal = Journal(self._path, lock)
+        self._compacting = self._new_compacting()
         self._warm.forget()
         self.is_whole = False
         self.tell(f"what was here is another journal, kept as {kept}; copying from the first entry")
@@ -282,5 +330,6 @@ class _Copy:
 
     def close(self) -> None:
         """Let go of the journal, unless it was given away."""
+        self._compacting.close()
         if not self.is_given_away:
             self.journal.close()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -89,6 +89,7 @@ class Shipping:
             if (
                 self._journal.last > asked.message.after
                 or asked.message.access != self._digest
+                or asked.message.ended_after >= 0
                 or time.monotonic() - asked.at_s >= HOLD_S
             ):
                 del self._waiting[route]
@@ -101,13 +102,20 @@ class Shipping:
     def _rows(self, asked: ReadJournal) -> JournalRows:
         known = self._journal.checksum_of(asked.after) if asked.after else 0
         is_other = known != asked.checksum
+        rows = [] if is_other else self._journal.page(asked.after, PAGE_BYTES)
+        ended: list[tuple[Any, ...]] | None = None
+        is_all = False
+        if asked.ended_after >= 0 and not is_other and not rows:  # those that entries tell of come with them
+            ended, is_all = self._journal.ended.page(asked.ended_after, PAGE_BYTES)
         return JournalRows(
             cluster=self._cluster,
             epoch=self._epoch,
             last=self._journal.last,
-            rows=[] if is_other else self._journal.page(asked.after, PAGE_BYTES),
+            rows=rows,
             is_other=is_other,
             access=None if asked.access == self._digest else self._files,
+            ended=ended,
+            is_ended_all=is_all,
         )
 
     def _look(self) -> None:

@@ -14,6 +14,7 @@ from rlsched.cluster.dials import CLIPPED, NETWORK, DialArrays, no_dials
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.drift import Familiar
+from rlsched.decide.own import is_inline
 from rlsched.errors import InputError
 
 NUM_COLUMNS = len(NAMES)
@@ -52,12 +53,27 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             InputError: it cannot be read, or does not fit this version.
         """
         try:
-            made = msgspec.json.decode(Path(path).read_bytes(), type=cls)
+            data = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"{path}: cannot read this strategy: {error.strerror}") from None
+        return cls._decoded(data, str(path))
+
+    @classmethod
+    def of_setting(cls, dials: str) -> Strategy:
+        """A strategy from what a policy's setting `dials` says: the path of its file, or the text of one.
+
+        Raises:
+            InputError: as `read`.
+        """
+        return cls._decoded(dials.encode(), "dials") if is_inline(dials) else cls.read(dials)
+
+    @classmethod
+    def _decoded(cls, data: bytes, where: str) -> Strategy:
+        try:
+            made = msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
-            raise InputError(f"{path}: expected a strategy file (JSON), got: {error}") from None
-        made.check(str(path))
+            raise InputError(f"{where}: expected a strategy file (JSON), got: {error}") from None
+        made.check(where)
         return made
 
     def check(self, where: str) -> None:
@@ -91,6 +107,11 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def write(self, path: Path) -> None:
         """Write its file."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=0) + b"\n")
+
+    @property
+    def text(self) -> str:
+        """The text of its file on one line; `of_setting` gives it back."""
+        return msgspec.json.encode(self).decode()
 
     @property
     def digest(self) -> str:

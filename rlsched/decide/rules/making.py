@@ -59,7 +59,7 @@ def make_rule(settings: Settings) -> CompiledRule:
         profile_s=float(profile.run) if profile else 0.0,
         profile_max_gpus=float(profile.max_gpus) if profile else math.inf,
     )
-    return made.dialled_by(Strategy.read(settings.dials)) if settings.dials else made
+    return made.dialled_by(Strategy.of_setting(settings.dials)) if settings.dials else made
 
 
 def order_of(settings: Settings) -> Order:

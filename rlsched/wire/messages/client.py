@@ -311,7 +311,7 @@ class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", for
 
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
-    """Let another policy decide from now on, until the broker is started again."""
+    """Let another policy decide from now on, also after restarts of the broker."""
 
     policy: str
     """As TOML."""
@@ -321,7 +321,14 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
     fallback_name: str = ""
 
 
-class ReadJournal(msgspec.Struct, frozen=True, kw_only=True, tag="read_journal", forbid_unknown_fields=True):
+class ReadJournal(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="read_journal",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
     """A standby asks for the entries that follow its copy. Answered when there are some, or soon anyway."""
 
     after: int
@@ -330,6 +337,8 @@ class ReadJournal(msgspec.Struct, frozen=True, kw_only=True, tag="read_journal",
     """Of that entry; 0 for none."""
     access: int = 0
     """Checksum of the access list that it has, see `JournalRows.access`; 0 for none."""
+    ended_after: int = -1
+    """Rows of ended jobs with a higher number are wanted, which its entries do not tell of; -1: none are."""
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):

@@ -10,11 +10,15 @@ DEFAULT_GRACE_S = 30.0
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
-    """The node is registered. Attempts in `forget` are not the broker's: end them and forget them."""
+    """The node is registered. Attempts in `forget` are not the broker's: end them and forget them.
+
+    A node that said another cluster in its `Hello` is not registered by this: it learns who the broker is. It
+    keeps its jobs and obeys no order, or joins and says `Hello` again.
+    """
 
     epoch: int
     cluster: str
-    """Identity of the broker's journal; under another one than before, a node ends and forgets everything."""
+    """Identity of the broker's journal; under another one job numbers mean other jobs."""
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
     """(job, attempt)"""

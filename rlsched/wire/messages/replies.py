@@ -1,5 +1,7 @@
 """What the broker answers a client."""
 
+from typing import Any
+
 import msgspec
 
 from rlsched.wire.messages.client import PartyKind
@@ -91,7 +93,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """up | drained | away | down | asleep | waking"""
+    """up | drained | away | down | asleep | waking | foreign (it belongs to another cluster)"""
     gpus: int
     free_gpus: int
     gpu_type: str
@@ -251,6 +253,11 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     """The asker's copy is of another journal, or of one that went another way: it is to begin anew."""
     access: dict[str, str] | None = None
     """The files of the access list, by name; None where the asker has it, or it is too long."""
+    ended: list[tuple[Any, ...]] | None = None
+    """Rows of ended jobs with their checksums, by number; None where none were asked for, and from an older
+    broker."""
+    is_ended_all: bool = False
+    """There are no more of them."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):

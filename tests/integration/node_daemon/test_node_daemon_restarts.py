@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlsched.wire.messages import Ended, Kill, Launched, LaunchRefused, SayHello
+from rlsched.wire.messages import Ended, Hello, Kill, Launched, LaunchRefused, SayHello
 from rlsched_node import shim
 from rlsched_node.attempt import AttemptKey
 from rlsched_node.limits import on_machine
@@ -107,7 +107,7 @@ def test_disowned_jobs_are_ended_without_a_word(broker: FakeBroker, start_node: 
     assert broker.nothing_comes(Ended)
 
 
-def test_a_broker_with_another_journal_gets_a_clean_node(
+def test_a_job_goes_on_before_a_broker_with_another_journal_until_an_operator_gives_it_up(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
     node = start_node()
@@ -119,6 +119,14 @@ def test_a_broker_with_another_journal_gets_a_clean_node(
     broker.send(SayHello())
     broker.cluster, broker.epoch = "c2", 1
     broker.greet()
+    broker.launch("echo", "new")
+    assert broker.receive(Hello).cluster == "c1", "it says hello again, and obeys nothing"
+    assert shim.start_ticks(pid) is not None
+    assert "this node obeys none of its orders" in node.log
+    assert node.signal(signal.SIGTERM) == 0
+    node = start_node("--gpus", "4", "--simulated", "--forget-cluster")
+    broker.greet()
+    assert broker.greet().cluster == "c2", "it registers as a node of the other cluster"
     broker.launch("echo", "new")
     assert broker.end_of(1).exit_code == 0
     assert shim.start_ticks(pid) is None, "its GPU was needed"

@@ -19,7 +19,12 @@ from rlsched.wire.messages import (
     Launch,
     LaunchRefused,
     Leaving,
+    ListNodes,
+    Nodes,
     Refused,
+    SayHello,
+    Stats,
+    StatsReport,
     Welcome,
 )
 from tests.unit.broker_machine.hand import (
@@ -227,13 +232,56 @@ def test_a_node_that_obeys_a_newer_broker_is_refused(journal: Journal) -> None:
     assert "epoch 5" in refused.message
 
 
-def test_attempts_of_another_cluster_are_forgotten(journal: Journal) -> None:
+def test_a_node_of_another_cluster_keeps_its_attempts_and_is_not_registered(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     report = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = broker.says("n0", hello("n0", 4, report, cluster="older", epoch=9))
-    assert of_kind(out, Welcome)[0].forget == [(1, 1)]
-    assert len(of_kind(out, Launch)) == 1, "ours is started: the node has never had it"
+    assert of_kind(out, Welcome) == out, "it learns who the broker is, and gets no order"
+    assert of_kind(out, Welcome)[0].forget == []
+    assert state(broker, 1) == "launching", "what it reports is another job of the same number"
+    broker.says("n0", ended(1))
+    assert state(broker, 1) == "launching"
+    assert of_kind(broker.says("n0", Heartbeat(name="n0")), SayHello) != []
+    out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
+    assert len(of_kind(out, Launch)) == 1, "it has joined: ours is started, as it never had it"
+
+
+def test_a_node_that_belongs_to_another_cluster_is_shown(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    report = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    for name in ("n0", "n1"):
+        broker.says(name, hello(name, 4, report, cluster="older", epoch=9))
+    assert states(broker) == {"n0": "foreign", "n1": "foreign"}
+    nodes = broker.ask(ListNodes())
+    assert isinstance(nodes, Nodes)
+    assert "belongs to cluster older, 1 ranks of which run there" in nodes.nodes[1].reason
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert stats.nodes == {"foreign": 2}
+    assert stats.absent_nodes["n1"].startswith("foreign: belongs to cluster older")
+    broker.wait(LIMITS.lease_s + 1.0)
+    assert states(broker).keys() == {"n0"}, "n1 is silent, and no node of this cluster"
+    assert states(broker)["n0"] in ("away", "down")
+    broker.says("n1", hello("n1", cluster="c1", epoch=1))
+    assert states(broker)["n1"] == "up"
+
+
+def test_an_attempt_that_a_whole_journal_would_know_goes_on(journal: Journal) -> None:
+    """The journal has lost its end: what the node runs is not ended, and its number is not given again."""
+    broker = make(journal, nodes=1)
+    running = AttemptReport(job=7, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == []
+    assert of_kind(out, Kill) == []
+    assert states(broker) == {"n0": "drained"}
+    assert "the journal does not know what runs here: jobs 7 run on" in broker.book.nodes["n0"].reason
+    assert getattr(broker.ask(submit()), "job", None) == 8
+    assert of_kind(broker.says("n0", ended(7)), Launch) != []
+    assert states(broker) == {"n0": "up"}
+    broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    broker.ask(Cancel(job=7))
+    assert [kill.job for _, kill in broker.sent.orders if isinstance(kill, Kill)] == [7], "an admin ends it"
 
 
 def test_hello_repeats_orders_that_may_not_have_arrived(journal: Journal) -> None:

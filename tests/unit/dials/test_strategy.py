@@ -17,6 +17,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials import turning
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.files import to_send, with_whole_paths
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
@@ -140,3 +141,44 @@ def test_jobs_that_come_before_any_node_are_counted_within_the_arrays(tmp_path: 
         state.add_job(num_gpus=1, submit_s=1.0, predicted_s=60.0, spread=1.0)
         state.add_node(NodeSpec(name=f"n{len(state.nodes)}", gpus=4))
     assert state.num_partitions == 1
+
+
+def test_a_policy_is_sent_with_its_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    LINEAR.write(tmp_path / "mine.json")
+    (tmp_path / "mine.toml").write_text('base = "easy"\ndials = "mine.json"\n')
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    sent = to_send(Policy.read("../mine.toml"))
+    (tmp_path / "mine.json").unlink()
+    there = Policy.parse(sent.toml, name=sent.name)
+    assert (there.name, there) == ("mine", sent)
+    assert Strategy.of_setting(there.settings.dials) == LINEAR
+    assert to_send(there) == with_whole_paths(there) == there, "as it is"
+    strategy = there.rule.strategy
+    assert strategy is not None
+    assert strategy.digest == LINEAR.digest
+
+
+def test_a_strategy_is_judged_by_its_content_before_it_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text("[1]")
+    (tmp_path / "mine.toml").write_text('base = "easy"\ndials = "mine.json"\n')
+    with pytest.raises(InputError, match=r"mine\.json: expected a strategy file"):
+        to_send(Policy.read(tmp_path / "mine.toml"))
+    with pytest.raises(InputError, match="dials: expected a strategy file"):
+        Strategy.of_setting("{}")
+    away = Policy("easy", dials="/on/the/broker/only.json")
+    assert to_send(away) == away
+
+
+def test_files_of_a_policy_file_are_found_from_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "net").mkdir()
+    (tmp_path / "own.toml").write_text('rule = "mine.py:Waits"\n')
+    (tmp_path / "ppo.toml").write_text('base = "ppo"\ncheckpoint = "net"\n')
+    assert Policy.read(tmp_path / "own.toml").settings.rule == f"{tmp_path / 'mine.py'}:Waits"
+    assert Policy.read(tmp_path / "ppo.toml").settings.checkpoint == str(tmp_path / "net")
+    (tmp_path / "default").mkdir()
+    (tmp_path / "ppo.toml").write_text('base = "ppo"\ncheckpoint = "default"\n')
+    assert Policy.read(tmp_path / "ppo.toml").settings.checkpoint == "default"
+    (tmp_path / "far.toml").write_text('base = "ppo"\ncheckpoint = "runs/x"\n')
+    assert Policy.read(tmp_path / "far.toml").settings.checkpoint == "runs/x", "as from a command line"

@@ -1,0 +1,27 @@
+"""What a journal keeps where nothing else is said."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+KEEP_ENTRIES: Final = 4_000
+"""Entries that stay where no days are given: a start that replays them and a base takes a few seconds."""
+GROWN: Final = 3
+"""A base is made once there are so many times as many."""
+KEEP_ENDED_DAYS: Final = 730.0
+
+
+class Keeps(msgspec.Struct, frozen=True, kw_only=True):
+    """What a journal keeps.
+
+    Attributes:
+        days: Days of entries; None: the latest `entries`; infinite: all.
+        entries: Entries, where no days are given.
+        ended_days: Days of rows of ended jobs; infinite: all.
+    """
+
+    days: float | None = None
+    entries: int = KEEP_ENTRIES
+    ended_days: float = KEEP_ENDED_DAYS

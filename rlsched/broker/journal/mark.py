@@ -1,0 +1,198 @@
+"""The mark next to a journal: which cluster the directory belongs to, and how far its journal was written.
+
+SQLite takes an empty file for a new database, and an older copy for the newest one. A broker that started
+on either would give job numbers a second time and disown what its nodes run. So each commit is noted in a
+file of its own, `cluster.json`, and a start compares the two. The mark is written after the commit: it is
+never ahead of the journal that it describes. A directory from before there were marks gets one at its next
+start.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.access.private import touch_private
+from rlsched.broker.journal.entries import BasePart
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.records import STORE_FOLDER
+from rlsched.decisions.segments import segment_files
+from rlsched.errors import JournalLostError
+
+MARK_FILE: Final = "cluster.json"
+ADDRESS_FILE: Final = "address"
+"""Where the broker listens, for clients on this machine; written once its first entries are on disk."""
+_BYTES: Final = 512
+"""The file is rewritten in place, which needs no space on a full disk; a sector is written whole."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What the file says.
+
+    Attributes:
+        cluster: Identity of the journal.
+        epoch: Of the last broker that served it.
+        entries: Number of the last entry that was committed.
+        crc: Checksum of that entry.
+    """
+
+    cluster: str
+    epoch: int
+    entries: int
+    crc: int
+
+
+class JournalMark:
+    """The mark in a broker's directory.
+
+    Args:
+        journal: The path of the journal next to it.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal, self._path = journal, journal.with_name(MARK_FILE)
+        self._written = Mark("", 0, -1, 0)
+        self._fd = -1
+
+    def read(self) -> Mark | None:
+        """What the file says; None where there is no file, or it cannot be read."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Mark)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    # ---- before a start ---------------------------------------------------------------------------
+
+    def check_new(self) -> None:
+        """Refuse to begin a new journal in a directory that has had one. Nothing is written.
+
+        Raises:
+            JournalLostError: a file next to the missing or empty journal shows that there was one.
+        """
+        log = self._journal.with_name(self._journal.name + "-wal")
+        has_log = log.exists() and log.stat().st_size > 0
+        shown = self._shown() or (f"{log.name} next to it holds commits" if has_log else "")
+        if shown:
+            state = "is empty" if self._journal.exists() else "is missing"
+            raise JournalLostError(f"{self._journal}: {state}, but {shown}; {_WAYS_OUT}")
+
+    def check(self, journal: Journal) -> None:
+        """Refuse a journal that lacks what a broker has committed in this directory.
+
+        Raises:
+            JournalLostError: it has no entries, is older, or is another cluster's.
+            JournalError: it is damaged.
+        """
+        if not journal.last:
+            shown = self._shown()
+            if shown:
+                raise JournalLostError(f"{self._journal}: holds no entries, but {shown}; {_WAYS_OUT}")
+            return
+        mark = self.read()
+        if mark is None:
+            return
+        if mark.entries > journal.last:
+            raise JournalLostError(
+                f"{self._journal}: ends at entry {journal.last:,}, but a broker has committed "
+                f"{mark.entries:,} here: it is an older copy, or its write-ahead log was removed; put the "
+                f"newest one back (with its -wal), or take this one up with {_RESTORE}"
+            )
+        base = _base_at(journal, max(mark.entries, journal.first))
+        if mark.cluster != base.cluster if base else mark.crc != journal.checksum_of(mark.entries):
+            raise JournalLostError(
+                f"{self._journal}: its entry {mark.entries:,} is not the one that a broker of cluster "
+                f"{mark.cluster} has committed here: it is another cluster's journal, or an older copy that "
+                f"was served elsewhere; put the right one back, or take this one up with {_RESTORE}"
+            )
+
+    def _shown(self) -> str:
+        """What shows that there was a journal, "" where nothing does."""
+        mark = self.read()
+        if mark is not None:
+            return f"{self._path.name} next to it is of cluster {mark.cluster} with {mark.entries:,} entries"
+        if self._path.exists():
+            return f"{self._path.name} next to it is of an earlier broker"
+        if self._journal.with_name(ADDRESS_FILE).is_file():
+            return f"the file {ADDRESS_FILE} next to it is of an earlier broker"
+        store = self._journal.with_name(STORE_FOLDER)
+        if any(segment_files(store, kind) for kind in ("decisions", "jobs")):
+            return f"the folder {STORE_FOLDER} next to it holds an earlier broker's decisions"
+        return ""
+
+    # ---- while it serves --------------------------------------------------------------------------
+
+    def begin(self, journal: Journal, cluster: str, epoch: int) -> None:
+        """A broker serves from now on; its first entries are committed.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self.close()
+        if not self._path.exists():
+            draft = self._path.with_name(self._path.name + ".tmp")
+            draft.unlink(missing_ok=True)
+            touch_private(draft)
+            draft.write_bytes(_packed(_mark(journal, cluster, epoch)))
+            sync(draft)
+            draft.rename(self._path)
+            sync(self._path.parent)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        self._written = Mark(cluster, epoch, -1, 0)
+        self.reached(journal)
+        os.fsync(self._fd)
+
+    def reached(self, journal: Journal) -> None:
+        """Note the last commit. A mark that cannot be written stays behind, which a start allows."""
+        if self._fd >= 0 and journal.last != self._written.entries:
+            self._written = _mark(journal, self._written.cluster, self._written.epoch)
+            with suppress(OSError):
+                os.pwrite(self._fd, _packed(self._written), 0)
+
+    def remove(self) -> None:
+        """An operator has put another journal here, or begins a new cluster."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _mark(journal: Journal, cluster: str, epoch: int) -> Mark:
+    return Mark(cluster, epoch, journal.last, journal.checksum_of(journal.last) or 0)
+
+
+def _packed(mark: Mark) -> bytes:
+    return msgspec.json.encode(mark).ljust(_BYTES - 1) + b"\n"
+
+
+def _base_at(journal: Journal, n: int) -> BasePart | None:
+    """The part of a base that stands in the place of this entry; None: the entry itself is there."""
+    found = next(iter(journal.rows(n - 1)), None)
+    return found.entry if found is not None and isinstance(found.entry, BasePart) else None
+
+
+def sync(path: Path) -> None:
+    """Force a file or a directory to disk.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_RESTORE: Final = "`rlsched journal restore FILE`"
+_WAYS_OUT: Final = (
+    f"put the journal back, take up a backup with {_RESTORE}, or give all of its jobs up with "
+    "`rlsched broker --new-cluster`"
+)
