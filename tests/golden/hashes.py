@@ -56,10 +56,10 @@ def cannot_compare() -> str:
     if same_mathematics():
         return ""
     return (
-        f"golden: this machine rounds floating-point functions differently ({mathematics()}) than the one that "
-        f"made the hashes ({_read()[_PROBE]}): run the tests on an x86 processor with AVX2 and the numpy of "
-        "constraints.txt, compare one case by `python -m tests.golden.explain CASE --against COMMIT`, or set "
-        f"{SKIP}=1 to leave these tests out"
+        f"golden: floating-point functions here round differently ({mathematics()}) than on the machine that "
+        f"made the hashes ({_read()[_PROBE]}): use an x86 processor with AVX2 and numpy of constraints.txt, "
+        "compare a case by `python -m tests.golden.explain CASE --against COMMIT`, or leave these tests out "
+        f"with {SKIP}=1"
     )
 
 
