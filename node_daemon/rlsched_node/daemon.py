@@ -332,8 +332,10 @@ class NodeDaemon:
         match effect:
             case Send(Hello() as hello, request):
                 self._link.send(msgspec.structs.replace(hello, wall_s=time.time()), request)
-            case Send(Heartbeat() as beat, request) if self._machine.tells_power:
-                self._link.send(msgspec.structs.replace(beat, power_w=self._health.power_w), request)
+            case Send(Heartbeat() as beat, request):
+                power_w = self._health.power_w if self._machine.tells_power else None
+                wall_s = time.time() if self._machine.tells_clock else None
+                self._link.send(msgspec.structs.replace(beat, power_w=power_w, wall_s=wall_s), request)
             case Send(Ended() as ended, request) if not self._machine.tells_usage:
                 self._link.send(msgspec.structs.replace(ended, usage=None), request)
             case Send(message, request):

@@ -81,6 +81,7 @@ class NodeMachine:
         is_connected: The connection stands.
         is_registered: The broker on this connection has answered our `Hello`.
         tells_power: It takes what the GPUs draw with a heartbeat ...
+        tells_clock: ... and what this machine's clock says ...
         tells_usage: ... and what ranks use.
         is_stopping: The node ends its jobs and takes no new ones.
         is_checked: Its health is known; before that it does not register.
@@ -101,7 +102,7 @@ class NodeMachine:
         self.cluster = hello.cluster
         self.epoch = hello.epoch
         self.attempts = Attempts(hello.gpus, attempts)
-        self.is_registered = self.tells_power = self.tells_usage = False
+        self.is_registered = self.tells_power = self.tells_clock = self.tells_usage = False
         self.is_connected = False
         self.is_stopping = False
         self.is_checked = is_checked
@@ -278,7 +279,7 @@ class NodeMachine:
         self._heartbeat_at_s = now_s + self._heartbeat_s
         self.is_registered, self.tells_power = True, welcome.hears_power
         self.attempts.tells_limits = welcome.hears_limits
-        self.tells_usage = welcome.hears_usage
+        self.tells_clock, self.tells_usage = welcome.hears_clock, welcome.hears_usage
         self._refusal = self._warned_cluster = ""
         self._forgets_cluster = False
         renewed = self._lease.answered(request)

@@ -345,6 +345,8 @@ class Machine:
                     engine_away=message.engine_away,
                     power_w=message.power_w,
                 )
+                if message.wall_s is not None:
+                    self._members.compare_clocks(node, message.wall_s, event.wall_s)
             case Metered():
                 self._members.metered.told(node, message, self.now_s)
             case Held():

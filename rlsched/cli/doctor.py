@@ -14,7 +14,7 @@ import click
 
 from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.cli.options import asking
-from rlsched.cli.show import print_json, print_sentences
+from rlsched.cli.show import print_json, print_sentences, skewed_nodes
 from rlsched.errors import RlschedError
 from rlsched.installing import install_command
 from rlsched.terminal import visible
@@ -125,6 +125,7 @@ def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterato
         yield Finding("broker", "wrong", f"pyzmq is missing: {install_command('broker')}")
         return
     from rlsched.client.client import Client
+    from rlsched.wire.messages import MAX_CLOCK_SKEW_S
 
     try:
         with Client(address, home=keys, timeout_s=timeout_s) as client:
@@ -147,6 +148,10 @@ def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterato
             "ok" if nodes else "note",
             f"{len(nodes) - asleep} up" + (f", {asleep} asleep" if asleep else ""),
         )
+    skews_s = {node.name: node.clock_skew_s or 0.0 for node in nodes}
+    off_s = {name: skew_s for name, skew_s in skews_s.items() if abs(skew_s) > MAX_CLOCK_SKEW_S}
+    for line in skewed_nodes(off_s, len(off_s)):
+        yield Finding("time", "wrong", line)
 
 
 def _disk(home: Path) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from rlsched.broker.nodes.usage_words import cells, energy, memory, share
 from rlsched.cli.job_number import called
 from rlsched.cli.layout import Column, table
+from rlsched.cli.show import clock_skew
 from rlsched.decide.record import DecisionRecord
 from rlsched.forecast.words import cell
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
@@ -188,7 +189,7 @@ def _skew(node: NodeInfo) -> list[str]:
     skew_s = node.clock_skew_s
     if skew_s is None or abs(skew_s) <= MAX_CLOCK_SKEW_S:
         return []
-    return [f"its clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"]
+    return [f"its clock is {clock_skew(skew_s).removesuffix(' of')}"]
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+MOST_SKEWED = 5
+"""Nodes whose clocks are off that get a line of their own."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -106,6 +109,30 @@ def in_words(seconds: float | None) -> str:
         if abs(seconds) >= size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:,.0f} s"
+
+
+def clock_skew(skew_s: float) -> str:
+    """How far a node's clock is ahead (seconds) in words: `75 s ahead of`, `6.5 s behind`."""
+    size_s = abs(skew_s)
+    return f"{size_s:,.{1 if size_s < 10.0 else 0}f} s {'ahead of' if skew_s > 0 else 'behind'}"
+
+
+def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
+    """A line for each of the first nodes whose clock is off, and one for the others.
+
+    Args:
+        skews_s: Such nodes, and how far their clock is ahead, seconds.
+        nodes: How many there are in all, at least those.
+    """
+    lines = [
+        f"node {name}: its clock is {clock_skew(skew_s)} the broker's; run NTP on both (`timedatectl`)"
+        for name, skew_s in islice(skews_s.items(), MOST_SKEWED)
+    ]
+    others = nodes - len(lines)
+    if others > 0:
+        what = "the clock of 1 other node is" if others == 1 else f"the clocks of {others:,} other nodes are"
+        lines.append(f"{what} off as well: `rlsched nodes` lists them")
+    return lines
 
 
 def count(number: int, what: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.options import asking
-from rlsched.cli.show import count, in_words, print_json, print_sentences, size
+from rlsched.cli.show import count, in_words, print_json, print_sentences, size, skewed_nodes
 from rlsched.terminal import visible
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def problems(report: StatsReport) -> list[str]:
     if report.gpus_out:
         found.append("1 GPU is" if report.gpus_out == 1 else f"{report.gpus_out:,} GPUs are")
         found[-1] += " lost, or in use by a process that rlsched did not start"
+    found += skewed_nodes(report.clock_skews_s, report.nodes_off_clock)
     if report.guard is not None and report.guard.now:
         found.append(
             f"the fallback {report.fallback} decides in the place of {report.policy}: {report.guard.now}"

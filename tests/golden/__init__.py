@@ -1,7 +1,7 @@
 """The net: hashes of what is decided, the same on every x86 processor of the last ten years.
 
 numpy and its BLAS take wider vectors where a processor has them, and those round otherwise. Where AVX2 is
-there, they are told to stop at it, before numpy is imported; else the hashes are not compared.
+there, they are told to stop at it, before numpy is imported; elsewhere the tests fail, with what to do.
 """
 
 from __future__ import annotations

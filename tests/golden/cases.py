@@ -75,6 +75,7 @@ MODELLED_RULES = {
     "gittins-share-weighed-moving": Policy(
         "gittins", share={}, clock={"rule": "weighed", "energy_weight": 0.4}, migrate={}
     ),
+    "tuned": Policy("tuned"),
 }
 PREEMPTING = "ppo-preempting"
 """`ppo` by this name decides in a world whose cluster counts all jobs as preemptible."""
@@ -262,7 +263,7 @@ def cases() -> dict[str, Callable[[], Content]]:
     for mode, recorded in (
         ("plain", ("easy", "gittins-moving", "srtf", "ppo", "ppo-preempting", "random")),
         ("attempts", ("tiresias", "reserve", "ppo")),
-        ("models", ("pack", "gittins-share-weighed-moving", "qssf-weighed", "ppo", "random")),
+        ("models", ("pack", "gittins-share-weighed-moving", "qssf-weighed", "tuned", "ppo", "random")),
     ):
         for name in recorded:
             policy = {**RULES, **MODELLED_RULES, **NETWORKS}[name]

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden.cases import cases, digest
-from tests.golden.hashes import kept, same_mathematics
+from rlsched.decide.policy import Policy
+from tests.golden import hashes
+from tests.golden.cases import cases, digest, replay, table_content
+from tests.golden.hashes import SKIP, cannot_compare, kept, left_out
 from tests.quick import quick
 
 CASES = cases()
 QUICK = ("table/helios/plain/", "records/mixed/plain/", "journal/")
 """Where the cases of `make test` begin: one trace, nothing but the rules. The slow set has all others."""
+TUNED = ("table/philly/models/tuned", "table/mixed/models/tuned")
+"""And the default policy with models, on one GPU type and on several."""
 SLOW = ("rollout", "clairvoyant", "-moving")
 """Where the cases end that compile what no other quick test needs."""
 
@@ -22,10 +26,59 @@ def test_every_case_has_a_hash_and_every_hash_a_case() -> None:
     assert CASES.keys() == kept().keys()
 
 
-@pytest.mark.parametrize(
-    "name", quick(CASES, lambda name: name.startswith(QUICK) and not name.endswith(SLOW))
-)
+def must_compare() -> None:
+    """Fail where this machine cannot make the hashes; skip where the environment asks for that."""
+    line = cannot_compare()
+    if line and left_out():
+        pytest.skip(line)
+    if line:
+        pytest.fail(line, pytrace=False)
+
+
+def is_quick(name: str) -> bool:
+    return name in TUNED or (name.startswith(QUICK) and not name.endswith(SLOW))
+
+
+@pytest.mark.parametrize("name", quick(CASES, is_quick))
 def test_nothing_has_changed(name: str) -> None:
-    if not same_mathematics():
-        pytest.skip("golden: this machine's logarithms round otherwise than where the hashes were made")
+    must_compare()
     assert digest(CASES[name]()) == kept()[name], f"python -m tests.golden.explain {name}"
+
+
+@pytest.mark.parametrize("where", ["philly", "mixed"])
+def test_the_default_policy_shares_and_clocks_in_its_cases(where: str) -> None:
+    """Otherwise its hashes would hold nothing of either."""
+    tuned = digest(table_content(replay(where, "models", Policy("tuned"))))
+    for setting in ("share", "clock", *(("types",) if where == "mixed" else ())):
+        without = replay(where, "models", Policy("tuned", **{setting: None}))
+        assert digest(table_content(without)) != tuned, setting
+
+
+# ---- other mathematics ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "mathematics", lambda: "0123456789abcdef")
+    monkeypatch.delenv(SKIP, raising=False)
+
+
+@pytest.mark.usefixtures("other_mathematics")
+def test_a_machine_that_cannot_compare_fails_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(pytest.fail.Exception, match=rf"0123456789abcdef.*{SKIP}=1") as failed:
+        must_compare()
+    assert "\n" not in str(failed.value)
+    monkeypatch.setenv(SKIP, "1")
+    with pytest.raises(pytest.skip.Exception, match="0123456789abcdef"):
+        must_compare()
+
+
+@pytest.mark.usefixtures("other_mathematics")
+def test_hashes_of_two_mathematics_do_not_come_into_one_file() -> None:
+    before = hashes.FILE.read_bytes()
+    for anew in ([], ["table/helios/plain/fifo"]):
+        with pytest.raises(SystemExit, match="0123456789abcdef"):
+            hashes.main(anew)
+    with pytest.raises(SystemExit, match="no such case: table/moon"):
+        hashes.main(["table/moon"])
+    assert hashes.FILE.read_bytes() == before

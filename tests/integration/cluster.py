@@ -98,11 +98,15 @@ class Cluster:
     def _spawn(self, name: str, *args: str) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [*RLSCHED, *args, "--keys", str(self.keys)],
+                self.command(name, *args, "--keys", str(self.keys)),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
+
+    def command(self, name: str, *args: str) -> list[str]:  # noqa: ARG002 - subclasses look at it
+        """What runs as `name`, given the words of `rlsched`."""
+        return [*RLSCHED, *args]
 
     def log(self, name: str) -> str:
         """What a process has said."""

@@ -34,6 +34,8 @@ def main() -> int:
         if args.short_jobs:
             return _short_jobs(directory, args.short_jobs)
         system: System = Slurm(directory) if args.slurm else Ours(directory)
+        if isinstance(system, Ours) and system.left_out:
+            print(f"left out: {system.left_out}", file=sys.stderr)
         try:
             sweep = Sweep(directory, system, args.seed, say=lambda line: print(line, flush=True))
             for number in range(args.rounds):

@@ -114,7 +114,7 @@ def shims(directory: Path) -> dict[int, tuple[int, int, int]]:
 
 def strays(mark: str, also: str = "") -> list[int]:
     """Processes with a variable in their environment that begins so, and with another."""
-    return [pid for pid in _pids() if all(_has(pid, one) for one in (mark, also))]
+    return [pid for pid in all_pids() if all(_has(pid, one) for one in (mark, also))]
 
 
 def _has(pid: int, mark: str) -> bool:
@@ -124,7 +124,7 @@ def _has(pid: int, mark: str) -> bool:
 def children(parents: Iterable[int]) -> list[int]:
     """Processes whose parent is one of these."""
     wanted, found = set(parents), []
-    for pid in _pids():
+    for pid in all_pids():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         except OSError:
@@ -143,7 +143,8 @@ def shoot(pid: int) -> bool:
     return True
 
 
-def _pids() -> list[int]:
+def all_pids() -> list[int]:
+    """Every process of this machine."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlsched.errors import InputError
@@ -15,7 +16,7 @@ from tests.integration import real_slurm
 from tests.integration.cluster import until
 from tests.integration.real_slurm import RealSlurm, lacking
 from tests.soak.jobs import shoot, strays
-from tests.soak.systems import CONTROLLER, NODES, Found
+from tests.soak.systems import CONTROLLER, NODES, TARGETS, Found
 
 _STATES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
 _LIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")
@@ -31,6 +32,8 @@ class Slurm:
         InputError: this machine lacks something.
     """
 
+    targets = TARGETS
+    others: Mapping[str, Callable[[str], None]] = {}
     environment = "export RLSCHED_JOB=$SLURM_JOB_ID RLSCHED_ATTEMPT=${SLURM_RESTART_COUNT:-0} RLSCHED_RANK=0"
 
     def __init__(self, directory: Path) -> None:

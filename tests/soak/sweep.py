@@ -1,7 +1,7 @@
 """kill -9 of controller, node daemons, shims, commands and clients at seeded instants, with real processes.
 
-After each shot, what was shot is started again, and every job comes to its end. Then the books are compared
-with the lines that the jobs wrote themselves.
+Some rounds stop daemons in order, the whole cluster too, or reboot a node. What ended is started again, and
+every job comes to its end. Then the books are compared with the lines that the jobs wrote themselves.
 """
 
 from __future__ import annotations
@@ -18,19 +18,6 @@ from tests.integration.cluster import until
 from tests.soak.jobs import Lines, Planned, children, plan, shoot
 from tests.soak.systems import CONTROLLER, NODES, Found, System
 
-TARGETS = (
-    (CONTROLLER,),
-    ("node",),
-    (CONTROLLER, "node"),
-    ("shim",),
-    ("command",),
-    ("client",),
-    (CONTROLLER, "shim"),
-    ("node", "shim"),
-    (CONTROLLER, "node", "node"),
-    ("stopped node",),
-    ("stopped controller",),
-)
 JOBS = 10
 
 
@@ -77,7 +64,7 @@ class Sweep:
 
     def round(self, number: int) -> None:
         """Some jobs, one or more shots, and a look at what became of them."""
-        targets = TARGETS[number % len(TARGETS)]
+        targets = self._system.targets[number % len(self._system.targets)]
         planned = plan(self.chance, f"r{number}", JOBS, self._lines, self._system.environment)
         self._plans |= {job.token: job for job in planned}
         path = self._directory / "plan.json"
@@ -112,6 +99,8 @@ class Sweep:
                 self._shot.add(running[pid])
                 for victim in [pid] if target == "shim" else children([pid]):
                     shoot(victim)
+            case other if other in self._system.others:
+                self._system.others[other](node)
 
     def _look(self, number: int, targets: tuple[str, ...]) -> None:
         try:

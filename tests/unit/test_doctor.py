@@ -16,6 +16,8 @@ from rlsched.broker.starting import Starting, starting_in
 from rlsched.cli import doctor
 from rlsched.cli.doctor import Finding
 from rlsched.cli.main import run
+from rlsched.client.client import Client
+from rlsched.wire.messages import NodeInfo, StatsReport
 
 
 def found(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, Any]]:
@@ -91,3 +93,28 @@ def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
     )
     assert "state='note', line='none that NVML shows (" in done.stdout
     assert done.stderr == ""
+
+
+def test_a_node_whose_clock_is_off_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def node(name: str, skew_s: float | None) -> NodeInfo:
+        return NodeInfo(
+            name=name, state="up", gpus=1, free_gpus=1, gpu_type="", vc="", jobs=[], last_seen_s=0.0,
+            clock_skew_s=skew_s,
+        )  # fmt: skip
+
+    nodes = [node("n0", 75.0), node("n1", 5.0), node("n2", None)]
+    stats = StatsReport(policy="fifo", decisions={}, contested={}, queued=0, running=0, ended=0, uptime_s=1.0)
+    monkeypatch.setattr(Client, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(Client, "close", lambda _: None)
+    monkeypatch.setattr(Client, "stats", lambda _: stats)
+    monkeypatch.setattr(Client, "nodes", lambda _: nodes)
+    off = {
+        "what": "time",
+        "state": "wrong",
+        "line": "node n0: its clock is 75 s ahead of the broker's; run NTP on both (`timedatectl`)",
+    }
+    assert found(capsys, "--keys", str(tmp_path))["time"] == off
+    nodes[0] = node("n0", -4.9)
+    assert "time" not in found(capsys, "--keys", str(tmp_path))

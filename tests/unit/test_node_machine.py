@@ -584,21 +584,26 @@ def test_a_first_check_that_passes_says_hello_once() -> None:
     assert machine.handle(Checked(""), 0.0) == []
 
 
-def test_power_is_told_to_a_broker_that_asks_for_it() -> None:
+def test_power_and_clock_are_told_to_a_broker_that_asks_for_them() -> None:
     """An older one refuses a heartbeat with a field that it does not know: the node would be lost."""
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(), 0.0)
     assert not machine.tells_power
     assert not machine.tells_usage
-    newer = Welcome(cluster=CLUSTER, epoch=2, heartbeat_s=1.0, hears_power=True, hears_usage=True)
+    assert not machine.tells_clock
+    newer = Welcome(
+        cluster=CLUSTER, epoch=2, heartbeat_s=1.0, hears_power=True, hears_usage=True, hears_clock=True
+    )
     machine.handle(Received(newer), 1.0)
     assert machine.tells_power
+    assert machine.tells_clock
     assert machine.tells_usage
     machine.handle(Disconnected(), 2.0)
     machine.handle(Connected(), 3.0)
     machine.handle(welcome(2), 3.0)
     assert not machine.tells_power, "an older one has taken over"
+    assert not machine.tells_clock
     assert not machine.tells_usage
 
 

@@ -31,6 +31,14 @@ FINE = StatsReport(
     records=RecordsReport(kept=7, lost={"written": 1}, troubles={}),
 )  # fmt: skip
 WRONG = [
+    (
+        {"clock_skews_s": {"n0": 75.0, "n1": -6.52}, "nodes_off_clock": 3},
+        [
+            "node n0: its clock is 75 s ahead of the broker's; run NTP on both (`timedatectl`)",
+            "node n1: its clock is 6.5 s behind the broker's; run NTP on both (`timedatectl`)",
+            "the clock of 1 other node is off as well: `rlsched nodes` lists them",
+        ],
+    ),
     ({"nodes": {"down": 2, "up": 1, "drained": 1}}, ["2 nodes are down", "1 node is drained"]),
     (
         {"guard": GuardReport(decided={}, masked={}, now="late: the fallback decides the next 3 decisions")},

@@ -24,6 +24,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.reasons import GUARD_HALF_FREE, GUARD_HOLD
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
+    MAX_CLOCK_SKEW_S,
     DriftReport,
     GpusReport,
     GuardReport,
@@ -94,6 +95,8 @@ class Reports:
         absent = {name: _absence(node) for name, node in nodes.items() if node.state != "up"}
         absent |= {name: f"foreign: {info.reason}" for name, info in foreign.items()}
         out = {name: lines for name in nodes if (lines := out_of_service(book, name))}
+        skews_s = {name: self._members.clock_skew_s(name) or 0.0 for name in nodes}
+        skewed = {name: skew_s for name, skew_s in skews_s.items() if abs(skew_s) > MAX_CLOCK_SKEW_S}
         return StatsReport(
             policy=self._scheduler.name,
             decisions=dict(book.decisions),
@@ -122,6 +125,8 @@ class Reports:
                 name: shortened("; ".join(lines), MAX_REASON_CHARS)
                 for name, lines in islice(out.items(), MAX_NAMED_NODES)
             },
+            nodes_off_clock=len(skewed),
+            clock_skews_s=dict(islice(skewed.items(), MAX_NAMED_NODES)),
             journal=vitals.journal,
             guard=GuardReport(
                 decided=dict(book.interventions),

@@ -309,7 +309,7 @@ class Members:
         self.foreign.forget(name)
         self.seen(name, now_s)
         self._left.discard(name)
-        self._compare_clocks(name, hello.wall_s, wall_s)
+        self.compare_clocks(name, hello.wall_s, wall_s)
         spec = NodeUp(
             name=name,
             gpus=hello.gpus,
@@ -370,15 +370,22 @@ class Members:
                     self._attempts.launch(job, node=name)
 
     def clock_skew_s(self, node: str) -> float | None:
-        """How far a node's clock was ahead when it registered, seconds; None where it did not say."""
+        """How far a node's clock was ahead at its last heartbeat, seconds; None where it did not say."""
         return self._clock_skew_s.get(node)
 
-    def _compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
+    def compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
+        """Note how far a node's clock is ahead, and warn once when that begins to exceed the threshold.
+
+        Args:
+            name: The node.
+            theirs_s: What its clock showed when it sent the message, Unix seconds; None where it did not say.
+            ours_s: What this machine's clock showed on arrival, Unix seconds.
+        """
+        before_s = self._clock_skew_s.pop(name, 0.0)
         if theirs_s is None or ours_s is None or not math.isfinite(theirs_s):
-            self._clock_skew_s.pop(name, None)
             return
         skew_s = self._clock_skew_s[name] = theirs_s - ours_s
-        if abs(skew_s) > MAX_CLOCK_SKEW_S:
+        if abs(skew_s) > MAX_CLOCK_SKEW_S >= abs(before_s):
             direction = "ahead of" if skew_s > 0 else "behind"
             _log.warning(
                 "node %s: its clock is %.1f s %s this machine's; run NTP on both (`timedatectl`). Times that "
@@ -410,6 +417,7 @@ class Members:
             heartbeat_s=self._limits.heartbeat_s,
             forget=forget,
             hears_power=True,
+            hears_clock=True,
             hears_limits=True,
             hears_usage=True,
         )

@@ -142,6 +142,8 @@ class Heartbeat(
     take as long as that lasts, and no rank is lost by it. `unhealthy` says so to people."""
     power_w: float | None = None
     """What its GPUs draw, W; None where not all of them say, or `Welcome.hears_power` was not said."""
+    wall_s: float | None = None
+    """As in `Hello`; None where `Welcome.hears_clock` was not set."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):

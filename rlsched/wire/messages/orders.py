@@ -28,6 +28,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """Likewise `Launched.limit_s`."""
     hears_usage: bool = False
     """Likewise `Metered` and `Ended.usage`."""
+    hears_clock: bool = False
+    """Likewise `Heartbeat.wall_s`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):

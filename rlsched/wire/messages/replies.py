@@ -103,7 +103,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What people call each of them, `17_3` of a task; empty from an older broker."""
     last_seen_s: float
     clock_skew_s: float | None = None
-    """How far its clock was ahead of the broker's when it registered, seconds; None where it did not say."""
+    """How far its clock was ahead of the broker's at its last heartbeat, seconds; None: it did not say."""
     max_sm_clock_mhz: int = 0
     """The highest SM clock that all of its GPUs can be set to; 0: they cannot be set, or nobody said."""
     clocks_note: str = ""

@@ -154,6 +154,10 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """GPUs that are lost, or in use by a process that rlsched did not start, on nodes of rlsched's own."""
     nodes_with_gpus_out: dict[str, str] = {}
     """Nodes with such GPUs, and why; the first 50."""
+    nodes_off_clock: int = 0
+    """Nodes whose clock differs from the broker's by more than `MAX_CLOCK_SKEW_S`."""
+    clock_skews_s: dict[str, float] = {}
+    """Such nodes, and how far their clock is ahead, seconds; the first 50."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rlsched.wire.messages import (
     LogData,
     Refused,
     SayHello,
+    Welcome,
     encode,
 )
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
@@ -29,6 +31,7 @@ from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node
 def test_a_node_registers_beats_and_runs_jobs_to_their_exit_codes(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
+    before_s = time.time()
     start_node("--gpus", "4", "--simulated", "--gpu-type", "h200", "--vc", "research")
     hello = broker.greet()
     assert (hello.name, hello.gpus, hello.gpu_type, hello.vc) == ("n0", 4, "h200", "research")
@@ -36,8 +39,11 @@ def test_a_node_registers_beats_and_runs_jobs_to_their_exit_codes(
     assert hello.attempts == []
     assert hello.cpus >= 1
     assert hello.memory_mib > 100
-    broker.receive(Heartbeat)
-    broker.receive(Heartbeat)
+    assert broker.receive(Heartbeat).wall_s is None, "a broker that did not ask would refuse it"
+    broker.send(Welcome(epoch=1, cluster="c1", heartbeat_s=0.05, hears_clock=True))
+    told_s = broker.receive(Heartbeat, lambda beat: beat.wall_s is not None).wall_s
+    assert told_s is not None
+    assert before_s <= told_s <= time.time()
     broker.launch("sh", "-c", "echo GPUs $CUDA_VISIBLE_DEVICES", job=1, gpus=[1, 2])
     broker.launch("sh", "-c", "exit 3", job=2, gpus=[0])
     broker.launch("sh", "-c", "kill -SEGV $$", job=3, gpus=[3])

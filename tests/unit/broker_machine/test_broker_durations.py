@@ -16,8 +16,9 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
+from rlsched.cli.status import problems
 from rlsched.decide.registry import load_scheduler
-from rlsched.wire.messages import AttemptReport, ListNodes, Nodes
+from rlsched.wire.messages import AttemptReport, Heartbeat, Hello, ListNodes, Nodes, Stats, StatsReport
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit
 
 DAY_S = 86_400.0
@@ -89,6 +90,35 @@ def test_a_node_whose_clock_is_off_is_named(
     answer = broker.ask(ListNodes())
     assert isinstance(answer, Nodes)
     assert [node.clock_skew_s for node in answer.nodes] == [skew_s, 1.0, None]
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert (stats.nodes_off_clock, stats.clock_skews_s) == (1, {"n0": skew_s})
+    (line,) = problems(stats)
+    assert line.startswith("node n0: its clock is ")
+
+
+def test_a_clock_that_is_set_right_is_off_no_longer_and_one_warning_is_enough(
+    journal: Journal, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = make(journal, nodes=0)
+
+    def off(said: Hello | Heartbeat, skew_s: float | None) -> dict[str, float]:
+        wall_s = None if skew_s is None else 5e8 + skew_s
+        broker.batch([NodeSaid("n0", 1, msgspec.structs.replace(said, wall_s=wall_s), 5e8)])
+        stats = broker.ask(Stats())
+        assert isinstance(stats, StatsReport)
+        return stats.clock_skews_s
+
+    with caplog.at_level(logging.WARNING, "rlsched.broker"):
+        assert off(hello("n0"), 75.0) == {"n0": 75.0}
+        beat = Heartbeat(name="n0")
+        assert off(beat, None) == {"n0": 75.0}, "an older node tells its clock with its hello only"
+        assert off(beat, 76.0) == {"n0": 76.0}
+        assert len(caplog.records) == 1
+        assert off(beat, 0.5) == {}
+        assert off(beat, -5.5) == {"n0": -5.5}
+        assert len(caplog.records) == 2
+        assert off(beat, float("nan")) == {}
 
 
 def test_a_broker_whose_clock_is_behind_its_journal_says_so(tmp_path: Path) -> None:
