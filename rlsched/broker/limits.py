@@ -63,6 +63,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if not lost_after_s or self.lease_s <= lost_after_s <= MAX_LOST_AFTER_S:
             return ""
         return (
-            f"lost_after_s must be 0 (never) or {self.lease_s:g} to {MAX_LOST_AFTER_S:g} s, got "
-            f"{lost_after_s:g}: before {self.lease_s:g} s no node is unreachable (rlsched broker --lease-s)"
+            f"lost_after_s must be 0 (never) or at least {self.lease_s:g}, the seconds after which a node is "
+            f"unreachable (rlsched broker --lease-s); got {lost_after_s:g}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.wire.messages import HoldClock, Kill, Launch, Launched, LaunchRefused, Welcome
+from rlsched.wire.messages import DEFAULT_GRACE_S, HoldClock, Kill, Launch, Launched, LaunchRefused, Welcome
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.machine import NodeMachine
 from rlsched_node.steps import (
@@ -73,7 +73,9 @@ def test_an_order_ends_one_of_them_alone() -> None:
     machine = registered()
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
-    assert told(machine, Kill(epoch=1, job=2, attempt=1, rank=0)) == [EndRank(key(2), 5.0, "killed")]
+    assert told(machine, Kill(epoch=1, job=2, attempt=1, rank=0)) == [
+        EndRank(key(2), DEFAULT_GRACE_S, "killed")
+    ]
 
 
 def test_the_next_co_tenant_waits_until_the_one_that_is_ended_is_gone() -> None:
