@@ -262,7 +262,7 @@ def test_a_node_that_belongs_to_another_cluster_is_shown(journal: Journal) -> No
     assert stats.absent_nodes["n1"].startswith("foreign: belongs to cluster older")
     broker.wait(LIMITS.lease_s + 1.0)
     assert states(broker).keys() == {"n0"}, "n1 is silent, and no node of this cluster"
-    assert states(broker)["n0"] in ("away", "down")
+    assert states(broker)["n0"] == "unreachable"
     broker.says("n1", hello("n1", cluster="c1", epoch=1))
     assert states(broker)["n1"] == "up"
 
