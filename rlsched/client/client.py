@@ -20,60 +20,30 @@ from rlsched.client.epochs import Epochs
 from rlsched.client.following import OVER, POLL_S, follow
 from rlsched.client.submitting import Changes, JobAsked, as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
+from rlsched.wire import messages
 from rlsched.wire.dealer import broker_addresses
-from rlsched.wire.messages import (
-    Accounts,
-    Cancel,
-    ClientReply,
-    ClientRequest,
-    DownNode,
-    DrainNode,
-    DryRun,
-    DryRunAnswer,
-    Explanation,
-    History,
-    Hold,
-    JobInfo,
-    Jobs,
-    JobUsage,
-    ListAccounts,
-    ListHistory,
-    ListJobs,
-    ListNodes,
-    ListQuotas,
-    ListUsage,
-    LogChunk,
-    Member,
-    NodeInfo,
-    Nodes,
-    Ok,
-    PartyKind,
-    PastJob,
-    QuotaInfo,
-    Quotas,
-    ReadLog,
-    Refused,
-    Release,
-    RemoveNode,
-    Requeue,
-    ResumeNode,
-    Serving,
-    SetMember,
-    SetPolicy,
-    SetQuota,
-    Stats,
-    StatsReport,
-    Submit,
-    Submitted,
-    Tasks,
-    Update,
-    Usage,
-    WhoServes,
-    Why,
-)
+from rlsched.wire.messages import Refused, Submitted
 
 if TYPE_CHECKING:
     from rlsched.decide.policy import Policy
+    from rlsched.wire.messages import (
+        ClientReply,
+        ClientRequest,
+        DryRunAnswer,
+        Explanation,
+        JobInfo,
+        Jobs,
+        JobUsage,
+        LogChunk,
+        Member,
+        NodeInfo,
+        PartyKind,
+        PastJob,
+        QuotaInfo,
+        StatsReport,
+        Submit,
+        Tasks,
+    )
 
 DRY_RUN_S = 70.0
 """A dry run may take so long: the forecaster may have to be started first."""
@@ -81,7 +51,7 @@ LATEST_JOBS = 2_000
 """Jobs that are listed where those that are over were asked for, and no number of jobs was."""
 KEY_LOOK_S = 0.1
 """Whoever waits for the first broker of a home looks for its key so often."""
-R = TypeVar("R", bound=ClientReply)
+R = TypeVar("R", bound="ClientReply")
 
 
 class Client:
@@ -219,7 +189,7 @@ class Client:
         Raises:
             InputError: there is no such job, it is over, or something of it cannot change now.
         """
-        self._ask(Update(job=job, tasks=list(tasks), **changes), Ok)
+        self._ask(messages.Update(job=job, tasks=list(tasks), **changes), messages.Ok)
 
     def cancel(self, job: int, *, tasks: Sequence[Tasks] = (), waiting: bool = False) -> None:
         """Take a job out of the queue, or end its processes.
@@ -232,7 +202,7 @@ class Client:
         Raises:
             InputError: there is no such job, it is over, or has GPUs though `waiting` was said.
         """
-        self._ask(Cancel(job=job, tasks=list(tasks), waiting=waiting), Ok)
+        self._ask(messages.Cancel(job=job, tasks=list(tasks), waiting=waiting), messages.Ok)
 
     def hold(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
         """Keep a waiting job out of the queue until `release`.
@@ -240,7 +210,7 @@ class Client:
         Raises:
             InputError: there is no such job, or it waits no longer.
         """
-        self._ask(Hold(job=job, tasks=list(tasks)), Ok)
+        self._ask(messages.Hold(job=job, tasks=list(tasks)), messages.Ok)
 
     def release(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
         """Let a held job into the queue.
@@ -248,7 +218,7 @@ class Client:
         Raises:
             InputError: there is no such job, it is over, or an admin holds it.
         """
-        self._ask(Release(job=job, tasks=list(tasks)), Ok)
+        self._ask(messages.Release(job=job, tasks=list(tasks)), messages.Ok)
 
     def requeue(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
         """End a running job's processes, and queue it again.
@@ -256,7 +226,7 @@ class Client:
         Raises:
             InputError: there is no such job, or it is over.
         """
-        self._ask(Requeue(job=job, tasks=list(tasks)), Ok)
+        self._ask(messages.Requeue(job=job, tasks=list(tasks)), messages.Ok)
 
     def jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
@@ -278,21 +248,21 @@ class Client:
         found: list[JobInfo] = []
         while True:
             asked = left if limit is not None else None
-            page = self._ask(ListJobs(finished=finished, before=before, limit=asked), Jobs)
+            page = self._ask(messages.ListJobs(finished=finished, before=before, limit=asked), messages.Jobs)
             rows = page.jobs[-left:]
             found[:0] = rows
             omitted, left = page.omitted + len(page.jobs) - len(rows), left - len(rows)
             if not rows or not omitted or not left:
-                return Jobs(jobs=found, omitted=omitted)
+                return messages.Jobs(jobs=found, omitted=omitted)
             before = rows[0].job
 
     def me(self) -> str:
         """Whom this key belongs to, as its jobs name their user."""
-        return self._ask(WhoServes(), Serving).person
+        return self._ask(messages.WhoServes(), messages.Serving).person
 
     def job(self, number: int, task: int | None = None) -> JobInfo:
         """One job, or a task of the array `number`; an array is told as a job."""
-        return self._ask(ListJobs(job=number, task=task), Jobs).jobs[0]
+        return self._ask(messages.ListJobs(job=number, task=task), messages.Jobs).jobs[0]
 
     def history(
         self,
@@ -318,7 +288,7 @@ class Client:
             states: completed, failed, cancelled, rejected, running; none: all.
             name: A pattern with `*`, `?` and `[...]`, as in a shell.
         """
-        asked = ListHistory(
+        asked = messages.ListHistory(
             since_s=since_s,
             until_s=until_s,
             user=user,
@@ -330,7 +300,7 @@ class Client:
         found: list[PastJob] = []
         while True:
             left = None if limit is None else limit - len(found)
-            page = self._ask(msgspec.structs.replace(asked, limit=left), History)
+            page = self._ask(msgspec.structs.replace(asked, limit=left), messages.History)
             known = {job.job for job in found if job.end_s is None}  # one of them may be over by now
             found += [job for job in page.jobs if job.job not in known][:left]
             if page.next is None or len(found) == limit:
@@ -347,9 +317,9 @@ class Client:
         account: str | None = None,
     ) -> Iterator[JobUsage]:
         """What each job adds to sums, of those that were over at `since_s` or later and before `until_s`."""
-        asked = ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
+        asked = messages.ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
         while True:
-            page = self._ask(asked, Usage)
+            page = self._ask(asked, messages.Usage)
             yield from page.jobs
             if page.next is None:
                 return
@@ -359,7 +329,7 @@ class Client:
         """All nodes that have registered."""
         found: list[NodeInfo] = []
         while True:
-            page = self._ask(ListNodes(after=found[-1].name if found else ""), Nodes)
+            page = self._ask(messages.ListNodes(after=found[-1].name if found else ""), messages.Nodes)
             found += page.nodes
             if not page.nodes or not page.omitted:
                 return found
@@ -375,11 +345,11 @@ class Client:
         Raises:
             InputError: there is no such node.
         """
-        self._ask(DrainNode(node=node, reason=reason, requeue=requeue), Ok)
+        self._ask(messages.DrainNode(node=node, reason=reason, requeue=requeue), messages.Ok)
 
     def resume_node(self, node: str) -> None:
         """Let a drained node get jobs again."""
-        self._ask(ResumeNode(node=node), Ok)
+        self._ask(messages.ResumeNode(node=node), messages.Ok)
 
     def down_node(self, node: str, *, reason: str = "") -> None:
         """Declare an unreachable node dead: its jobs are queued again, and it may come back.
@@ -387,7 +357,7 @@ class Client:
         Raises:
             InputError: there is no such node, or its daemon answers.
         """
-        self._ask(DownNode(node=node, reason=reason), Ok)
+        self._ask(messages.DownNode(node=node, reason=reason), messages.Ok)
 
     def remove_node(self, node: str, *, reason: str = "") -> None:
         """Forget a node that is gone for good; its jobs are queued again.
@@ -395,7 +365,7 @@ class Client:
         Raises:
             InputError: there is no such node, or its daemon is there.
         """
-        self._ask(RemoveNode(node=node, reason=reason), Ok)
+        self._ask(messages.RemoveNode(node=node, reason=reason), messages.Ok)
 
     def set_quota(
         self,
@@ -420,26 +390,28 @@ class Client:
         Raises:
             InputError: the name cannot be, a limit is out of range, or none is given.
         """
-        self._ask(SetQuota(kind=kind, name=name, gpus=gpus, jobs=jobs, gpu_hours=gpu_hours), Ok)
+        self._ask(
+            messages.SetQuota(kind=kind, name=name, gpus=gpus, jobs=jobs, gpu_hours=gpu_hours), messages.Ok
+        )
 
     def quotas(self) -> list[QuotaInfo]:
         """All limits, with what is had and used beside each."""
         found: list[QuotaInfo] = []
         while True:
-            page = self._ask(ListQuotas(first=len(found)), Quotas)
+            page = self._ask(messages.ListQuotas(first=len(found)), messages.Quotas)
             found += page.quotas
             if not page.quotas or not page.omitted:
                 return found
 
     def set_member(self, account: str, person: str, *, member: bool = True) -> None:
         """Let a person charge jobs to an account, or no longer. Takes an admin's key."""
-        self._ask(SetMember(account=account, person=person, member=member), Ok)
+        self._ask(messages.SetMember(account=account, person=person, member=member), messages.Ok)
 
     def members(self) -> list[Member]:
         """Who may charge jobs to which accounts."""
         found: list[Member] = []
         while True:
-            page = self._ask(ListAccounts(first=len(found)), Accounts)
+            page = self._ask(messages.ListAccounts(first=len(found)), messages.Accounts)
             found += page.members
             if not page.members or not page.omitted:
                 return found
@@ -462,11 +434,14 @@ class Client:
 
         policy, fallback = to_send(policy), None if fallback is None else to_send(fallback)
         behind, name = ("", "") if fallback is None else (fallback.toml, fallback.name)
-        self._ask(SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name), Ok)
+        self._ask(
+            messages.SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name),
+            messages.Ok,
+        )
 
     def why(self, job: int) -> Explanation:
         """Why a job waits, or runs where it does."""
-        return self._ask(Why(job=job), Explanation)
+        return self._ask(messages.Why(job=job), messages.Explanation)
 
     def dry_run(
         self,
@@ -499,7 +474,7 @@ class Client:
         Raises:
             InputError: the broker makes no forecasts, or cannot now, or the job can never run.
         """
-        asked = DryRun(
+        asked = messages.DryRun(
             num_gpus=num_gpus,
             num_cpus=num_cpus,
             memory_mib=memory_mib,
@@ -511,20 +486,20 @@ class Client:
             workload=workload,
             tonight_s=tonight_s,
         )
-        reply = self._connection.ask(asked, max(self.timeout_s, DRY_RUN_S))
+        reply = self._connection.ask(asked, messages.DryRunAnswer, max(self.timeout_s, DRY_RUN_S))
         if isinstance(reply, Refused):
             raise InputError(reply.message)
-        if not isinstance(reply, DryRunAnswer):
+        if not isinstance(reply, messages.DryRunAnswer):
             raise WireError(f"expected DryRunAnswer from the broker, got {type(reply).__name__}")
         return reply
 
     def stats(self) -> StatsReport:
         """Who decided what."""
-        return self._ask(Stats(), StatsReport)
+        return self._ask(messages.Stats(), messages.StatsReport)
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:
         """A piece of a job's output; a negative offset counts from its end."""
-        return self._ask(ReadLog(job=job, rank=rank, offset=offset), LogChunk)
+        return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
         """A job's output, piece by piece: what there is, or with `follow` until the job is over."""
@@ -582,7 +557,7 @@ class Client:
 
     def _ask(self, message: ClientRequest, kind: type[R]) -> R:
         """Send until answered or out of time; every request may safely arrive twice."""
-        reply = self._connection.ask(message, self.timeout_s)
+        reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
         if not isinstance(reply, kind):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -13,7 +14,12 @@ from rlsched.broker.starting import is_starting
 from rlsched.client.epochs import Epochs
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.wire.dealer import broker_addresses, connect_watched_dealer
-from rlsched.wire.messages import ClientRequest, Join, Refused, Serving, WhoServes, decode, encode
+from rlsched.wire.messages import Refused, Serving, WhoServes, decode_answer, encode
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from rlsched.wire.messages import ClientRequest, Join
 
 RESEND_S = 2.0
 RENEW_S = 10.0
@@ -74,10 +80,15 @@ class Connection:
         self._hang_up()
         self._context.destroy(linger=0)
 
-    def ask(self, message: ClientRequest | Join, timeout_s: float) -> object:
+    def ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
         """Send until answered; the message may arrive twice. Returns the answer, which may be a `Refused`.
 
         With several addresses the next one is asked where there is no answer.
+
+        Args:
+            message: The request.
+            kind: The answer that is expected; another one may come.
+            timeout_s: How long to try, seconds.
 
         Raises:
             InputError: it cannot be sent, or the broker does not take it from this key.
@@ -85,12 +96,12 @@ class Connection:
             WireError: what came is malformed.
         """
         try:
-            return self._ask(message, timeout_s)
+            return self._ask(message, kind, timeout_s)
         finally:
             if self._waits is not None:
                 self._waits(self.address, 0.0, timeout_s)
 
-    def _ask(self, message: ClientRequest | Join, timeout_s: float) -> object:
+    def _ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
         request, who = self._next_request, self._next_request + 1
         self._next_request += 2
         frame, who_frame = _frame(message, request), _frame(WhoServes(), who)
@@ -117,15 +128,15 @@ class Connection:
                     self._poll(0.1, deadline, zmq.PollEvent.POLLOUT)
                     continue
             if self._poll(self._send_at - now, deadline, zmq.PollEvent.POLLIN):
-                envelope = decode(self._socket.recv(zmq.NOBLOCK))
-                if envelope.request == request:
+                number, answer = decode_answer(self._socket.recv(zmq.NOBLOCK), kind)
+                if number == request:
                     self._failed.clear()
                     self._outdated = ""
-                    return envelope.message
-                if envelope.request == who and isinstance(envelope.message, Serving):
-                    self._judge(envelope.message)
-                elif envelope.request == 0 and isinstance(envelope.message, Refused):
-                    raise InputError(envelope.message.message)
+                    return answer
+                if number == who and isinstance(answer, Serving):
+                    self._judge(answer)
+                elif number == 0 and isinstance(answer, Refused):
+                    raise InputError(answer.message)
         self._watch()
         why = self._silence()
         self._next()

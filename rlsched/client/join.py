@@ -47,7 +47,7 @@ def _ask(token: Token, pair: KeyPair, timeout_s: float) -> object:
     connection = Connection(token.address, token.pair(), token.broker_public, "the token")
     try:
         if connection.is_let_in(timeout_s):
-            return connection.ask(Join(public=pair.public.decode()), timeout_s)
+            return connection.ask(Join(public=pair.public.decode()), Joined, timeout_s)
         if not connection.is_refused:
             raise BrokerUnavailableError(f"no broker answers at {token.address}, where the token is from")
         raise InputError(

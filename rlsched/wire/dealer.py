@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket as sockets
 from typing import TYPE_CHECKING
 
 from rlsched.errors import InputError
@@ -63,6 +62,8 @@ def own_host(address: str) -> str:
     match = _ADDRESS.fullmatch(address)
     if match is None or is_loopback(address):
         return "127.0.0.1"
+    import socket as sockets  # nodes need it, clients do not
+
     try:
         host, port = match["host"].strip("[]"), int(match["port"])
         kind, _, _, _, there = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)[0]

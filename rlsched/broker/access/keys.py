@@ -14,7 +14,6 @@ The directory is 0700 and secret keys are 0600; a secret that others can read is
 from __future__ import annotations
 
 import fcntl
-import getpass
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -179,6 +178,8 @@ class KeyHome:
 
 def login_name() -> str:
     """The name of the person who runs this process."""
+    import getpass  # it loads termios, and is needed when a key is made
+
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -10,33 +10,18 @@ joining  a one-time key, which may send one `Join`
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Literal
+from functools import cache
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from rlsched.errors import InputError
-from rlsched.wire.messages import (
-    AdminOrder,
-    Begin,
-    Cancel,
-    ClientRequest,
-    Join,
-    ListJobs,
-    Message,
-    NodeMessage,
-    OfNode,
-    Submit,
-)
+
+if TYPE_CHECKING:
+    from rlsched.wire.messages import Message, Submit
 
 Role = Literal["user", "admin", "node", "engine", "joining"]
 MAX_PERSON_CHARACTERS = 64
-_MAY_SEND: dict[Role, tuple[type, ...]] = {
-    "user": tuple(kind for kind in ClientRequest.__args__ if kind not in (*AdminOrder.__args__, Begin)),
-    "admin": tuple(kind for kind in ClientRequest.__args__ if kind is not Begin),
-    "node": NodeMessage.__args__,
-    "engine": (OfNode, Submit, Cancel, Begin, ListJobs),
-    "joining": (Join,),
-}
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -60,7 +45,31 @@ NOBODY = Peer("user", "")
 
 def may_send(role: Role, message: Message) -> bool:
     """Whether a key of this role may send such a message."""
-    return isinstance(message, _MAY_SEND[role])
+    return isinstance(message, _sendable()[role])
+
+
+@cache
+def _sendable() -> dict[Role, tuple[type, ...]]:
+    """The messages of each role. Clients read keys too, and import none of them for that."""
+    from rlsched.wire.messages import (
+        AdminOrder,
+        Begin,
+        Cancel,
+        ClientRequest,
+        Join,
+        ListJobs,
+        NodeMessage,
+        OfNode,
+        Submit,
+    )
+
+    return {
+        "user": tuple(kind for kind in ClientRequest.__args__ if kind not in (*AdminOrder.__args__, Begin)),
+        "admin": tuple(kind for kind in ClientRequest.__args__ if kind is not Begin),
+        "node": NodeMessage.__args__,
+        "engine": (OfNode, Submit, Cancel, Begin, ListJobs),
+        "joining": (Join,),
+    }
 
 
 def signed(by: Peer, submit: Submit) -> Submit:

@@ -141,7 +141,7 @@ def _wait(
                 return copy.taken(copies.of)
             copy.tell("nothing is copied yet, so nothing can be taken over")
         try:
-            answer = connection.ask(copy.question(), ASK_AGAIN_S if silent_s else ASK_S)
+            answer = connection.ask(copy.question(), JournalRows, ASK_AGAIN_S if silent_s else ASK_S)
         except BrokerUnavailableError as error:
             silent_s = time.monotonic() - heard_s
             if connection.is_refused:  # so it lives

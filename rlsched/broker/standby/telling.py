@@ -53,7 +53,7 @@ class Telling:
         ) as connection:
             while not self._stopping.is_set():
                 try:
-                    answer = connection.ask(self._message, ASK_S)
+                    answer = connection.ask(self._message, Serving, ASK_S)
                     self._heard(answer)
                 except RlschedError:  # it is away, as it should be
                     pass

@@ -1,33 +1,27 @@
-"""One frame on the wire: an `Envelope` in msgpack."""
+"""One frame on the wire: protocol version, request number and message, in msgpack.
+
+`envelope` reads any message, and builds all of them for that. A client that waits for one kind of answer
+reads it here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlsched.errors import WireError
-from rlsched.wire.messages.client import ClientRequest
-from rlsched.wire.messages.join import Join, Joined
-from rlsched.wire.messages.node import NodeMessage, OfNode
-from rlsched.wire.messages.orders import BrokerToNode, ForNode
-from rlsched.wire.messages.replies import ClientReply
+from rlsched.wire.messages.basic import Refused, Serving
+
+if TYPE_CHECKING:
+    from rlsched.wire.messages.envelope import Message
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
-
-Message = ClientRequest | ClientReply | NodeMessage | OfNode | BrokerToNode | ForNode | Join | Joined
-
-
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """One frame on the wire."""
-
-    version: int
-    request: int
-    message: Message
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Envelope)
-_MAX_ERROR = 300
-_UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
+UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 """What msgspec raises on hostile bytes: ValueError where text is not UTF-8, RecursionError if too deep."""
+_encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: Message, request: int = 0) -> bytes:
@@ -37,7 +31,7 @@ def encode(message: Message, request: int = 0) -> bytes:
         WireError: it would be longer than the other side takes: libzmq ends a connection for that, and the
             side that connects would not come back.
     """
-    frame = _encoder.encode(Envelope(PROTOCOL_VERSION, request, message))
+    frame = _encoder.encode((PROTOCOL_VERSION, request, message))
     if len(frame) > MAX_MESSAGE_BYTES:
         kind = message.__struct_config__.tag
         raise WireError(
@@ -47,26 +41,30 @@ def encode(message: Message, request: int = 0) -> bytes:
     return frame
 
 
-def decode(frame: bytes) -> Envelope:
-    """The envelope of a frame.
+def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object]:
+    """The request number and the message of a frame, as `decode` reads them.
+
+    Args:
+        frame: The bytes.
+        kind: The message that is expected. With it, `Refused` and `Serving` are read quickly; for any other
+            message the whole protocol is loaded.
 
     Raises:
-        WireError: not msgpack, not one of the messages, or of another protocol version.
+        WireError: as of `decode`.
     """
     try:
-        version = msgspec.msgpack.decode(frame)[0]
-    except (*_UNREADABLE, TypeError, LookupError) as error:
-        raise WireError(
-            f"malformed message of {len(frame)} bytes: expected [version, request, message]"
-        ) from error
-    if not isinstance(version, int):
-        raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
-    if version != PROTOCOL_VERSION:
-        raise WireError(
-            f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
-            "install the same rlsched on both sides"
-        )
-    try:
-        return _decoder.decode(frame)
-    except _UNREADABLE as error:
-        raise WireError(f"malformed message: {' '.join(str(error).split())[:_MAX_ERROR]}") from error
+        version, request, message = _answers(kind).decode(frame)
+    except UNREADABLE:
+        version = None
+    if version == PROTOCOL_VERSION:
+        return request, message
+    from rlsched.wire.messages.envelope import decode
+
+    envelope = decode(frame)
+    return envelope.request, envelope.message
+
+
+@cache
+def _answers(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[tuple[int, int, Any]]:
+    """Reads frames with one of three messages."""
+    return msgspec.msgpack.Decoder(tuple[int, int, kind | Refused | Serving])  # type: ignore[valid-type]

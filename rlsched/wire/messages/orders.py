@@ -2,8 +2,7 @@
 
 import msgspec
 
-from rlsched.wire.messages.client import Launcher
-from rlsched.wire.messages.replies import Refused
+from rlsched.wire.messages.basic import Launcher, Refused
 
 DEFAULT_GRACE_S = 30.0
 """Between SIGTERM and SIGKILL, where neither operator nor job says otherwise."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from rlsched.wire.messages.basic import Refused, Serving, Submitted, SubmittedMany
 from rlsched.wire.messages.client import PartyKind
 from rlsched.wire.messages.forecasts import DryRunAnswer, JobForecast
 from rlsched.wire.messages.history import History, Usage
@@ -124,18 +125,6 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that jobs have."""
 
 
-class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
-    """The job is in the journal on disk."""
-
-    job: int
-
-
-class SubmittedMany(msgspec.Struct, frozen=True, kw_only=True, tag="submitted_many"):
-    """The jobs are in the journal on disk, in the order in which they were sent; empty after a check."""
-
-    jobs: list[int]
-
-
 class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
     """Done."""
 
@@ -228,17 +217,6 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
     """The attempt whose output this is; a higher one than before starts again at offset 0."""
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
-    """Which broker answers here."""
-
-    cluster: str
-    """See `Welcome.cluster`."""
-    epoch: int
-    """Of several brokers of a cluster, the one with the highest decides."""
-    person: str = ""
-    """Whom the asker's key belongs to."""
-
-
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
     """Entries of the journal as they lie there."""
 
@@ -258,12 +236,6 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     broker."""
     is_ended_all: bool = False
     """There are no more of them."""
-
-
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The request was understood and refused, or not understood: one line says why."""
-
-    message: str
 
 
 Listing = Jobs | Nodes | History | Usage | Quotas | Accounts

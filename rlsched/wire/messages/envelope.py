@@ -1,0 +1,50 @@
+"""The closed union of all messages, and from bytes to any of them."""
+
+import msgspec
+
+from rlsched.errors import WireError
+from rlsched.wire.messages.client import ClientRequest
+from rlsched.wire.messages.frame import PROTOCOL_VERSION, UNREADABLE
+from rlsched.wire.messages.join import Join, Joined
+from rlsched.wire.messages.node import NodeMessage, OfNode
+from rlsched.wire.messages.orders import BrokerToNode, ForNode
+from rlsched.wire.messages.replies import ClientReply
+
+Message = ClientRequest | ClientReply | NodeMessage | OfNode | BrokerToNode | ForNode | Join | Joined
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """One frame on the wire."""
+
+    version: int
+    request: int
+    message: Message
+
+
+_decoder = msgspec.msgpack.Decoder(Envelope)
+_MAX_ERROR = 300
+
+
+def decode(frame: bytes) -> Envelope:
+    """The envelope of a frame.
+
+    Raises:
+        WireError: not msgpack, not one of the messages, or of another protocol version.
+    """
+    try:
+        version = msgspec.msgpack.decode(frame)[0]
+    except (*UNREADABLE, TypeError, LookupError) as error:
+        raise WireError(
+            f"malformed message of {len(frame)} bytes: expected [version, request, message]"
+        ) from error
+    if not isinstance(version, int):
+        raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
+    if version != PROTOCOL_VERSION:
+        raise WireError(
+            f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
+            "install the same rlsched on both sides"
+        )
+    try:
+        return _decoder.decode(frame)
+    except UNREADABLE as error:
+        raise WireError(f"malformed message: {' '.join(str(error).split())[:_MAX_ERROR]}") from error
