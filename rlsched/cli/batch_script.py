@@ -7,7 +7,6 @@ command. Options on the command line stand above them.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -101,6 +100,8 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
     Raises:
         InputError: a line asks for what there is not, or is not closed.
     """
+    import shlex  # a program has no directives
+
     arguments: list[str] = []
     left_out: list[str] = []
     for number, line in enumerate(lines[1:], 2):

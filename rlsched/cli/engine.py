@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.options import HOME, LOG_FORMAT
+from rlsched.cli.options import HOME
 from rlsched.cli.policies import PolicyCommand, setting
+from rlsched.cli.serving_options import LOG_FORMAT
 from rlsched.logs import LogFormat, set_up
 
 _PATH = click.Path(path_type=Path)

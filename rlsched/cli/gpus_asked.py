@@ -10,8 +10,8 @@ import click
 
 from rlsched.errors import InputError
 
-_GRES: Final = re.compile(r"(?:gres[/:])?gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?")
-_OF_A_TYPE: Final = re.compile(r"([A-Za-z][\w.-]*):(\d+)")
+_GRES: Final = r"(?:gres[/:])?gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?"
+_OF_A_TYPE: Final = r"([A-Za-z][\w.-]*):(\d+)"
 _ABOVE_0: Final[click.ParamType[Any]] = click.IntRange(min=1)
 
 
@@ -31,7 +31,7 @@ class GpusParam(click.ParamType[_Gpus]):
         """Read what somebody typed."""
         if isinstance(value, _Gpus):
             return value
-        found = _OF_A_TYPE.fullmatch(str(value))
+        found = re.fullmatch(_OF_A_TYPE, str(value))
         number = found[2] if found else value
         return _Gpus(_ABOVE_0.convert(number, param, ctx), found[1] if found else "")
 
@@ -80,7 +80,7 @@ def _counted(asked: Mapping[str, Any]) -> _Gpus:
     if asked["gpus_per_node"] is not None:
         return _times(asked["gpus_per_node"], nodes)
     if asked["gres"] is not None:
-        found = _GRES.fullmatch(asked["gres"])
+        found = re.fullmatch(_GRES, asked["gres"])
         if found is None:
             raise InputError(f"--gres {asked['gres']!r}: expected gpu:N or gpu:TYPE:N, the GPUs on each node")
         return _Gpus(int(found[2] or 1) * nodes, found[1] or "")

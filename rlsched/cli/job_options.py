@@ -15,17 +15,15 @@ from rlsched.cli.gpus_asked import GpusParam, gpu_types, total_gpus, types_named
 from rlsched.cli.launch_variables import describes_a_process
 from rlsched.cli.options import PRIORITIES, Command
 from rlsched.cli.sizes import memory_mib, size_mib
-from rlsched.cli.when import unix_s
 from rlsched.errors import InputError
-from rlsched.settings import Seconds
 
 if TYPE_CHECKING:
     from rlsched.client.submitting import Changes
     from rlsched.wire.messages import DependsOn
 
-_SUFFIXED: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h|d)")
+_SUFFIXED: Final = r"(\d+(?:\.\d+)?)(s|m|min|h|d)"
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-_DAYS: Final = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
+_DAYS: Final = r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?"
 _DEPENDENCY_KINDS: Final = ("after", "afterany", "afterok", "afternotok")
 _CLOCK: Final = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requeue"}
@@ -41,7 +39,7 @@ def time_s(text: str) -> float | None:
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "0"):
         return None
-    suffixed, days = _SUFFIXED.fullmatch(text), _DAYS.fullmatch(text)
+    suffixed, days = re.fullmatch(_SUFFIXED, text), re.fullmatch(_DAYS, text)
     parts = text.split(":")
     found_s = 0.0
     if suffixed:
@@ -79,6 +77,8 @@ def begin_s(text: str, now_s: float) -> float:
     Raises:
         InputError: it is none of these.
     """
+    from rlsched.cli.when import unix_s
+
     later = re.fullmatch(r"now(?:\+(\d+(?:\.\d+)?)\s*([a-z]*))?", text)
     if later:
         unit = {"": "s"}.get(later[2] or "", (later[2] or "").removesuffix("s") or "s")
@@ -266,6 +266,8 @@ def lost_after_time_s(text: str) -> float:
     Raises:
         InputError: it is none.
     """
+    from rlsched.settings import Seconds
+
     if text == "never":
         return 0.0
     try:

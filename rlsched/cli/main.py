@@ -14,7 +14,6 @@ from rlsched.cli.points import loaded, own_point, points
 from rlsched.cli.verbs import SECTIONS, SLURMS, SUMMARIES, extra_for
 from rlsched.compiling import COMPILING
 from rlsched.errors import InputError, RlschedError, nearest
-from rlsched.logs import fail
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -60,12 +59,15 @@ class VerbGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a verb; of one that there is not, name the nearest, or what Slurm's is called here."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
-        if wanted and self.get_command(ctx, args[0]) is None:
+        if not wanted:
+            return super().resolve_command(ctx, args)
+        command = self.get_command(ctx, args[0])
+        if command is None:
             known = self.list_commands(ctx)
             here = SLURMS.get(args[0])
             hint = f"it is `rlsched {here}` here; " if here else nearest(args[0], known)
             raise click.UsageError(f"no verb {args[0]!r}; {hint}`rlsched --help` lists all of them", ctx)
-        return super().resolve_command(ctx, args)
+        return args[0], command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Verbs by section, without importing those that are known."""
@@ -135,6 +137,8 @@ def run(args: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
+    from rlsched.logs import fail  # it loads logging, which most verbs do without
+
     fail(" ".join(message.split()))
     return code
 

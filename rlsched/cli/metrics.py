@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.options import LOG_FORMAT, asking
+from rlsched.cli.options import asking
+from rlsched.cli.serving_options import LOG_FORMAT
 from rlsched.errors import InputError
 from rlsched.logs import LogFormat, set_up
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.options import HOME, LOG_FORMAT
+from rlsched.cli.options import HOME
+from rlsched.cli.serving_options import LOG_FORMAT
 from rlsched.errors import InputError, RlschedError
 from rlsched.logs import LogFormat, set_up
 

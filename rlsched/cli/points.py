@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from rlsched.collector import imported
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -39,7 +40,7 @@ def loaded(point: str) -> Any:
         ModuleNotFoundError, AttributeError: it is not there.
     """
     module, _, name = point.partition(":")
-    return getattr(import_module(module), name)
+    return getattr(imported(module), name)
 
 
 def _names(folder: str) -> list[str]:

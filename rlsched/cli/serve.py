@@ -13,8 +13,9 @@ import click
 from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
 from rlsched.broker.space import MIN_FREE_MIB
 from rlsched.cli.job_options import lost_after_time_s
-from rlsched.cli.options import LOG_FORMAT, PRIORITIES, deciding, listening
+from rlsched.cli.options import PRIORITIES
 from rlsched.cli.policies import PolicyCommand, said
+from rlsched.cli.serving_options import LOG_FORMAT, deciding, listening
 from rlsched.errors import InputError
 from rlsched.logs import LogFormat, set_up
 from rlsched.settings import Seconds

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rlsched.errors import InputError
 
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZE: Final = r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?"
 _MIB_OF: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
@@ -19,7 +19,7 @@ def size_mib(text: str, option: str) -> int:
     Raises:
         InputError: it is no such size.
     """
-    found = _SIZE.fullmatch(text.strip())
+    found = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if found is None:
         raise InputError(f"{option} {text!r}: expected a size such as 64G, 500M or 1.5T; MiB where bare")
     return math.ceil(float(found[1]) * _MIB_OF[(found[2] or "M").upper()])

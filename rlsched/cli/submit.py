@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -13,11 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from rlsched.cli.batch_script import BatchCommand
-from rlsched.cli.dry_run import print_dry_run
 from rlsched.cli.job_options import command_of, job_options, submission
 from rlsched.cli.options import asking, reach
-from rlsched.cli.output import show_output, state_line, tell
-from rlsched.signals import on_signals
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -91,6 +87,8 @@ def submit(
             raise click.UsageError(f"expected --from without {odd[0]}")
         return _submit_table(ctx, table, broker, keys, timeout_s, parsable=parsable, as_json=as_json)
     if dry_run:
+        from rlsched.cli.dry_run import print_dry_run
+
         with reach(broker, keys, timeout_s) as client:
             print_dry_run(client, submission(asked), as_json=as_json)
         return 0
@@ -177,6 +175,10 @@ def run(
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
     """A terminal that is closed, and SIGTERM, end what runs here as Ctrl-C does; `nohup` says otherwise."""
+    import signal
+
+    from rlsched.signals import on_signals
+
     taken = [one for one in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
@@ -190,12 +192,16 @@ def _as_ctrl_c() -> Iterator[None]:
 
 def _shown(client: Client, job: int) -> int:
     """Show what a job writes, all its ranks', until it is over; its exit code."""
+    from rlsched.cli.output import show_output
+
     show_output(client, job, to_its_end=True)
     return _code(client.job(job))
 
 
 def _wait(client: Client, job: int) -> int:
     """Wait for a job's end, and say what it waits for; its exit code."""
+    from rlsched.cli.output import state_line, tell
+
     said = ""
 
     def look(info: Any) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.options import deciding, listening
 from rlsched.cli.policies import PolicyCommand, said
+from rlsched.cli.serving_options import deciding, listening
 from rlsched.cli.show import count
 
 

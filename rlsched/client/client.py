@@ -17,7 +17,6 @@ from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.starting import is_starting, starting_at
 from rlsched.client.connection import Connection, nobody_answers
 from rlsched.client.epochs import Epochs
-from rlsched.client.following import OVER, POLL_S, follow
 from rlsched.client.submitting import Changes, JobAsked, as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.wire import messages
@@ -503,6 +502,8 @@ class Client:
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
         """A job's output, piece by piece: what there is, or with `follow` until the job is over."""
+        from rlsched.client.following import POLL_S
+
         offset, attempt = 0, 0
         while True:
             chunk = self.read_log(job, rank=rank, offset=offset)
@@ -526,6 +527,8 @@ class Client:
             job: Its number; it need not have started.
             to_its_end: Else what there is now.
         """
+        from rlsched.client.following import follow
+
         return follow(self, job, to_its_end=to_its_end)
 
     def wait(
@@ -538,6 +541,8 @@ class Client:
             patience_s: A broker that is away for less is waited for too.
             seen: Called with the job each time that it is looked at.
         """
+        from rlsched.client.following import OVER, POLL_S
+
         away_since: float | None = None
         while True:
             try:

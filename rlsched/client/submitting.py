@@ -9,7 +9,6 @@ from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 
-from rlsched.client.array_text import tasks_of
 from rlsched.client.connection import what_cannot_be_sent
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import (
@@ -21,12 +20,13 @@ from rlsched.wire.messages import (
     Submit,
     SubmitMany,
     SubmittedMany,
+    Tasks,
 )
 
 MOST_AT_ONCE: Final = 500
 """As a broker takes them."""
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES * 9 // 10
-_PLACE: Final = re.compile(r"job (\d+): ")
+_PLACE: Final = r"job (\d+): "
 
 
 class JobAsked(TypedDict, total=False):
@@ -103,7 +103,12 @@ def as_submit(command: Sequence[str], **asked: Unpack[JobAsked]) -> Submit:
         InputError: the tasks of its array cannot be read.
     """
     said: dict[str, Any] = dict(asked)
-    tasks, limit = tasks_of(array) if (array := said.pop("array", "")) else ([], 0)
+    tasks: list[Tasks] = []
+    limit = 0
+    if array := said.pop("array", ""):
+        from rlsched.client.array_text import tasks_of
+
+        tasks, limit = tasks_of(array)
     cwd = said.pop("cwd", None)
     return Submit(
         token=said.pop("token", None) or os.urandom(16).hex(),
@@ -143,7 +148,7 @@ def submit_many(
             try:
                 reply = ask(SubmitMany(jobs=part, env=env, check=check), SubmittedMany)
             except InputError as error:
-                place = _PLACE.match(str(error))
+                place = re.match(_PLACE, str(error))
                 if place is None:
                     raise InputError(f"{error}{_but_queued(found)}") from error
                 why = str(error)[place.end() :]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import gc
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.collector import no_garbage
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.foreseen import Foreseen
 from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo, read_info, schemas
@@ -214,18 +214,6 @@ def parts(folder: Path) -> list[Part]:
             last[table] = before[0] if before else ""
         found.append(Part(first_s, last_s, first, last))
     return found
-
-
-@contextmanager
-def no_garbage() -> Iterator[None]:
-    """Nothing in here is garbage: to look for some among ever more objects takes most of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeEvent | ForecastSeen]) -> Iterator[tuple[Any, ...]]:

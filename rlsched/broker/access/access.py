@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 
 from rlsched.broker.access.roles import Peer, Role
-from rlsched.terminal import visible
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 Z85_LENGTH = 40
@@ -66,6 +65,8 @@ class Member(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, file: str, text: str) -> Member | None:
         """What a file says, None where it is damaged. Without a person, a user's name is the key's."""
+        from rlsched.terminal import visible  # clients read no access list
+
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
         fields = dict(line.split(None, 1) for line in lines if len(line.split()) >= 2)

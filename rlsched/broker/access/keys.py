@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from rlsched.broker.access.access import NAME, Z85_LENGTH, AccessList, Member
 from rlsched.broker.access.private import make_private
 from rlsched.broker.access.roles import MAX_PERSON_CHARACTERS, Peer
 from rlsched.errors import InputError
-from rlsched.terminal import CONTROL
 
 
 class KeyPair(NamedTuple):
@@ -65,23 +64,25 @@ class KeyHome:
         """A client's pair, made on first use; in the broker's own home it is an admin's, and authorised."""
         check_name("client", name)
         with self.locked():
-            if (self.directory / "broker.key").exists():
-                owner = Peer("admin", name, login_name())
-            else:
-                owner = Peer("user", name)
+
+            def owner() -> Peer:
+                if (self.directory / "broker.key").exists():
+                    return Peer("admin", name, login_name())
+                return Peer("user", name)
+
             return self._pair(f"client-{name}", owner)
 
     def node(self, name: str) -> KeyPair:
         """The pair of node `name`, made and authorised on first use."""
         check_name("node", name)
         with self.locked():
-            return self._pair(f"node-{name}", Peer("node", name))
+            return self._pair(f"node-{name}", lambda: Peer("node", name))
 
     def engine(self, name: str, nodes: str = "*") -> KeyPair:
         """The pair of engine `name`, made on first use, and authorised for these nodes (`Peer.nodes`)."""
         check_name("engine", name)
         with self.locked():
-            return self._pair(f"engine-{name}", Peer("engine", name, nodes=nodes))
+            return self._pair(f"engine-{name}", lambda: Peer("engine", name, nodes=nodes))
 
     def broker_public(self) -> bytes:
         """The broker's public key.
@@ -143,7 +144,7 @@ class KeyHome:
         (self.access.directory / member.file).unlink(missing_ok=True)
         _sync(self.access.directory)
 
-    def _pair(self, stem: str, owner: Peer | None) -> KeyPair:
+    def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
         """The public half first: a crash in between leaves a public key that nobody holds."""
         path = self.directory / f"{stem}.key"
         if not path.exists():
@@ -153,7 +154,7 @@ class KeyHome:
             if owner is None:
                 _write(self.directory / f"{stem}.public", public + b"\n")
             else:
-                self.put(Member.new(owner, public))
+                self.put(Member.new(owner(), public))
             _write(path, b"public " + public + b"\nsecret " + secret + b"\n")
         return _read(path)
 
@@ -179,6 +180,8 @@ class KeyHome:
 def login_name() -> str:
     """The name of the person who runs this process."""
     import getpass  # it loads termios, and is needed when a key is made
+
+    from rlsched.terminal import CONTROL
 
     try:
         name = getpass.getuser()
