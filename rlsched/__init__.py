@@ -21,11 +21,15 @@ Attributes:
 With it, Gymnasium knows `gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)`.
 """
 
-import importlib
-import importlib.util
+from __future__ import annotations
+
 import sys
-from types import ModuleType
-from typing import Any
+from importlib import import_module
+
+TYPE_CHECKING = False  # `typing` is imported later, with the collector paused: see `rlsched.collector`
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,7 +59,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'rlsched' has no attribute {name!r}")
     if name in _HERE:
         module, _, attribute = _HERE[name].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
+        found = getattr(import_module(module), attribute)
     else:
         found = _above(name)
     globals()[name] = found
@@ -90,7 +94,9 @@ class _WhenImported:
         if name != "gymnasium":
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 

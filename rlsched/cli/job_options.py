@@ -18,7 +18,7 @@ from rlsched.cli.sizes import memory_mib, size_mib
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from rlsched.client.submitting import Changes
+    from rlsched.client.asked import Changes
     from rlsched.wire.messages import DependsOn
 
 _SUFFIXED: Final = r"(\d+(?:\.\d+)?)(s|m|min|h|d)"
@@ -161,7 +161,7 @@ def _text_of(own: Mapping[str, str]) -> dict[str, str]:
         for name, value in own.items()
         if name not in ("_", "OLDPWD", "SHLVL", "PWD") and not name.startswith("BASH_FUNC_")
         if not describes_a_process(name)
-        if not any("\udc80" <= letter <= "\udcff" for letter in name + value)
+        if (text := name + value).isascii() or not any("\udc80" <= letter <= "\udcff" for letter in text)
     }
 
 

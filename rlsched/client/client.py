@@ -17,13 +17,14 @@ from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.starting import is_starting, starting_at
 from rlsched.client.connection import Connection, nobody_answers
 from rlsched.client.epochs import Epochs
-from rlsched.client.submitting import Changes, JobAsked, as_submit, submit_many
+from rlsched.client.submitting import as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.wire import messages
 from rlsched.wire.dealer import broker_addresses
 from rlsched.wire.messages import Refused, Submitted
 
 if TYPE_CHECKING:
+    from rlsched.client.asked import Changes, JobAsked
     from rlsched.decide.policy import Policy
     from rlsched.wire.messages import (
         ClientReply,

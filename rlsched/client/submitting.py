@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import msgspec
 
@@ -13,67 +13,19 @@ from rlsched.client.connection import what_cannot_be_sent
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
-    DependsOn,
-    Launcher,
-    Priority,
-    Share,
     Submit,
     SubmitMany,
     SubmittedMany,
     Tasks,
 )
 
+if TYPE_CHECKING:
+    from rlsched.client.asked import JobAsked
+
 MOST_AT_ONCE: Final = 500
 """As a broker takes them."""
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES * 9 // 10
 _PLACE: Final = r"job (\d+): "
-
-
-class JobAsked(TypedDict, total=False):
-    """Keywords of `Client.submit`, which says what they are."""
-
-    num_gpus: int
-    name: str
-    vc: str
-    user: str
-    num_cpus: int
-    memory_mib: int
-    gpu_memory_mib: int
-    gpu_types: Sequence[str]
-    time_limit_s: float | None
-    env: dict[str, str] | None
-    cwd: str | None
-    preemptible: bool
-    speed_energy: float | None
-    workload: str
-    share: Share
-    lost_after_s: float | None
-    priority: Priority
-    account: str
-    notify: Sequence[str]
-    hold: bool
-    begin_s: float | None
-    depends_on: Sequence[DependsOn]
-    singleton: bool
-    array: str
-    launcher: Launcher
-    grace_s: float | None
-    token: str | None
-
-
-class Changes(TypedDict, total=False):
-    """Keywords of `Client.update`, which says what they are."""
-
-    name: str
-    priority: Priority
-    time_limit_s: float
-    begin_s: float
-    depends_on: list[DependsOn]
-    singleton: bool
-    lost_after_s: float
-    share: Share
-    array_limit: int
-    gpu_types: list[str]
 
 
 class JobRefusedError(InputError):

@@ -21,7 +21,7 @@ HANDSHAKE_IVL_MS = 3000
 HIGH_WATER_MARK = 5000
 _ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:]+\]|[^\s:/]+):(?P<port>\d{1,5})")
 _EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "[::]": "[::1]"}
-_LOOPBACK = re.compile(r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]")
+_LOOPBACK = r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]"
 
 
 def broker_address(option: str | None = None) -> str:
@@ -54,7 +54,7 @@ def broker_addresses(option: str | None = None) -> tuple[str, ...]:
 def is_loopback(address: str) -> bool:
     """Whether this address can be reached from this machine alone."""
     match = _ADDRESS.fullmatch(address)
-    return match is not None and _LOOPBACK.fullmatch(match["host"]) is not None
+    return match is not None and re.fullmatch(_LOOPBACK, match["host"]) is not None
 
 
 def own_host(address: str) -> str:

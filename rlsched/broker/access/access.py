@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from rlsched.broker.access.names import NAME, Z85_LENGTH
 from rlsched.broker.access.roles import Peer, Role
+from rlsched.terminal import visible
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-Z85_LENGTH = 40
 SCAN_S = 1.0
 """A file overwritten in place, which leaves the directory's time stamp as it is, is noticed after so long."""
 _Stamp = tuple[int, int, int, int]
@@ -65,13 +65,11 @@ class Member(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, file: str, text: str) -> Member | None:
         """What a file says, None where it is damaged. Without a person, a user's name is the key's."""
-        from rlsched.terminal import visible  # clients read no access list
-
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
         fields = dict(line.split(None, 1) for line in lines if len(line.split()) >= 2)
         role = _ROLES.get(prefix)
-        if role is None or len(key) != Z85_LENGTH or not NAME.fullmatch(name):
+        if role is None or len(key) != Z85_LENGTH or not re.fullmatch(NAME, name):
             return None
         is_nobody = bool({"node", "engine"} & {role, fields.get("joins_as")})
         person = visible(fields.get("person", "" if is_nobody else name))

@@ -13,9 +13,10 @@ import time
 
 import msgspec
 
-from rlsched.broker.access.access import Z85_LENGTH, Member
+from rlsched.broker.access.access import Member
 from rlsched.broker.access.keys import KeyHome, KeyPair, check_name
-from rlsched.broker.access.roles import MAX_PERSON_CHARACTERS, Peer, Role
+from rlsched.broker.access.names import MAX_PERSON_CHARACTERS, Z85_LENGTH
+from rlsched.broker.access.roles import Peer, Role
 from rlsched.errors import InputError
 from rlsched.terminal import CONTROL
 from rlsched.wire.dealer import broker_address

@@ -15,15 +15,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rlsched.broker.access.access import NAME, Z85_LENGTH, AccessList, Member
+from rlsched.broker.access.names import MAX_PERSON_CHARACTERS, NAME, Z85_LENGTH
 from rlsched.broker.access.private import make_private
-from rlsched.broker.access.roles import MAX_PERSON_CHARACTERS, Peer
 from rlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from rlsched.broker.access.access import AccessList, Member
+    from rlsched.broker.access.roles import Peer
 
 
 class KeyPair(NamedTuple):
@@ -44,12 +49,18 @@ class KeyHome:
 
     Attributes:
         directory: HOME.
-        access: The access list in it.
     """
 
     def __init__(self, directory: str | Path | None = None) -> None:
         self.directory = Path(directory) if directory is not None else default_home()
-        self.access = AccessList(self.directory / "authorised")
+        self._authorised = self.directory / "authorised"
+
+    @cached_property
+    def access(self) -> AccessList:
+        """The access list in it. Clients do not read it."""
+        from rlsched.broker.access.access import AccessList
+
+        return AccessList(self._authorised)
 
     def broker(self) -> KeyPair:
         """The broker's pair, made on first use.
@@ -66,6 +77,8 @@ class KeyHome:
         with self.locked():
 
             def owner() -> Peer:
+                from rlsched.broker.access.roles import Peer
+
                 if (self.directory / "broker.key").exists():
                     return Peer("admin", name, login_name())
                 return Peer("user", name)
@@ -74,12 +87,16 @@ class KeyHome:
 
     def node(self, name: str) -> KeyPair:
         """The pair of node `name`, made and authorised on first use."""
+        from rlsched.broker.access.roles import Peer
+
         check_name("node", name)
         with self.locked():
             return self._pair(f"node-{name}", lambda: Peer("node", name))
 
     def engine(self, name: str, nodes: str = "*") -> KeyPair:
         """The pair of engine `name`, made on first use, and authorised for these nodes (`Peer.nodes`)."""
+        from rlsched.broker.access.roles import Peer
+
         check_name("engine", name)
         with self.locked():
             return self._pair(f"engine-{name}", lambda: Peer("engine", name, nodes=nodes))
@@ -107,6 +124,9 @@ class KeyHome:
         Raises:
             InputError: as `broker`.
         """
+        from rlsched.broker.access.access import Member
+        from rlsched.broker.access.roles import Peer
+
         with self.locked():
             for path in self.directory.glob("client-*.key"):
                 public, name = _read(path).public, path.stem.removeprefix("client-")
@@ -137,12 +157,12 @@ class KeyHome:
 
     def put(self, member: Member) -> None:
         """Write a file of the access list, on disk when this returns. Call it `locked`."""
-        _write(self.access.directory / member.file, member.text().encode())
+        _write(self._authorised / member.file, member.text().encode())
 
     def take(self, member: Member) -> None:
         """Take a file off the access list, on disk when this returns. Call it `locked`."""
-        (self.access.directory / member.file).unlink(missing_ok=True)
-        _sync(self.access.directory)
+        (self._authorised / member.file).unlink(missing_ok=True)
+        _sync(self._authorised)
 
     def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
         """The public half first: a crash in between leaves a public key that nobody holds."""
@@ -154,6 +174,8 @@ class KeyHome:
             if owner is None:
                 _write(self.directory / f"{stem}.public", public + b"\n")
             else:
+                from rlsched.broker.access.access import Member
+
                 self.put(Member.new(owner(), public))
             _write(path, b"public " + public + b"\nsecret " + secret + b"\n")
         return _read(path)
@@ -167,7 +189,7 @@ class KeyHome:
         """
         try:
             make_private(self.directory)
-            self.access.directory.mkdir(mode=0o700, exist_ok=True)
+            self._authorised.mkdir(mode=0o700, exist_ok=True)
             with (self.directory / ".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
@@ -196,7 +218,7 @@ def check_name(what: str, name: str) -> None:
     Raises:
         InputError: it cannot.
     """
-    if not NAME.fullmatch(name):
+    if not re.fullmatch(NAME, name):
         raise InputError(
             f"{what} name {name!r}: expected 1 to 63 letters, digits, `_`, `.` or `-`, "
             "beginning with a letter or digit"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from rlsched.wire.messages import Message, Submit
 
 Role = Literal["user", "admin", "node", "engine", "joining"]
-MAX_PERSON_CHARACTERS = 64
 
 
 class Peer(msgspec.Struct, frozen=True):

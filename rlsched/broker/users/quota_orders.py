@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from rlsched.broker.access.roles import MAX_PERSON_CHARACTERS
+from rlsched.broker.access.names import MAX_PERSON_CHARACTERS
 from rlsched.broker.journal.entries import MemberSet, QuotaSet
 from rlsched.broker.users.accounts import Accounts
 from rlsched.broker.users.quotas import Quotas

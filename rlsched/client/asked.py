@@ -1,0 +1,55 @@
+"""Types of what is asked for in submissions and changes. Nothing imports them at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from rlsched.wire.messages import DependsOn, Launcher, Priority, Share
+
+
+class JobAsked(TypedDict, total=False):
+    """Keywords of `Client.submit`, which says what they are."""
+
+    num_gpus: int
+    name: str
+    vc: str
+    user: str
+    num_cpus: int
+    memory_mib: int
+    gpu_memory_mib: int
+    gpu_types: Sequence[str]
+    time_limit_s: float | None
+    env: dict[str, str] | None
+    cwd: str | None
+    preemptible: bool
+    speed_energy: float | None
+    workload: str
+    share: Share
+    lost_after_s: float | None
+    priority: Priority
+    account: str
+    notify: Sequence[str]
+    hold: bool
+    begin_s: float | None
+    depends_on: Sequence[DependsOn]
+    singleton: bool
+    array: str
+    launcher: Launcher
+    grace_s: float | None
+    token: str | None
+
+
+class Changes(TypedDict, total=False):
+    """Keywords of `Client.update`, which says what they are."""
+
+    name: str
+    priority: Priority
+    time_limit_s: float
+    begin_s: float
+    depends_on: list[DependsOn]
+    singleton: bool
+    lost_after_s: float
+    share: Share
+    array_limit: int
+    gpu_types: list[str]
