@@ -26,11 +26,16 @@ class no_garbage:  # noqa: N801 - used as a function, as the context managers of
             gc.enable()
 
 
-def imported(module: str) -> ModuleType:
+def imported(module: str, *, without: str = "") -> ModuleType:
     """Import a module with the collector paused, and exclude its objects from later collections.
 
     Modules live as long as the process. Without this the collector takes a sixth of the CPU time of
     `rlsched submit`.
+
+    Args:
+        module: Its full name.
+        without: A module that it imports where it is installed, and does without elsewhere. It is hidden
+            during the import.
 
     Raises:
         ModuleNotFoundError: there is no such module.
@@ -39,6 +44,19 @@ def imported(module: str) -> ModuleType:
     if found is not None:
         return found
     with no_garbage():
-        found = import_module(module)
+        found = _import_hiding(module, without)
         gc.freeze()
     return found
+
+
+def _import_hiding(module: str, hidden: str) -> ModuleType:
+    if not hidden or hidden in sys.modules:
+        return import_module(module)
+    sys.modules[hidden] = None  # type: ignore[assignment] # Python's way to say that there is no such module
+    try:
+        return import_module(module)
+    except ImportError:  # it does not do without
+        pass
+    finally:
+        del sys.modules[hidden]
+    return import_module(module)

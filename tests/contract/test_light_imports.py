@@ -1,4 +1,4 @@
-"""What serving must not import: the runtime no kernels, a broker nothing that only training needs."""
+"""Modules that must not be imported, by the runtime, a broker, and a submission, which does without most."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from rlsched.broker.access.keys import KeyHome
+from rlsched.wire.messages import Submitted
+from tests.unit.test_client import Stub
 
 TRAINING = (
     "torch",
@@ -74,3 +78,54 @@ def test_serving_imports_nothing_that_it_does_not_use(
     imported = set(done.stdout.rpartition("MODULES")[2].split())
     assert "rlsched_agents.runtime.forward" in imported
     assert not imported & set(unwanted)
+
+
+SUBMISSION = (
+    "import sys\nfrom rlsched.cli.main import run\n"
+    "assert run(['submit', '--broker', sys.argv[1], '--', 'true']) == 0\n"
+    "print('MODULES', *sys.modules)"
+)
+MESSAGES = (
+    "client",
+    "envelope",
+    "forecasts",
+    "history",
+    "join",
+    "node",
+    "orders",
+    "replies",
+    "report",
+    "usage",
+)
+"""Modules of `rlsched.wire.messages` that a submission does without."""
+NOT_FOR_A_SUBMISSION = (
+    *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
+    *("signal", "socket", "tomllib", "typing_extensions", "numpy", "rich", "zmq.utils.monitor"),
+    *("rlsched.broker.access.access", "rlsched.broker.access.roles", "rlsched.client.array_text"),
+    *("rlsched.client.asked", "rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
+    *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
+    *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal"),
+    *(f"rlsched.wire.messages.{name}" for name in MESSAGES),
+)
+
+
+def test_a_submission_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    KeyHome(tmp_path).client()  # the first submission of a person makes a key, and imports more for that
+    stub = Stub(tmp_path)
+    stub.script = lambda _: Submitted(job=1)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SUBMISSION, stub.address],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RLSCHED_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        stub.close()
+    assert done.returncode == 0, done.stdout + done.stderr
+    said, _, modules = done.stdout.partition("MODULES")
+    assert said == "job 1\n"
+    imported = set(modules.split())
+    assert "rlsched.wire.messages.basic" in imported
+    assert sorted(imported & set(NOT_FOR_A_SUBMISSION)) == []

@@ -99,7 +99,7 @@ def test_a_token_used_on_two_connections_at_once_lets_one_in(serving: Serving, t
     connections = [Connection(serving.address, token.pair(), token.broker_public, "") for _ in pairs]
     try:
         assert all(connection.is_let_in(5.0) for connection in connections)
-        first = connections[0].ask(Join(public=pairs[0].public.decode()), 5.0)
+        first = connections[0].ask(Join(public=pairs[0].public.decode()), Joined, 5.0)
         assert isinstance(first, Joined)
         said = refusal(connections[1], Join(public=pairs[1].public.decode()))
     finally:
@@ -112,7 +112,7 @@ def test_a_token_used_on_two_connections_at_once_lets_one_in(serving: Serving, t
 def refusal(connection: Connection, message: Join) -> str:
     """What a connection is told: by the broker, or by the end of the connection."""
     try:
-        answer = connection.ask(message, 5.0)
+        answer = connection.ask(message, Joined, 5.0)
     except InputError as error:
         return str(error)
     assert isinstance(answer, Refused)
@@ -136,9 +136,9 @@ def test_a_one_time_key_may_send_nothing_but_join(serving: Serving) -> None:
     token = serving.token(role="admin")
     connection = Connection(serving.address, token.pair(), token.broker_public, "")
     try:
-        answer = connection.ask(Stats(), 5.0)
+        answer = connection.ask(Stats(), Joined, 5.0)
         assert answer == Refused(message="a key of role 'joining' may not send 'stats'")
-        answer = connection.ask(Join(public="short"), 5.0)
+        answer = connection.ask(Join(public="short"), Joined, 5.0)
         assert answer == Refused(message="expected a z85 key of 40 characters, got 5")
     finally:
         connection.close()

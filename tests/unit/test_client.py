@@ -12,8 +12,8 @@ import pytest
 from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.limits import Limits
 from rlsched.broker.transport import Transport
-from rlsched.client import client as client_module
 from rlsched.client import connection as connection_module
+from rlsched.client import following
 from rlsched.client.client import Client
 from rlsched.client.submitting import MOST_AT_ONCE, JobRefusedError, as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError, WireError
@@ -166,7 +166,7 @@ def test_the_key_of_another_broker_is_said_to_be_that(stub: Stub, tmp_path: Path
 def test_a_log_is_followed_to_its_end_and_begins_again_with_another_attempt(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "POLL_S", 0.01)
+    monkeypatch.setattr(following, "POLL_S", 0.01)
     pieces = iter(
         [
             LogChunk(data=b"", offset=0, eof=False),
@@ -186,7 +186,7 @@ def test_a_log_is_followed_to_its_end_and_begins_again_with_another_attempt(
 def test_waiting_outlasts_a_broker_that_is_away(
     stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "POLL_S", 0.01)
+    monkeypatch.setattr(following, "POLL_S", 0.01)
     with Client(stub.address, home=tmp_path, timeout_s=0.1) as client:
         asked = []
 

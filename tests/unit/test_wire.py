@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.errors import WireError
+from rlsched.wire import messages
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL_VERSION,
@@ -19,16 +20,21 @@ from rlsched.wire.messages import (
     Envelope,
     Hello,
     HoldClock,
+    Jobs,
     Kill,
     Launch,
     Launched,
     LimitTime,
     LogData,
     Message,
+    Refused,
+    Serving,
     Submit,
+    Submitted,
     TimeLimited,
     Welcome,
     decode,
+    decode_answer,
     encode,
 )
 
@@ -143,3 +149,40 @@ def test_a_frame_above_the_limit_is_not_made() -> None:
     assert len(encode(LogData(data=b"x" * room, offset=0, eof=False))) == MAX_MESSAGE_BYTES
     with pytest.raises(WireError, match="message 'log_data' of 1,048,577 bytes: expected at most 1,048,576"):
         encode(LogData(data=b"x" * (room + 1), offset=0, eof=False))
+
+
+ANSWERS: list[tuple[Message, type[msgspec.Struct]]] = [
+    (Submitted(job=3), Submitted),
+    (Refused(message="no"), Submitted),
+    (Serving(cluster="c", epoch=2), Submitted),
+    (Serving(cluster="c", epoch=2), Serving),
+    (Jobs(jobs=[]), Submitted),
+]
+
+
+@pytest.mark.parametrize(("message", "expected"), ANSWERS)
+def test_an_answer_is_read_whether_or_not_it_is_the_expected_one(
+    message: Message, expected: type[msgspec.Struct]
+) -> None:
+    assert decode_answer(encode(message, 42), expected) == (42, message)
+
+
+def test_a_malformed_answer_is_refused_with_the_same_line() -> None:
+    for frame in (
+        b"",
+        encode(Submitted(job=3))[:-1],
+        msgspec.msgpack.encode([PROTOCOL_VERSION + 1, 0, {"type": "submitted", "job": 3}]),
+        msgspec.msgpack.encode([PROTOCOL_VERSION, 0, {"type": "submitted", "job": "x"}]),
+    ):
+        with pytest.raises(WireError) as by_all:
+            decode(frame)
+        with pytest.raises(WireError) as by_one:
+            decode_answer(frame, Submitted)
+        assert str(by_one.value) == str(by_all.value)
+
+
+def test_each_name_is_there_and_no_other() -> None:
+    for name in messages.__all__:
+        assert getattr(messages, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Literal'"):
+        messages.Literal  # noqa: B018
