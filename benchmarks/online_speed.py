@@ -2,11 +2,13 @@
 
     .venv/bin/python benchmarks/online_speed.py                       # 1 minute
     .venv/bin/python benchmarks/online_speed.py --slurm DIR           # and a real Slurm, in the same run
+    .venv/bin/python benchmarks/online_speed.py --only submit-cpu     # 20 seconds
 
 A broker with its defaults and four node daemons with four simulated GPUs each, all on loopback, with real
 processes; the broker forces every batch to disk. `submissions`: durable submissions a second from four
 processes, of jobs that wait. `latency`: from just before a submission until the job's own clock, on an idle
-cluster, 40 jobs. `starts`: 400 jobs of one line each from four processes.
+cluster, 40 jobs. `starts`: 400 jobs of one line each from four processes. `submit-cpu`: the CPU time, user
+and system, of ten processes `rlsched submit -- true`, and of as many `python -c pass` in turn with them.
 
 With `--slurm` the same jobs go through `sbatch` to a Slurm that is set up, with all its GPUs free: DIR is the
 folder of its `etc/slurm.conf`, from a script that starts one with fake GPUs. Skipped, by name, without it.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -32,6 +35,7 @@ from rlsched.client.client import Client
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 CLIENTS, NODES, GPUS = 4, 4, 4
 IDLE_JOBS, STARTS, SUBMIT_S = 40, 400, 3.0
+PROCESSES, MOST_CPU_MS = 10, 60.0
 STAMP = ("sh", "-c", 'echo "$(date +%s.%N)" >> "$0"')
 TARGETS = {"submissions/s": ">= 3000", "p50_ms": "< 12", "p99_ms": "< 40", "starts/s": ">= 150"}
 
@@ -76,6 +80,29 @@ def starts_per_s(submit_many: Callable[[Path], None], path: Path) -> float:
     return (len(seen) - 1) / (seen[-1] - seen[0])
 
 
+def cpu_ms(words: Sequence[str], env: dict[str, str]) -> float:
+    """CPU time of a process from its start to its end, user and system."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(words, env=env, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def submit_cpu_ms(address: str, home: Path) -> dict[str, list[float]]:
+    """Of each of ten submissions and of as many processes that do nothing, in turn.
+
+    All of them find Python's byte code, which an installation has.
+    """
+    env = {**os.environ, "RLSCHED_BROKER": address, "RLSCHED_HOME": str(home)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    commands = {"pass": (sys.executable, "-c", "pass"), "submit": (*RLSCHED, "submit", "--", "true")}
+    found: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(PROCESSES + 1):
+        for name, words in commands.items():
+            found[name].append(cpu_ms(words, env))
+    return {name: taken[1:] for name, taken in found.items()}  # the first one may have written the byte code
+
+
 def clients(task: str, address: str, home: Path, path: Path) -> list[int]:
     """Several processes that submit; what each has submitted."""
     words = [sys.executable, __file__, "--client", task, address, str(home), str(path)]
@@ -97,8 +124,8 @@ def client(task: str, address: str, home: str, path: str) -> int:
         return done
 
 
-def rlsched(directory: Path) -> dict[str, float]:
-    """Everything, on a cluster of our own."""
+def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Everything, or `submit-cpu` only, on a cluster of our own: figures, and CPU times by command."""
     home = directory / "home"
     address = directory / "up" / "broker" / ADDRESS_FILE
     words = ["--nodes", str(NODES), "--gpus", str(GPUS), "--dir", str(directory / "up"), "--keys", str(home)]
@@ -112,6 +139,10 @@ def rlsched(directory: Path) -> dict[str, float]:
         with Client(where, home=home, timeout_s=60.0) as asks:
             until(lambda: sum(node.state == "up" for node in asks.nodes()) == NODES)
             asks.wait(asks.submit(["true"]))
+            cpu = submit_cpu_ms(where, home)
+            if only is not None:
+                return {}, cpu
+            until(lambda: not asks.jobs(), every_s=0.05)
             taken = latency_ms(lambda path: _discard(asks.submit([*STAMP, str(path)])), directory / "one")
             rate = starts_per_s(
                 lambda path: _discard(clients("starts", where, home, path)), directory / "many"
@@ -123,7 +154,7 @@ def rlsched(directory: Path) -> dict[str, float]:
     finally:
         up.send_signal(signal.SIGTERM)
         up.wait(60.0)
-    return summary(taken, rate, submissions)
+    return summary(taken, rate, submissions), cpu
 
 
 def slurm(directory: Path, etc: Path) -> dict[str, float]:
@@ -179,6 +210,7 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--slurm", type=Path, metavar="DIR", help="a Slurm that runs")
+    parser.add_argument("--only", choices=("submit-cpu",), help="the CPU time of a submission only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -187,15 +219,25 @@ def main() -> None:
         return
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as made:
-        found = {"rlsched": rlsched(Path(made))}
-        if args.slurm is not None:
+        figures, cpu = rlsched(Path(made), args.only)
+        found = {"rlsched": figures} if figures else {}
+        if args.slurm is not None and args.only is None:
             found["slurm"] = slurm(Path(made), args.slurm.absolute())
     if args.json:
-        print(json.dumps({"load": load, **found}))
+        print(json.dumps({"load": load, "cpu_ms": cpu, **found}))
         return
     print(
         f"load average {load:.1f} on {os.cpu_count()} cores; {CLIENTS} clients, {NODES} nodes of {GPUS} GPUs"
     )
+    for name, of in (("least", min), ("median", statistics.median)):
+        nothing, submits = of(cpu["pass"]), of(cpu["submit"])
+        print(
+            f"CPU of `rlsched submit -- true`, {name} of {PROCESSES}: {submits:.1f} ms, "
+            f"{submits - nothing:.1f} ms more than `python -c pass` ({nothing:.1f} ms); "
+            f"target: {MOST_CPU_MS:g} ms more at most"
+        )
+    if args.only is not None:
+        return
     print(f"{'':10}" + "".join(f"{name:>16}" for name in TARGETS))
     for name, figures in found.items():
         print(f"{name:10}" + "".join(f"{figures[column]:16.1f}" for column in TARGETS))

@@ -1,6 +1,7 @@
-"""Types of what is asked for in submissions and changes. Nothing imports them at run time."""
+"""Keywords of submissions and of changes, as types.
 
-from __future__ import annotations
+They are no text (`from __future__ import annotations`): Python compiles each such text at import.
+"""
 
 from collections.abc import Sequence
 from typing import TypedDict

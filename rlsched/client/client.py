@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.starting import is_starting, starting_at
+from rlsched.client.asked import Changes, JobAsked
 from rlsched.client.connection import Connection, nobody_answers
 from rlsched.client.epochs import Epochs
 from rlsched.client.submitting import as_submit, submit_many
@@ -24,26 +25,7 @@ from rlsched.wire.dealer import broker_addresses
 from rlsched.wire.messages import Refused, Submitted
 
 if TYPE_CHECKING:
-    from rlsched.client.asked import Changes, JobAsked
     from rlsched.decide.policy import Policy
-    from rlsched.wire.messages import (
-        ClientReply,
-        ClientRequest,
-        DryRunAnswer,
-        Explanation,
-        JobInfo,
-        Jobs,
-        JobUsage,
-        LogChunk,
-        Member,
-        NodeInfo,
-        PartyKind,
-        PastJob,
-        QuotaInfo,
-        StatsReport,
-        Submit,
-        Tasks,
-    )
 
 DRY_RUN_S = 70.0
 """A dry run may take so long: the forecaster may have to be started first."""
@@ -51,7 +33,7 @@ LATEST_JOBS = 2_000
 """Jobs that are listed where those that are over were asked for, and no number of jobs was."""
 KEY_LOOK_S = 0.1
 """Whoever waits for the first broker of a home looks for its key so often."""
-R = TypeVar("R", bound="ClientReply")
+R = TypeVar("R", bound="messages.ClientReply")
 
 
 class Client:
@@ -161,7 +143,7 @@ class Client:
         return self._ask(as_submit(command, **asked), Submitted).job
 
     def submit_many(
-        self, jobs: Sequence[Submit], *, seen: Callable[[int], object] | None = None
+        self, jobs: Sequence[messages.Submit], *, seen: Callable[[int], object] | None = None
     ) -> list[int]:
         """Queue all of these jobs, or none of them, in a message or a few; their numbers.
 
@@ -174,7 +156,7 @@ class Client:
         """
         return submit_many(self._ask, jobs, seen)
 
-    def update(self, job: int, *, tasks: Sequence[Tasks] = (), **changes: Unpack[Changes]) -> None:
+    def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
         """Change what was submitted: of a waiting job all of this, of a running one some.
 
         Of a job that has GPUs change name, priority, `share`, and time limit, which an admin alone may raise.
@@ -191,7 +173,7 @@ class Client:
         """
         self._ask(messages.Update(job=job, tasks=list(tasks), **changes), messages.Ok)
 
-    def cancel(self, job: int, *, tasks: Sequence[Tasks] = (), waiting: bool = False) -> None:
+    def cancel(self, job: int, *, tasks: Sequence[messages.Tasks] = (), waiting: bool = False) -> None:
         """Take a job out of the queue, or end its processes.
 
         Args:
@@ -204,7 +186,7 @@ class Client:
         """
         self._ask(messages.Cancel(job=job, tasks=list(tasks), waiting=waiting), messages.Ok)
 
-    def hold(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
+    def hold(self, job: int, *, tasks: Sequence[messages.Tasks] = ()) -> None:
         """Keep a waiting job out of the queue until `release`.
 
         Raises:
@@ -212,7 +194,7 @@ class Client:
         """
         self._ask(messages.Hold(job=job, tasks=list(tasks)), messages.Ok)
 
-    def release(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
+    def release(self, job: int, *, tasks: Sequence[messages.Tasks] = ()) -> None:
         """Let a held job into the queue.
 
         Raises:
@@ -220,7 +202,7 @@ class Client:
         """
         self._ask(messages.Release(job=job, tasks=list(tasks)), messages.Ok)
 
-    def requeue(self, job: int, *, tasks: Sequence[Tasks] = ()) -> None:
+    def requeue(self, job: int, *, tasks: Sequence[messages.Tasks] = ()) -> None:
         """End a running job's processes, and queue it again.
 
         Raises:
@@ -230,7 +212,7 @@ class Client:
 
     def jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
-    ) -> list[JobInfo]:
+    ) -> list[messages.JobInfo]:
         """Waiting and running jobs by number, and with `finished` those that are over.
 
         Args:
@@ -242,10 +224,10 @@ class Client:
 
     def list_jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
-    ) -> Jobs:
+    ) -> messages.Jobs:
         """`jobs`, and how many older ones were left out. The broker is asked page by page."""
         left = (LATEST_JOBS if finished else sys.maxsize) if limit is None else limit
-        found: list[JobInfo] = []
+        found: list[messages.JobInfo] = []
         while True:
             asked = left if limit is not None else None
             page = self._ask(messages.ListJobs(finished=finished, before=before, limit=asked), messages.Jobs)
@@ -260,7 +242,7 @@ class Client:
         """Whom this key belongs to, as its jobs name their user."""
         return self._ask(messages.WhoServes(), messages.Serving).person
 
-    def job(self, number: int, task: int | None = None) -> JobInfo:
+    def job(self, number: int, task: int | None = None) -> messages.JobInfo:
         """One job, or a task of the array `number`; an array is told as a job."""
         return self._ask(messages.ListJobs(job=number, task=task), messages.Jobs).jobs[0]
 
@@ -275,7 +257,7 @@ class Client:
         account: str | None = None,
         states: Sequence[str] = (),
         name: str = "",
-    ) -> list[PastJob]:
+    ) -> list[messages.PastJob]:
         """Jobs that are over by their end, then those that run by number. The broker is asked page by page.
 
         Args:
@@ -297,7 +279,7 @@ class Client:
             states=list(states),
             name=name,
         )
-        found: list[PastJob] = []
+        found: list[messages.PastJob] = []
         while True:
             left = None if limit is None else limit - len(found)
             page = self._ask(msgspec.structs.replace(asked, limit=left), messages.History)
@@ -315,7 +297,7 @@ class Client:
         user: str | None = None,
         vc: str | None = None,
         account: str | None = None,
-    ) -> Iterator[JobUsage]:
+    ) -> Iterator[messages.JobUsage]:
         """What each job adds to sums, of those that were over at `since_s` or later and before `until_s`."""
         asked = messages.ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
         while True:
@@ -325,9 +307,9 @@ class Client:
                 return
             asked = msgspec.structs.replace(asked, before=page.next)
 
-    def nodes(self) -> list[NodeInfo]:
+    def nodes(self) -> list[messages.NodeInfo]:
         """All nodes that have registered."""
-        found: list[NodeInfo] = []
+        found: list[messages.NodeInfo] = []
         while True:
             page = self._ask(messages.ListNodes(after=found[-1].name if found else ""), messages.Nodes)
             found += page.nodes
@@ -369,7 +351,7 @@ class Client:
 
     def set_quota(
         self,
-        kind: PartyKind,
+        kind: messages.PartyKind,
         name: str,
         *,
         gpus: int | UnsetType | None = UNSET,
@@ -394,9 +376,9 @@ class Client:
             messages.SetQuota(kind=kind, name=name, gpus=gpus, jobs=jobs, gpu_hours=gpu_hours), messages.Ok
         )
 
-    def quotas(self) -> list[QuotaInfo]:
+    def quotas(self) -> list[messages.QuotaInfo]:
         """All limits, with what is had and used beside each."""
-        found: list[QuotaInfo] = []
+        found: list[messages.QuotaInfo] = []
         while True:
             page = self._ask(messages.ListQuotas(first=len(found)), messages.Quotas)
             found += page.quotas
@@ -407,9 +389,9 @@ class Client:
         """Let a person charge jobs to an account, or no longer. Takes an admin's key."""
         self._ask(messages.SetMember(account=account, person=person, member=member), messages.Ok)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[messages.Member]:
         """Who may charge jobs to which accounts."""
-        found: list[Member] = []
+        found: list[messages.Member] = []
         while True:
             page = self._ask(messages.ListAccounts(first=len(found)), messages.Accounts)
             found += page.members
@@ -439,7 +421,7 @@ class Client:
             messages.Ok,
         )
 
-    def why(self, job: int) -> Explanation:
+    def why(self, job: int) -> messages.Explanation:
         """Why a job waits, or runs where it does."""
         return self._ask(messages.Why(job=job), messages.Explanation)
 
@@ -456,7 +438,7 @@ class Client:
         preemptible: bool = False,
         workload: str = "",
         tonight_s: float | None = None,
-    ) -> DryRunAnswer:
+    ) -> messages.DryRunAnswer:
         """When a job would start and end, and some like it; nothing is queued. Takes seconds.
 
         Args:
@@ -493,11 +475,11 @@ class Client:
             raise WireError(f"expected DryRunAnswer from the broker, got {type(reply).__name__}")
         return reply
 
-    def stats(self) -> StatsReport:
+    def stats(self) -> messages.StatsReport:
         """Who decided what."""
         return self._ask(messages.Stats(), messages.StatsReport)
 
-    def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:
+    def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> messages.LogChunk:
         """A piece of a job's output; a negative offset counts from its end."""
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
@@ -521,7 +503,7 @@ class Client:
             else:
                 time.sleep(POLL_S)
 
-    def output(self, job: int, *, to_its_end: bool = True) -> Iterator[JobInfo | bytes]:
+    def output(self, job: int, *, to_its_end: bool = True) -> Iterator[messages.JobInfo | bytes]:
         """A job as it goes, until it is over: its states, and what all its ranks write.
 
         Args:
@@ -533,8 +515,8 @@ class Client:
         return follow(self, job, to_its_end=to_its_end)
 
     def wait(
-        self, job: int, *, patience_s: float = 60.0, seen: Callable[[JobInfo], object] | None = None
-    ) -> JobInfo:
+        self, job: int, *, patience_s: float = 60.0, seen: Callable[[messages.JobInfo], object] | None = None
+    ) -> messages.JobInfo:
         """Wait until a job is over.
 
         Args:
@@ -561,7 +543,7 @@ class Client:
 
     # ---- asking -----------------------------------------------------------------------------------
 
-    def _ask(self, message: ClientRequest, kind: type[R]) -> R:
+    def _ask(self, message: messages.ClientRequest, kind: type[R]) -> R:
         """Send until answered or out of time; every request may safely arrive twice."""
         reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):

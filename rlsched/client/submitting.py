@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 
+from rlsched.client.asked import JobAsked
 from rlsched.client.connection import what_cannot_be_sent
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import (
@@ -18,9 +19,6 @@ from rlsched.wire.messages import (
     SubmittedMany,
     Tasks,
 )
-
-if TYPE_CHECKING:
-    from rlsched.client.asked import JobAsked
 
 MOST_AT_ONCE: Final = 500
 """As a broker takes them."""

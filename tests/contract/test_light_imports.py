@@ -102,7 +102,7 @@ NOT_FOR_A_SUBMISSION = (
     *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
     *("signal", "socket", "tomllib", "typing_extensions", "numpy", "rich", "zmq.utils.monitor"),
     *("rlsched.broker.access.access", "rlsched.broker.access.roles", "rlsched.client.array_text"),
-    *("rlsched.client.asked", "rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
+    *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
     *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
     *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal"),
     *(f"rlsched.wire.messages.{name}" for name in MESSAGES),
