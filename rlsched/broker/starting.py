@@ -10,12 +10,14 @@ import fcntl
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rlsched.broker.access.private import make_private
 from rlsched.wire.dealer import dial_address, is_loopback
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MOST_BYTES: Final = 600
 
@@ -56,12 +58,12 @@ class Starting:
         """It listens, or has given up."""
         if self._fd >= 0:
             with suppress(OSError):
-                self._path.unlink()
+                os.unlink(self._path)
             os.close(self._fd)
             self._fd = -1
 
 
-def starting_at(home: Path, addresses: Sequence[str]) -> str:
+def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
     """Which broker of these addresses is starting, and what it does: `tcp://...: ...`; "" where none is."""
     for address in addresses:
         listens, what = _read(_file(home, address))
@@ -73,8 +75,8 @@ def starting_at(home: Path, addresses: Sequence[str]) -> str:
 
 def starting_in(home: Path) -> str:
     """Which broker of these keys is starting, whatever its address, as `starting_at` says it."""
-    for path in sorted(home.glob(_file(home, ":*").name)):
-        listens, what = _read(path)
+    for path in sorted(home.glob(os.path.basename(_file(home, ":*")))):
+        listens, what = _read(str(path))
         if listens:
             return f"{listens}: {what}" if what else listens
     return ""
@@ -85,11 +87,11 @@ def is_starting(where: str) -> str:
     return f"a broker is starting at {where}"
 
 
-def _file(home: Path, address: str) -> Path:
-    return home / f"starting-{address.rpartition(':')[2]}"
+def _file(home: str | os.PathLike[str], address: str) -> str:
+    return os.path.join(home, f"starting-{address.rpartition(':')[2]}")
 
 
-def _read(path: Path) -> tuple[str, str]:
+def _read(path: str) -> tuple[str, str]:
     """(where it will listen, what it does); empty where nobody starts one."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
@@ -55,15 +54,17 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
     Raises:
         InputError: a directive asks for what there is not, or is not closed.
     """
-    path = Path(words[0])
     try:
-        with path.open("rb") as file:
+        with open(words[0], "rb") as file:
             head = file.read(2)
             if head != b"#!":
                 return None
             text = (head + file.read()).decode()
     except (OSError, UnicodeDecodeError):
         return None
+    from pathlib import Path  # a program is no script
+
+    path = Path(words[0])
     runs = _by_shell(text, [str(path.absolute()), *words[1:]])
     if runs is None:
         runs = [str(path.absolute()) if os.access(path, os.X_OK) else words[0], *words[1:]]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +12,8 @@ import click
 from rlsched.collector import imported
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlsched.client.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -20,10 +22,21 @@ SILENT_S = 1.0
 """Who waits for a broker for longer is told so."""
 PRIORITIES = ("low", "normal", "high", "urgent")
 """As `Priority` of the messages, which are not read before they are needed."""
+
+
+class _PathGiven(click.Path):
+    """A path as of `click.Path(path_type=Path)`; `pathlib` is imported when one is given."""
+
+    def coerce_path_result(self, value: str | os.PathLike[str]) -> Path:
+        from pathlib import Path
+
+        return Path(value)
+
+
 HOME = click.option(
     "--keys",
     metavar="HOME",
-    type=click.Path(path_type=Path),
+    type=_PathGiven(),
     help="Key directory. [default: $RLSCHED_HOME, else ~/.config/rlsched]",
 )
 _ASKING = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +15,8 @@ from rlsched.cli.job_options import command_of, job_options, submission
 from rlsched.cli.options import asking, reach
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlsched.client.client import Client
 
 _ITS_OWN = {"allow_interspersed_args": False}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
@@ -56,7 +56,7 @@ class Client:
         self,
         address: str | None = None,
         *,
-        home: str | Path | None = None,
+        home: str | os.PathLike[str] | None = None,
         timeout_s: float = 5.0,
         waits: Callable[[str, float, float], object] | None = None,
         is_patient: bool = False,
@@ -70,10 +70,10 @@ class Client:
             self.address,
             keys.client(),
             public,
-            str(keys.directory),
-            Epochs(keys.directory),
+            keys.text,
+            Epochs(keys.text),
             waits,
-            partial(starting_at, keys.directory),
+            partial(starting_at, keys.text),
             is_patient=is_patient,
         )
 
@@ -575,7 +575,7 @@ def _broker_public(
             try:
                 return keys.broker_public()
             except InputError as error:
-                starts = starting_at(keys.directory, addresses)
+                starts = starting_at(keys.text, addresses)
                 if starts and not is_patient:
                     raise BrokerUnavailableError(f"{is_starting(starts)}; try again in a moment") from error
                 if not starts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
@@ -20,8 +19,8 @@ class Epochs:
         directory: The key directory.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / EPOCHS_FILE
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._path = os.path.join(directory, EPOCHS_FILE)
         self._met: dict[str, int] = {}
 
     def highest(self, cluster: str, epoch: int) -> int:
@@ -37,13 +36,14 @@ class Epochs:
 
     def _read(self) -> dict[str, int]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, int])
+            with open(self._path, "rb") as file:
+                return msgspec.json.decode(file.read(), type=dict[str, int])
         except (OSError, msgspec.DecodeError):
             return {}
 
     def _write(self, known: dict[str, int]) -> None:
-        draft = self._path.with_name(f"{EPOCHS_FILE}.{os.getpid()}")
+        draft = f"{self._path}.{os.getpid()}"
         with suppress(OSError):
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(msgspec.json.encode(known) + b"\n")
-            draft.replace(self._path)
+            os.replace(draft, self._path)

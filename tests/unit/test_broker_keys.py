@@ -103,6 +103,19 @@ def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert default_home().parts[-2:] == (".config", "rlsched")
 
 
+def test_a_user_without_a_home_directory_has_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLSCHED_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    with pytest.raises(InputError, match="set RLSCHED_HOME"):
+        KeyHome()
+
+
+def test_a_home_may_be_given_with_a_slash_at_its_end(tmp_path: Path) -> None:
+    pair = KeyHome(f"{tmp_path}/new/keys/").client()
+    assert KeyHome(tmp_path / "new" / "keys").client() == pair
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 # ---- addresses ------------------------------------------------------------------------------------------
 
 

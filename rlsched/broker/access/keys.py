@@ -19,14 +19,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlsched.broker.access.names import MAX_PERSON_CHARACTERS, NAME, Z85_LENGTH
-from rlsched.broker.access.private import make_private
+from rlsched.broker.access.private import make_directory, make_private
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rlsched.broker.access.access import AccessList, Member
     from rlsched.broker.access.roles import Peer
 
@@ -39,28 +40,51 @@ class KeyPair(NamedTuple):
 
 
 def default_home() -> Path:
-    """`RLSCHED_HOME`, or `~/.config/rlsched`."""
+    """`RLSCHED_HOME`, or `~/.config/rlsched`.
+
+    Raises:
+        InputError: `RLSCHED_HOME` is not set, and the user has no home directory.
+    """
+    from pathlib import Path
+
+    return Path(_default_home())
+
+
+def _default_home() -> str:
     named = os.environ.get("RLSCHED_HOME")
-    return Path(named) if named else Path.home() / ".config" / "rlsched"
+    if named:
+        return named
+    user = os.path.expanduser("~")
+    if user == "~":
+        raise InputError("this user has no home directory: set RLSCHED_HOME to the key directory")
+    return os.path.join(user, ".config", "rlsched")
 
 
 class KeyHome:
     """The keys below one directory.
 
+    What a client needs of it takes paths as text: `pathlib` loads a parser of URLs, and one of IP addresses.
+
     Attributes:
-        directory: HOME.
+        text: HOME as text.
     """
 
-    def __init__(self, directory: str | Path | None = None) -> None:
-        self.directory = Path(directory) if directory is not None else default_home()
-        self._authorised = self.directory / "authorised"
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self.text = _default_home() if directory is None else os.fspath(directory) or "."
+
+    @cached_property
+    def directory(self) -> Path:
+        """HOME."""
+        from pathlib import Path
+
+        return Path(self.text)
 
     @cached_property
     def access(self) -> AccessList:
         """The access list in it. Clients do not read it."""
         from rlsched.broker.access.access import AccessList
 
-        return AccessList(self._authorised)
+        return AccessList(self.directory / "authorised")
 
     def broker(self) -> KeyPair:
         """The broker's pair, made on first use.
@@ -107,9 +131,9 @@ class KeyHome:
         Raises:
             InputError: there is none yet.
         """
-        path = self.directory / "broker.public"
+        path = os.path.join(self.text, "broker.public")
         try:
-            return _check_z85(path, path.read_bytes().strip())
+            return _check_z85(path, _bytes(path).strip())
         except FileNotFoundError as error:
             raise InputError(
                 f"{path}: no broker's key here; start `rlsched broker` or `rlsched up` with "
@@ -129,7 +153,7 @@ class KeyHome:
 
         with self.locked():
             for path in self.directory.glob("client-*.key"):
-                public, name = _read(path).public, path.stem.removeprefix("client-")
+                public, name = _read(str(path)).public, path.stem.removeprefix("client-")
                 known = self.access.members().get(public)
                 if known is not None and known.peer == Peer("user", name, name):
                     self.put(Member.new(Peer("admin", name, login_name()), public))
@@ -157,17 +181,17 @@ class KeyHome:
 
     def put(self, member: Member) -> None:
         """Write a file of the access list, on disk when this returns. Call it `locked`."""
-        _write(self._authorised / member.file, member.text().encode())
+        _write(self.access.directory / member.file, member.text().encode())
 
     def take(self, member: Member) -> None:
         """Take a file off the access list, on disk when this returns. Call it `locked`."""
-        (self._authorised / member.file).unlink(missing_ok=True)
-        _sync(self._authorised)
+        (self.access.directory / member.file).unlink(missing_ok=True)
+        _sync(self.access.directory)
 
     def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
         """The public half first: a crash in between leaves a public key that nobody holds."""
-        path = self.directory / f"{stem}.key"
-        if not path.exists():
+        path = os.path.join(self.text, f"{stem}.key")
+        if not os.path.exists(path):
             import zmq
 
             public, secret = zmq.curve_keypair()
@@ -177,7 +201,7 @@ class KeyHome:
                 from rlsched.broker.access.access import Member
 
                 self.put(Member.new(owner(), public))
-            _write(path, b"public " + public + b"\nsecret " + secret + b"\n")
+            _write(self.directory / f"{stem}.key", b"public " + public + b"\nsecret " + secret + b"\n")
         return _read(path)
 
     @contextmanager
@@ -188,14 +212,14 @@ class KeyHome:
             InputError: the directory cannot be written.
         """
         try:
-            make_private(self.directory)
-            self._authorised.mkdir(mode=0o700, exist_ok=True)
-            with (self.directory / ".lock").open("w") as lock:
+            make_private(self.text)
+            make_directory(os.path.join(self.text, "authorised"))
+            with open(os.path.join(self.text, ".lock"), "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as error:
             raise InputError(
-                f"{self.directory}: cannot use this key directory: {error.strerror or error}"
+                f"{self.text}: cannot use this key directory: {error.strerror or error}"
             ) from error
 
 
@@ -244,17 +268,22 @@ def _sync(directory: Path) -> None:
         os.close(opened)
 
 
-def _read(path: Path) -> KeyPair:
-    mode = path.stat().st_mode & 0o777
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _read(path: str) -> KeyPair:
+    mode = os.stat(path).st_mode & 0o777
     if mode & 0o077:
         raise InputError(f"{path}: secret key with mode {mode:04o}, expected 0600; run `chmod 600 {path}`")
-    fields = dict(line.split(None, 1) for line in path.read_bytes().splitlines() if len(line.split()) == 2)
+    fields = dict(line.split(None, 1) for line in _bytes(path).splitlines() if len(line.split()) == 2)
     if b"public" not in fields or b"secret" not in fields:
         raise InputError(f"{path}: expected a `public` and a `secret` line; delete the file for a new key")
     return KeyPair(_check_z85(path, fields[b"public"].strip()), _check_z85(path, fields[b"secret"].strip()))
 
 
-def _check_z85(path: Path, key: bytes) -> bytes:
+def _check_z85(path: str, key: bytes) -> bytes:
     if len(key) != Z85_LENGTH:
         raise InputError(f"{path}: expected a z85 key of {Z85_LENGTH} characters, got {len(key)}")
     return key

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def make_private(directory: Path) -> None:
+def make_private(directory: str | os.PathLike[str]) -> None:
     """Make a directory and all that is missing above it, each 0700; what exists is left as it is.
 
     `mkdir(mode=..., parents=True)` gives its mode to the last part alone.
@@ -14,9 +17,23 @@ def make_private(directory: Path) -> None:
     Raises:
         OSError: it cannot be made, or is a file.
     """
-    if not directory.parent.exists():
-        make_private(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)
+    above = os.path.dirname(os.fspath(directory).rstrip("/")) or ("/" if os.path.isabs(directory) else ".")
+    if not os.path.exists(above):
+        make_private(above)
+    make_directory(directory)
+
+
+def make_directory(directory: str | os.PathLike[str]) -> None:
+    """Make a directory with mode 0700; one that exists is left as it is.
+
+    Raises:
+        OSError: it cannot be made, or is a file.
+    """
+    try:
+        os.mkdir(directory, 0o700)
+    except OSError:
+        if not os.path.isdir(directory):
+            raise
 
 
 def touch_private(path: Path) -> None:
