@@ -86,31 +86,14 @@ SUBMISSION = (
     "print('MODULES', *sys.modules)"
 )
 MESSAGES = (
-    "client",
-    "envelope",
-    "forecasts",
-    "history",
-    "join",
-    "node",
-    "orders",
-    "replies",
-    "report",
-    "usage",
+    *("client", "envelope", "forecasts", "history", "join"),
+    *("node", "orders", "predictions", "replies", "report", "usage"),
 )
 """Modules of `rlsched.wire.messages` that a submission does without."""
 NOT_FOR_A_SUBMISSION = (
     *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
-    *(
-        "pathlib",
-        "signal",
-        "socket",
-        "tomllib",
-        "typing_extensions",
-        "urllib.parse",
-        "numpy",
-        "rich",
-        "zmq.utils.monitor",
-    ),
+    *("pathlib", "signal", "socket", "tomllib", "typing_extensions", "urllib.parse"),
+    *("numpy", "rich", "zmq.utils.monitor"),
     *("rlsched.broker.access.access", "rlsched.broker.access.roles", "rlsched.client.array_text"),
     *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
     *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
