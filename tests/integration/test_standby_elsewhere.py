@@ -29,8 +29,6 @@ OPTIONS = (
     "running-mean",
     "--lease-s",
     "5",
-    "--lost-after",
-    "60",
 )
 
 
