@@ -21,7 +21,7 @@ for _signal in (signal.SIGINT, signal.SIGHUP):
 
 import tests.golden  # noqa: E402, F401 - before anything imports numpy
 
-pytest.register_assert_rewrite("tests.unit", "tests.contract", "tests.integration")
+pytest.register_assert_rewrite("tests.unit", "tests.contract", "tests.integration", "tests.support")
 """What test files share stands in modules beside them, whose asserts are explained as a test's own are."""
 
 os.environ.setdefault("RLSCHED_ALLOW_ROOT", "1")

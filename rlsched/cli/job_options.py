@@ -261,7 +261,7 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def lost_after_time_s(text: str) -> float:
-    """A time of `--lost-after`, seconds; 0: never.
+    """A time of `--lost-after`, seconds; 0: never. A plain number is one of seconds, as it was at first.
 
     Raises:
         InputError: it is none.
@@ -271,7 +271,7 @@ def lost_after_time_s(text: str) -> float:
     if text == "never":
         return 0.0
     try:
-        return float(Seconds.of(text))
+        return float(Seconds.of(f"{text}s" if text.isdecimal() else text))
     except ValueError as error:
         raise InputError(f"--lost-after: {error}, or never") from error
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import free_addresses
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BIN = Path(sys.executable).parent
@@ -43,9 +44,7 @@ class Reader:
     """A person with a shell in an empty folder."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        (address,) = free_addresses(1)
         self.folder = folder
         self.environment = {**os.environ, "RLSCHED_HOME": str(folder / "home"), "RLSCHED_BROKER": address}
         self.shells: list[subprocess.Popen[bytes]] = []

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from rlsched.broker.access.keys import KeyHome
@@ -27,15 +25,6 @@ def until(look: Callable[[], object], what: str, patience_s: float = DEADLINE_S)
             return
         time.sleep(0.01)
     raise AssertionError(f"waited in vain until {what}")
-
-
-def free_addresses(count: int) -> list[str]:
-    """Addresses of this machine at which nobody listens now."""
-    with ExitStack() as open_ones:
-        sockets = [open_ones.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in sockets]
 
 
 class Cluster:

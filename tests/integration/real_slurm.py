@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from rlsched.engine.facts import SlurmJob, jobs_of
-from tests.integration.cluster import free_addresses, until
+from tests.integration.cluster import until
+from tests.support.ports import free_addresses
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scontrol", "scancel", "munge", "munged")
 _CONFIG = """

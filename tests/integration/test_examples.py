@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 
 import rlsched as rs
 from rlsched.decide.registry import load_scheduler
+from tests.support.ports import free_addresses
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 DEADLINE_S = 180.0
@@ -26,9 +26,7 @@ DEADLINE_S = 180.0
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """What a user's shell would have: `rlsched` on the path, and a home and a port of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    (address,) = free_addresses(1)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     home = str(tmp_path / "home")
     return {**os.environ, "PATH": path, "RLSCHED_HOME": home, "RLSCHED_BROKER": address}

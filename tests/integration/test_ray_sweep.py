@@ -18,6 +18,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
+from tests.support.ports import free_addresses, free_ports
+
 pytest.importorskip("ray", reason="needs the extra `ray`")
 
 from rlsched.cluster.spec import ClusterSpec
@@ -124,12 +126,6 @@ def untimed(path: Path) -> list[DecisionRecord]:
     return [msgspec.structs.replace(record, took_us=0.0) for record in read_records(path)]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := what()):
@@ -176,7 +172,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RLSCHED_TEST_MARK", mark)
         patch.syspath_prepend(str(odd))
-        port = free_port()
+        (port,) = free_ports(1)
         command = [sys.executable, "-c", CLUSTER, str(port)]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -294,7 +290,7 @@ def test_a_worker_with_other_code_refuses(place: Place, monkeypatch: pytest.Monk
 def test_nobody_at_the_address(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed port, an address that is none, and a port where somebody listens who is not Ray."""
     with pytest.raises(InputError, match=r"no Ray cluster .* refused; start one with `ray start --head`"):
-        ray_sweep.run_on_ray(place.tasks(Policy("random")), f"127.0.0.1:{free_port()}")
+        ray_sweep.run_on_ray(place.tasks(Policy("random")), free_addresses(1)[0].removeprefix("tcp://"))
     with pytest.raises(InputError, match=r"expected local, auto, HOST:PORT"):
         ray_sweep.run_on_ray(place.tasks(Policy("random")), "nowhere")
     monkeypatch.setattr(ray_sweep, "CONNECT_TIMEOUT_S", 3.0)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from rlsched.client.client import Client
-from tests.integration.cluster import Cluster, all_up, free_addresses, until
+from tests.integration.cluster import Cluster, all_up, until
+from tests.support.ports import free_addresses
 
 POWER = """
     import fcntl, os, pathlib, signal, subprocess, sys, time

@@ -15,7 +15,8 @@ from rlsched.broker.journal.entries import AttemptOver, BrokerStarted, Decided, 
 from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, free_addresses, until
+from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
+from tests.support.ports import free_addresses
 
 OPTIONS = ("--policy", "qssf-backfill", "--prediction", "running-mean")
 WITHIN_S = 20.0

@@ -19,7 +19,8 @@ from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.journal.entries import BrokerStarted, JobSubmitted, Restored
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, free_addresses, until
+from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
+from tests.support.ports import free_addresses
 
 OPTIONS = (
     "--policy",
@@ -28,8 +29,6 @@ OPTIONS = (
     "running-mean",
     "--lease-s",
     "5",
-    "--lost-after",
-    "60",
 )
 
 

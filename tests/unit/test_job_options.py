@@ -15,6 +15,7 @@ from rlsched.cli.job_options import (
     dependencies,
     exported,
     grace_s,
+    lost_after_time_s,
     notices,
     submission,
     time_s,
@@ -295,3 +296,14 @@ def test_memory_that_cannot_be_read_is_refused(options: dict[str, object], said:
     asked = {param.name: None for param in submit.params} | options
     with pytest.raises(InputError, match=said):
         memory_mib(asked, total_gpus(asked))
+
+
+@pytest.mark.parametrize(("text", "time_s"), [("never", 0.0), ("600", 600.0), ("90s", 90.0), ("1.5h", 5400.0)])
+def test_a_time_after_which_a_job_is_lost(text: str, time_s: float) -> None:
+    assert lost_after_time_s(text) == time_s
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "1:30"])
+def test_what_is_no_such_time_is_one_line(text: str) -> None:
+    with pytest.raises(InputError, match=r"--lost-after: expected a time such as 90s, .*, or never"):
+        lost_after_time_s(text)

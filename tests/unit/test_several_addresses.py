@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.link import LOOK_AROUND_S, NEXT_S, BrokerLink
 from rlsched_node.machine import REMEMBER_S, NodeMachine
 from rlsched_node.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
+from tests.support.ports import free_addresses
 from tests.unit.test_client import Stub
 from tests.unit.test_connections_renewed import Listener
 from tests.unit.test_node_machine import CLUSTER, HELLO
@@ -45,9 +45,7 @@ DEADLINE_S = 10.0
 
 def nobody() -> str:
     """An address at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+    return free_addresses(1)[0]
 
 
 def serving(epoch: int, answer: ClientReply | None) -> Callable[[ClientRequest], ClientReply | None]:

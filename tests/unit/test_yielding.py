@@ -20,8 +20,8 @@ GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 COMPACTS = (
     "import os, time; from pathlib import Path\n"
     "from rlsched.broker.compaction import process as beside\n"
-    "beside.made = lambda *_: time.sleep(600)\n"
-    "beside.main(os.getppid(), Path('none'), 0.0, 0.0)"
+    "beside.made = lambda *_, **__: time.sleep(600)\n"
+    "beside.main(os.getppid(), Path('none'), 0.0, 0.0, 0)"
 )
 HOG = "import sys; from rlsched.yielding import give_way; give_way(int(sys.argv[1]))\nwhile True: pass"
 Start = Callable[[Sequence[str]], int]
