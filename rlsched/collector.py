@@ -26,7 +26,7 @@ class no_garbage:  # noqa: N801 - used as a function, as the context managers of
             gc.enable()
 
 
-def imported(module: str, *, without: str = "") -> ModuleType:
+def imported(module: str) -> ModuleType:
     """Import a module with the collector paused, and exclude its objects from later collections.
 
     Modules live as long as the process. Without this the collector takes a sixth of the CPU time of
@@ -34,8 +34,6 @@ def imported(module: str, *, without: str = "") -> ModuleType:
 
     Args:
         module: Its full name.
-        without: A module that it imports where it is installed, and does without elsewhere. It is hidden
-            during the import.
 
     Raises:
         ModuleNotFoundError: there is no such module.
@@ -44,19 +42,6 @@ def imported(module: str, *, without: str = "") -> ModuleType:
     if found is not None:
         return found
     with no_garbage():
-        found = _import_hiding(module, without)
+        found = import_module(module)
         gc.freeze()
     return found
-
-
-def _import_hiding(module: str, hidden: str) -> ModuleType:
-    if not hidden or hidden in sys.modules:
-        return import_module(module)
-    sys.modules[hidden] = None  # type: ignore[assignment] # Python's way to say that there is no such module
-    try:
-        return import_module(module)
-    except ImportError:  # it does not do without
-        pass
-    finally:
-        del sys.modules[hidden]
-    return import_module(module)

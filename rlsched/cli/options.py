@@ -59,7 +59,6 @@ _ASKING = (
 
 def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient: bool = False) -> Client:
     """Who asks the broker; a patient one waits on while a broker is starting there."""
-    imported("msgspec", without="typing_extensions")  # which it asks for what `typing` has by now
     imported("rlsched.client.client")
     from rlsched.client.client import Client
 
