@@ -92,7 +92,7 @@ MESSAGES = (
 """Modules of `rlsched.wire.messages` that a submission does without."""
 NOT_FOR_A_SUBMISSION = (
     *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
-    *("pathlib", "signal", "socket", "tomllib", "typing_extensions", "urllib.parse"),
+    *("pathlib", "signal", "socket", "tomllib", "urllib.parse"),
     *("numpy", "rich", "zmq.utils.monitor"),
     *("rlsched.broker.access.access", "rlsched.broker.access.roles", "rlsched.client.array_text"),
     *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
