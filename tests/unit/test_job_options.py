@@ -298,7 +298,7 @@ def test_memory_that_cannot_be_read_is_refused(options: dict[str, object], said:
         memory_mib(asked, total_gpus(asked))
 
 
-@pytest.mark.parametrize(("text", "time_s"), [("never", 0.0), ("600", 600.0), ("90s", 90.0), ("1.5h", 5400.0)])
+@pytest.mark.parametrize(("text", "time_s"), [("never", 0.0), ("600", 600.0), ("90s", 90.0), ("2h", 7200.0)])
 def test_a_time_after_which_a_job_is_lost(text: str, time_s: float) -> None:
     assert lost_after_time_s(text) == time_s
 
