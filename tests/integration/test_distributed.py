@@ -17,7 +17,8 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 one = torch.tensor([float(os.environ["LOCAL_RANK"]) + 1.0])
 dist.all_reduce(one)
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", one.item(), flush=True)
+said = f"rank {dist.get_rank()} of {dist.get_world_size()} sum {one.item()}"
+print(said + chr(10), end="", flush=True)  # in one write: the output of processes is not buffered
 dist.destroy_process_group()
 """
 
