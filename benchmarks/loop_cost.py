@@ -18,6 +18,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rlsched.broker.access.roles import Peer
@@ -31,6 +32,7 @@ from rlsched.wire.messages import Ended, Heartbeat, Hello, Launch, Launched, Mes
 NODES, GPUS = 200, 8
 A_TURN = 4
 """Submissions in a turn: as of so many clients that each wait for an answer."""
+A_FULL_TURN = 16
 ROUNDS, TURNS = 30, 10
 _numbers = itertools.count()
 _me = Peer("admin", "me", "me")
@@ -93,10 +95,10 @@ class Loop:
         """Take all GPUs."""
         self._turn(asked(NODES * GPUS))
 
-    def submissions(self) -> int:
+    def submissions(self, a_turn: int) -> int:
         """Some jobs that wait."""
-        self._turn(*(asked(NODES * GPUS) for _ in range(A_TURN)))
-        return A_TURN
+        self._turn(*(asked(NODES * GPUS) for _ in range(a_turn)))
+        return a_turn
 
     def heartbeats(self, a_turn: int) -> int:
         """Some nodes are there."""
@@ -132,7 +134,8 @@ def main() -> None:
         ShortPauses().step()  # as a broker's loop does
         found = {"job": cost_us(loop.jobs)}
         loop.fill()
-        found["submission"] = cost_us(loop.submissions)
+        for a_turn in (A_TURN, A_FULL_TURN):
+            found[f"submission, {a_turn} a turn"] = cost_us(partial(loop.submissions, a_turn))
         found["heartbeat, 1 a turn"] = cost_us(lambda: loop.heartbeats(1))
         found["heartbeat, 5 a turn"] = cost_us(lambda: loop.heartbeats(5))
     load = os.getloadavg()[0]

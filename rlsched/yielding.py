@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import errno
 import os
+import runpy
+import sys
 import time
 from pathlib import Path
 from typing import Final
 
+BACKGROUND: Final = 10
+"""Niceness of the broker's background work: on a machine that is busy it gets a tenth of what others get."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
 """All sessions of a machine together may set theirs ten times a second."""
@@ -49,3 +53,18 @@ def _set_session(pid: int, niceness: int) -> None:
             if error.errno != errno.EAGAIN or time.monotonic() > until_s:
                 return
         time.sleep(AGAIN_S)
+
+
+def background_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module as a process of `BACKGROUND` niceness.
+
+    It gives way before it imports the module: imports take seconds, in which the broker is at work. `-P`:
+    the working directory is no place to import from.
+    """
+    return [sys.executable, "-P", "-m", "rlsched.yielding", module, *arguments]
+
+
+if __name__ == "__main__":
+    give_way(BACKGROUND)
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -19,7 +19,7 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.decide import holds, rule_scheduler
 from rlsched.decide.compiled import for_needs
-from rlsched.decide.order import queue
+from rlsched.decide.order import keys, queue
 from rlsched.decide.own import is_own
 from rlsched.decide.plans import alone, listing
 from rlsched.decide.policy import Policy
@@ -95,10 +95,12 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield kernels.rebuild_index, (s,)
     yield kernels.forget_answers, (s,)
     yield kernels.size_class, (s, 0)
-    yield kernels.add_job, (s, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, False)
-    yield kernels.rank_job, (s, slot, 0, 0.0)
+    yield kernels.admit_job, (s, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, False, 0, 0.0, False, 0)
     yield kernels.describe_job, (s, slot, 0, 0)
+    yield kernels.rank_job, (s, slot, 0, 0.0)
     yield kernels.share_job, (s, slot, False, 0)
+    yield kernels.reorder, (s, slot, 0.0)
+    yield keys.order_key, (s, slot, now_s)
     yield kernels.make_ineligible, (s, slots)
     yield kernels.allocate, (s, slot, gpus, 0, 0, 0, 0.0, now_s)
     yield kernels.release, (s, slot, now_s)

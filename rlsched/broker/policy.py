@@ -126,6 +126,8 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
     state.stops_take_time = True
     state.make_ineligible(sorted(seqs)[:1])  # for quotas
     state.make_eligible(sorted(seqs)[:1], 0.0)
+    state.rank_job(min(seqs), 0, 0.0, 0.0)  # for priorities and changes
+    state.share_job(min(seqs), shares=True, gpu_need_mib=-1)
     for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass

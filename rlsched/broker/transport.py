@@ -48,7 +48,8 @@ MAX_DROPPED = 32
 ... so long. What has not been taken fills its sender's connection, which then waits for us.
 """
 REST_S = 0.002
-_READABLE = int(zmq.POLLIN)
+_NOW = int(zmq.NOBLOCK)
+_BEGINS = int(zmq.NOBLOCK | zmq.SNDMORE)
 NOBODY = b""
 """All whose keys are revoked: one sender together."""
 MAX_ROUTES = 10_000
@@ -169,10 +170,12 @@ class Transport:
         heard = [self._understand(frames, _user_id(frames[-1])) for frames in self._turns.begin()]
         dropped, emptied = 0, False
         for _ in range(limit):
-            emptied = not int(self._router.get(zmq.EVENTS)) & _READABLE
-            if emptied or dropped == MAX_DROPPED:
+            if dropped == MAX_DROPPED:
                 break
-            frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            frames = self._frames()
+            emptied = not frames
+            if emptied:
+                break
             key = _user_id(frames[-1])
             sender = self._sender(key)
             if self._budgets.has(sender) and self._turns.is_due(sender):
@@ -186,6 +189,18 @@ class Transport:
         if dropped and not found:
             time.sleep(REST_S)
         return found, emptied and not self._turns
+
+    def _frames(self) -> list[zmq.Frame]:
+        """A whole message, empty where none is there: `recv_multipart` asks the socket after each frame."""
+        try:
+            frame = self._router.recv(_NOW, copy=False)
+        except zmq.Again:
+            return []
+        frames = [frame]
+        while frame.more:
+            frame = self._router.recv(_NOW, copy=False)
+            frames.append(frame)
+        return frames
 
     def _sender(self, key: bytes) -> bytes:
         """Whose budget a message is charged to."""
@@ -328,7 +343,8 @@ class Transport:
 
     def _send(self, route: bytes, frame: bytes) -> None:
         try:
-            self._router.send_multipart([route, frame], zmq.NOBLOCK)
+            self._router.send(route, _BEGINS)
+            self._router.send(frame, _NOW)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 raise

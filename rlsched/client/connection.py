@@ -104,7 +104,7 @@ class Connection:
     def _ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
         request, who = self._next_request, self._next_request + 1
         self._next_request += 2
-        frame, who_frame = _frame(message, request), _frame(WhoServes(), who)
+        frame = _frame(message, request)
         began_s = time.monotonic()
         deadline = began_s + timeout_s
         self._send_at, self._give_up_at = 0.0, time.monotonic() + self._patience_s
@@ -122,7 +122,7 @@ class Connection:
                 continue
             if now >= self._send_at:
                 try:
-                    self._socket.send(frame if self._is_known else who_frame, zmq.NOBLOCK)
+                    self._socket.send(frame if self._is_known else _frame(WhoServes(), who), zmq.NOBLOCK)
                     self._send_at = now + RESEND_S
                 except zmq.Again:
                     self._poll(0.1, deadline, zmq.PollEvent.POLLOUT)

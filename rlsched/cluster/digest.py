@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.arrays import JOB, MAX_TENANTS, SLOT_EMPTY, StateArrays
+from rlsched.cluster.arrays import JOB, MAX_TENANTS, SLOT_EMPTY, StateArrays, columns
 from rlsched.jit import kernel
 
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -80,8 +80,9 @@ def _masks(modelled: bool, revises: bool) -> NDArray[np.uint64]:
 
 def arguments(s: StateArrays) -> tuple[StateArrays, NDArray[np.uint64], NDArray[np.uint64]]:
     """What `sums` is called with."""
-    rows: NDArray[Any] = s.job.view(np.ndarray).view(np.uint64).reshape(len(s.job), -1)
-    return s, rows, _masks(bool(s.config[0].modelled), bool(s.order.code[0].revises))
+    rows: NDArray[Any] = columns(s.job).view(np.uint64).reshape(len(s.job), -1)
+    modelled, revises = columns(s.config)["modelled"][0], columns(s.order.code)["revises"][0]
+    return s, rows, _masks(bool(modelled), bool(revises))
 
 
 def of_jobs(s: StateArrays) -> bytes:

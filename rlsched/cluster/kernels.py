@@ -158,6 +158,31 @@ def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
 
 
 @kernel
+def admit_job(
+    s: StateArrays,
+    demand: int,
+    vc: int,
+    own: int,
+    shared: int,
+    submit_s: float,
+    predicted_s: float,
+    spread: float,
+    limit_s: float,
+    pinned: bool,
+    level: int,
+    ln_weight: float,
+    unshared: bool,
+    gpu_need_mib: int,
+) -> int:
+    """`add_job`, `rank_job` and `share_job` of one job, for callers from Python: each call takes its time."""
+    slot = add_job(s, demand, vc, own, shared, submit_s, predicted_s, spread, limit_s, pinned)
+    if slot >= 0:
+        rank_job(s, slot, level, ln_weight)
+        share_job(s, slot, unshared, gpu_need_mib)
+    return slot
+
+
+@kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
     """A job is of this workload, and energy counts so much for it (-1: what the cluster says). Its number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_DRAINED, NODE_UP, UNCOUNTED
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_DRAINED, NODE_UP, UNCOUNTED, columns
 from rlsched.cluster.capacity import gpu_need_mib, places_on, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
@@ -44,7 +42,7 @@ def check_gang(
     Raises:
         AllocationError: saying why it is not legal.
     """
-    job = state.arrays.job.view(np.ndarray)[slot]
+    job = columns(state.arrays.job)[slot]
     seq = int(job["seq"])
     if len(gpus) != job["gpus"] or len(set(gpus)) != len(gpus):
         raise AllocationError(f"job {seq} needs {job['gpus']} different GPUs, got {list(gpus)}")
@@ -55,14 +53,15 @@ def check_gang(
     check_clock(state, seq, sm_clock_frac)
     nodes, partitions = _places_by_node(state, seq, gpus, share_milli, node), set()
     check_clocks(state, seq, nodes, sm_clock_frac)
+    node_columns = columns(state.arrays.node)
     for n, places in nodes.items():
-        status = state.arrays.node.status[n]
+        status = node_columns["status"][n]
         if status != NODE_UP and not (drained_too and status == NODE_DRAINED):
             raise AllocationError(f"job {seq}: node {state.node_names[n]} is not up")
         check_room(state, slot, n, places)
-        asked = int(state.arrays.demand.cpu_milli_each[job["demand"]])
+        asked = int(columns(state.arrays.demand)["cpu_milli_each"][job["demand"]])
         check_cores(state, slot, n, places, asked if cpu_milli_each < 0 else cpu_milli_each)
-        partitions.add(int(state.arrays.node.part_of[n]))
+        partitions.add(int(node_columns["part_of"][n]))
     if len(partitions) != 1:
         raise AllocationError(f"job {seq}: a gang stays within one partition, got {sorted(partitions)}")
     p = partitions.pop()
@@ -99,10 +98,10 @@ def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_f
 
 def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
     """Raise an AllocationError where a node is short of what a job asks for so many of its places."""
-    job = state.arrays.job
-    if places_on(state.arrays, int(job.demand[slot]), n) < places:
+    job = columns(state.arrays.job)
+    if places_on(state.arrays, int(job["demand"][slot]), n) < places:
         raise AllocationError(
-            f"job {job.seq[slot]}: node {state.node_names[n]} has too little of what the job asks for"
+            f"job {job['seq'][slot]}: node {state.node_names[n]} has too little of what the job asks for"
         )
 
 
@@ -111,10 +110,11 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
 
     A job that asked for cores has some: with none it would never end.
     """
-    node, seq = state.arrays.node, int(state.arrays.job.seq[slot])
-    if cpu_milli_each == 0 and state.arrays.demand.cpu_milli_each[state.arrays.job.demand[slot]] > 0:
+    node, job = columns(state.arrays.node), columns(state.arrays.job)
+    seq = int(job["seq"][slot])
+    if cpu_milli_each == 0 and columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slot]] > 0:
         raise AllocationError(f"job {seq} asked for cores: expected more than 0 for each GPU, got 0")
-    if node.cpu_milli[n] < UNCOUNTED and node.cpu_free_milli[n] < places * cpu_milli_each:
+    if node["cpu_milli"][n] < UNCOUNTED and node["cpu_free_milli"][n] < places * cpu_milli_each:
         raise AllocationError(
             f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "
             f"{cpu_milli_each / 1000:g}"
@@ -139,7 +139,7 @@ def check_join(
         sm_clock_frac: SM clock that it asks for.
         cpu_milli_each: Cores that it brings for each GPU, thousandths; -1: none.
     """
-    job = state.arrays.job.view(np.ndarray)
+    job = columns(state.arrays.job)
     seq, other = int(job["seq"][slot]), int(job["seq"][share_with])
     check_clock(state, seq, sm_clock_frac)
     if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
@@ -190,7 +190,7 @@ def _places_by_node(
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")
         return {node: 1}
-    gpu, node_status = state.arrays.gpu.view(np.ndarray), state.arrays.node.view(np.ndarray)["status"]
+    gpu, node_status = columns(state.arrays.gpu), columns(state.arrays.node)["status"]
     node_of, free_milli, tenants = gpu["node"], gpu["free_milli"], gpu["tenant"]
     nodes: dict[int, int] = {}
     for g in gpus:

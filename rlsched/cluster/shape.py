@@ -21,6 +21,7 @@ from rlsched.cluster.arrays import (
     UNCOUNTED,
     OrderArrays,
     StateArrays,
+    columns,
     empty_state,
     grown,
 )
@@ -162,7 +163,7 @@ class ClusterShape:
     @property
     def decisions(self) -> int:
         """Number of the next decision; action draws are keyed by it."""
-        return int(self.arrays.counters["decisions"][0])
+        return int(columns(self.arrays.counters)["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
         """Arrays for these nodes, keeping jobs, allocations and status of the nodes that stay (a prefix)."""
@@ -406,7 +407,7 @@ class ClusterShape:
         Raises:
             AllocationError: no live job has this number.
         """
-        job = self.arrays.job.view(np.ndarray)  # a record array takes ten times as long to find a column
+        job = columns(self.arrays.job)
         known = self._slots.get(seq)  # good as long as the slot still says so
         if known is not None and job["seq"][known] == seq and job["status"][known] != SLOT_EMPTY:
             return known
@@ -429,15 +430,16 @@ class ClusterShape:
 
     def beside(self, seq: int) -> list[int]:
         """Numbers of the jobs that share the GPUs of a job, in the order of their places there."""
-        head = int(self.arrays.job.head[self.slot_of(seq)])
-        tenants = self.arrays.gpu.tenant[head // MAX_TENANTS].tolist() if head >= 0 else []
-        found = [int(self.arrays.job.seq[slot]) for slot in tenants if slot >= 0]
+        job = columns(self.arrays.job)
+        head = int(job["head"][self.slot_of(seq)])
+        tenants = columns(self.arrays.gpu)["tenant"][head // MAX_TENANTS].tolist() if head >= 0 else []
+        found = [int(job["seq"][slot]) for slot in tenants if slot >= 0]
         return [other for other in found if other != seq]
 
     def gpu_location(self, g: int) -> tuple[int, int]:
         """(node number, GPU number on that node) of a global GPU number."""
-        n = int(self.arrays.gpu.node[g])
-        return n, g - int(self.arrays.node.first_gpu[n])
+        n = int(columns(self.arrays.gpu)["node"][g])
+        return n, g - int(columns(self.arrays.node)["first_gpu"][n])
 
     def waiting(self, partition: int) -> list[int]:
         """Numbers of the jobs that wait for a partition, in queue order."""

@@ -25,6 +25,7 @@ from rlsched.cluster.arrays import (
     RUNNING,
     UNCOUNTED,
     WAITING,
+    columns,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
 from rlsched.cluster.dials import NOBODY
@@ -50,7 +51,7 @@ class ClusterState(ClusterShape):
 
     def count_decision(self) -> None:
         """One more decision has been taken."""
-        self.arrays.counters[0].decisions += 1
+        columns(self.arrays.counters)["decisions"][0] += 1
 
     # ---- jobs -------------------------------------------------------------------------------------
 
@@ -112,13 +113,15 @@ class ClusterState(ClusterShape):
             float(spread),
             float(time_limit_s),
             not preemptible,
+            level,
+            float(ln_weight),
+            not shares,
+            gpu_need_mib,
         )
-        slot = kernels.add_job(self.arrays, *said)
+        slot = kernels.admit_job(self.arrays, *said)
         if slot < 0:
             self.grow()
-            slot = kernels.add_job(self.arrays, *said)
-        kernels.rank_job(self.arrays, slot, level, float(ln_weight))
-        kernels.share_job(self.arrays, slot, not shares, gpu_need_mib)
+            slot = kernels.admit_job(self.arrays, *said)
         self.ordering.arrive(self.arrays, slot, float(submit_s))
         energy_ppm = -1 if energy_weight is None else round(energy_weight * 1e6)
         return int(kernels.describe_job(self.arrays, slot, workload, energy_ppm))
@@ -204,11 +207,12 @@ class ClusterState(ClusterShape):
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
             self.ordering.started(self.arrays, slot, now_s)
             return
-        share = int(self.arrays.job.share_milli[slot])
+        job, node_of = columns(self.arrays.job), columns(self.arrays.gpu)["node"]
+        share = int(job["share_milli"][slot])
         if cpu_milli_each >= 0:
-            self.arrays.job.cpu_milli_each[slot] = cpu_milli_each
-        order = list(dict.fromkeys(self.arrays.gpu.node[list(gpus)].tolist()))
-        grouped = sorted(gpus, key=lambda g: order.index(self.arrays.gpu.node[g]))
+            job["cpu_milli_each"][slot] = cpu_milli_each
+        order = list(dict.fromkeys(node_of[list(gpus)].tolist()))
+        grouped = sorted(gpus, key=lambda g: order.index(node_of[g]))
         kernels.allocate(self.arrays, slot, np.array(grouped, np.int32), host, p, share, sm_clock_frac, now_s)
         self.ordering.started(self.arrays, slot, now_s)
 
@@ -268,7 +272,8 @@ class ClusterState(ClusterShape):
             other = self._in_status(share_with, RUNNING, "running")
             check_join(self, slot, other, gpus, sm_clock_frac, cpu_milli_each)
             return int(self.arrays.job.placed_in[other]), int(self.arrays.job.host[other])
-        share = int(self.arrays.job.share_milli[slot]) if share_milli is None else share_milli
+        asked = int(columns(self.arrays.job)["share_milli"][slot])
+        share = asked if share_milli is None else share_milli
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each, drained_too=by_engine)
 
     def queue_key(self, seq: int) -> float | None:
@@ -288,10 +293,11 @@ class ClusterState(ClusterShape):
         Raises:
             AllocationError: it neither runs nor leaves.
         """
-        job, ran_until_now = self.arrays.job, self.arrays.job.status[self.slot_of(seq)] == RUNNING
+        job = columns(self.arrays.job)
+        ran_until_now = job["status"][self.slot_of(seq)] == RUNNING
         slot = self._stopped(seq, now_s)
-        if ended and ran_until_now and job.attempt[slot] == 1:
-            self.ordering.ended(self.arrays, slot, now_s - float(job.start_s[slot]), now_s)
+        if ended and ran_until_now and job["attempt"][slot] == 1:
+            self.ordering.ended(self.arrays, slot, now_s - float(job["start_s"][slot]), now_s)
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
@@ -337,7 +343,7 @@ class ClusterState(ClusterShape):
     def _stopped(self, seq: int, now_s: float) -> int:
         """Slot of a job whose attempt is over; it has no GPUs from now on."""
         slot = self.slot_of(seq)
-        if self.arrays.job.status[slot] != LEAVING:
+        if columns(self.arrays.job)["status"][slot] != LEAVING:
             self._in_status(seq, RUNNING, "running")
             kernels.release(self.arrays, slot, now_s)
         return slot
@@ -383,13 +389,13 @@ class ClusterState(ClusterShape):
 
     def _in_status(self, seq: int, status: int, word: str) -> int:
         slot = self.slot_of(seq)
-        if self.arrays.job.status[slot] != status:
+        if columns(self.arrays.job)["status"][slot] != status:
             raise AllocationError(f"job {seq} is not {word}")
         return slot
 
     def _all_in_status(self, seqs: Sequence[int], status: int, word: str) -> NDArray[np.int64]:
         """(len(seqs),) slots of jobs that all have this status, ascending."""
-        job = self.arrays.job.view(np.ndarray)
+        job = columns(self.arrays.job)
         slots = np.flatnonzero((job["status"] == status) & np.isin(job["seq"], np.array(seqs, np.int64)))
         if len(slots) != len(seqs):
             raise AllocationError(f"only {len(slots)} of these {len(seqs)} jobs are {word}")
@@ -484,7 +490,7 @@ class ClusterState(ClusterShape):
         dials = self.arrays.dials
         if dials.who[0] != NOBODY:
             hasher.update(dials.dial.tobytes() + dials.counted.tobytes())
-        node = self.arrays.node.view(np.ndarray)
+        node = columns(self.arrays.node)
         for name in ("gpus", "first_gpu", "part_of", "status", "free"):
             hasher.update(node[name].tobytes())
         hasher.update((node["cpu_milli"] - node["cpu_free_milli"]).tobytes())

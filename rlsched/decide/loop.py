@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rlsched.cluster.arrays import CLOCKS_ALONE
+from rlsched.cluster.arrays import CLOCKS_ALONE, columns
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.record import JobName, with_names
@@ -31,8 +31,10 @@ def decide_all(
     something. Records name their jobs and nodes where `job_name` is given.
     """
     can = scheduler.abilities
-    shares = can.shares and state.needs.models and int(state.arrays.config["modelled"][0]) != CLOCKS_ALONE
-    waits = state.arrays.order.may_change and not state.arrays.config[0].preempts
+    shares = (
+        can.shares and state.needs.models and int(columns(state.arrays.config)["modelled"][0]) != CLOCKS_ALONE
+    )
+    waits = state.arrays.order.may_change and not columns(state.arrays.config)["preempts"][0]
     always = (can.preempts and not waits) or shares
     first, started, preempted = True, True, False
     scheduler.begin_instant(state, now_s)

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from rlsched.cluster.arrays import columns
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Start, Wait
 from rlsched.decide.options import StartOptions
@@ -121,12 +122,12 @@ class Recording:
             return action.seq
         if isinstance(action, Wait):
             first = self._state.queue(self._partition)[:1]
-            return int(self._state.arrays.job["seq"][first[0]]) if len(first) else -1
+            return int(columns(self._state.arrays.job)["seq"][first[0]]) if len(first) else -1
         return made_room_for
 
     def _queue(self) -> bytes:
         """Numbers of the first that wait, in the queue's order."""
         arrays = self._state.arrays
-        waiting = min(int(arrays.derived.part.view(np.ndarray)["queue_len"][self._partition]), QUEUED)
+        waiting = min(int(columns(arrays.derived.part)["queue_len"][self._partition]), QUEUED)
         first = arrays.derived.queue[self._partition, :waiting]
-        return arrays.job.view(np.ndarray)["seq"][first].astype(np.int32).tobytes()
+        return columns(arrays.job)["seq"][first].astype(np.int32).tobytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.arrays import StateArrays, columns
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.compiled import for_state
@@ -80,7 +80,7 @@ class RuleScheduler(Scheduler):
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
         """What the rule says, and the number of the job that another one is preempted for, -1 for none."""
-        rule, arrays, number = self.rule, state.arrays, state.arrays.job.seq
+        rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
         move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))
         if move.preempt >= 0:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rlsched.cluster.arrays import columns
 from rlsched.cluster.choose import choose
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import clocks, options
@@ -31,7 +32,8 @@ def start_action(
     `start`: what chooses its clock and its cores.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
-    gpus = np.zeros(int(arrays.job.gpus[slot]), np.int32)
+    job = columns(arrays.job)
+    gpus = np.zeros(int(job["gpus"][slot]), np.int32)
     if node < 0 and start.chooses_type:
         node = int(for_state(alone_plan, state)(arrays, partition, slot, start)[1])
     host = int(choose(arrays, partition, slot, node, gpus))
@@ -43,7 +45,7 @@ def start_action(
     return Start(
         seq=seq,
         gpus=tuple(int(g) for g in gpus),
-        share_milli=int(arrays.job.share_milli[slot]),
+        share_milli=int(job["share_milli"][slot]),
         sm_clock_frac=clock,
         node=-1 if gpus.size else host,
         cpu_milli_each=cores,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -104,7 +105,18 @@ def signature_of(user: str, command: Sequence[str]) -> Signature:
     """Whose jobs of which kind these are."""
     from rlsched.workload.predict.facts import stem  # brings numpy, which readers of entries need not have
 
-    return user, stem(shlex.join(command))
+    return user, stem(command_line(command))
+
+
+def command_line(command: Sequence[str]) -> str:
+    """The words of a command as a shell would read them."""
+    return _command_line(tuple(command))
+
+
+@lru_cache(maxsize=128)
+def _command_line(command: tuple[str, ...]) -> str:
+    """A submission's is asked for twice within its batch: by its profile and by its prediction."""
+    return shlex.join(command)
 
 
 class Profiles:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.forecasts.forecasting import forecast_command
-from rlsched.broker.forecasts.process import NICENESS
 from rlsched.cli.predictor import RULES
 from rlsched.client.client import Client
 from rlsched.decisions.reading import last_forecasts
 from rlsched.wire.messages import ForecastReport
+from rlsched.yielding import BACKGROUND
 from tests.integration.cluster import RLSCHED, Cluster, all_up, until
 
 PATIENCE_S = 240.0
@@ -87,7 +87,7 @@ def test_forecasts_come_go_stale_and_come_again(cluster: Cluster) -> None:
 
         process = forecaster(cluster)
         assert process is not None
-        assert os.getpriority(os.PRIO_PROCESS, process) == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
+        assert os.getpriority(os.PRIO_PROCESS, process) == os.getpriority(os.PRIO_PROCESS, 0) + BACKGROUND
         os.kill(process, signal.SIGKILL)
         until(lambda: report(client).note, "it is missed")
         old = client.job(jobs[1]).forecast

@@ -300,3 +300,35 @@ def test_a_journal_can_be_read_as_instants_for_a_simulator(path: Path) -> None:
     assert [start.epoch for start in events.starts] == [1]
     times = [instant.now_s for instant in events.instants]
     assert times == sorted(set(times))
+
+
+def test_the_last_checksum_is_that_of_the_row_without_reading_it(path: Path) -> None:
+    journal = Journal(path)
+
+    def stored_crc() -> int:
+        found: tuple[int] = journal._db.execute("SELECT crc FROM entries WHERE n = 3").fetchone()
+        return found[0]
+
+    journal.commit([STARTED, DOWN], 1.5, [])
+    journal.commit([JobCancelled(job=1, reason="y")], 2.5, [])
+    asked: list[str] = []
+    journal._db.set_trace_callback(asked.append)
+    crc = journal.checksum_of(3)
+    journal._db.set_trace_callback(None)
+    assert crc == stored_crc()
+    assert asked == []
+    journal.put_base([DOWN], 3, 2.5)  # another row has that number now
+    assert journal.checksum_of(3) == stored_crc() != crc
+    journal.close()
+
+
+def test_one_statement_moves_both_marks_of_a_commit(path: Path) -> None:
+    """The number of the last entry, and that up to which the table of ended jobs holds."""
+    journal = Journal(path)
+    journal.commit([STARTED], 1.5, [])
+    journal.commit([DOWN], 2.5)  # does not tell which jobs are over
+    journal.commit([DOWN], 3.5, [])
+    journal.close()
+    reopened = Journal(path)
+    assert (reopened.last, reopened.ended_at) == (3, 1)
+    reopened.close()

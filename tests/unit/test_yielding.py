@@ -12,17 +12,13 @@ from pathlib import Path
 import pytest
 
 from rlsched.board.replays import Replays
+from rlsched.broker.compaction.compacting import command as compact_command
 from rlsched.broker.forecasts.forecasting import forecast_command
 from rlsched.broker.learning.fitting import child_environment, fit_command
+from rlsched.yielding import BACKGROUND, background_command
 from tests.integration.cluster import until
 
 GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
-COMPACTS = (
-    "import os, time; from pathlib import Path\n"
-    "from rlsched.broker.compaction import process as beside\n"
-    "beside.made = lambda *_, **__: time.sleep(600)\n"
-    "beside.main(os.getppid(), Path('none'), 0.0, 0.0, 0)"
-)
 HOG = "import sys; from rlsched.yielding import give_way; give_way(int(sys.argv[1]))\nwhile True: pass"
 Start = Callable[[Sequence[str]], int]
 
@@ -83,16 +79,28 @@ def start() -> Iterator[Start]:
             one.kill()
 
 
-@pytest.mark.parametrize(
-    ("command", "by"),
-    [(fit_command(60.0), 5), (forecast_command(), 5), ((sys.executable, "-c", COMPACTS), 5)],
-    ids=["fit", "forecaster", "compaction"],
-)
-def test_a_process_of_the_broker_gives_way_with_its_session(
-    start: Start, command: Sequence[str], by: int
-) -> None:
+@pytest.mark.parametrize("command", [fit_command(60.0), forecast_command()], ids=["fit", "forecaster"])
+def test_a_process_of_the_broker_gives_way_with_its_session(start: Start, command: Sequence[str]) -> None:
     pid = start(command)
-    until(lambda: niceness(pid) == lowered(by), f"it has {lowered(by)}")
+    until(lambda: niceness(pid) == lowered(BACKGROUND), f"it has {lowered(BACKGROUND)}")
+
+
+def test_compaction_runs_in_the_background() -> None:
+    words = [str(os.getpid()), "journal.sqlite", "1.0", "2.0", "3"]
+    made = compact_command(Path("journal.sqlite"), 1.0, 2.0, 3)
+    assert made == background_command("rlsched.broker.compaction.process", *words)
+
+
+def test_a_process_gives_way_before_it_imports_its_module(tmp_path: Path) -> None:
+    """The imports of a forecaster take seconds, and came before it gave way."""
+    (tmp_path / "probe.py").write_text(
+        "import os, sys\nprint(os.getpriority(os.PRIO_PROCESS, 0), __name__, *sys.argv[1:])\n"
+    )
+    environment = {**child_environment(), "PYTHONPATH": f"{child_environment()['PYTHONPATH']}:{tmp_path}"}
+    ran = subprocess.run(
+        background_command("probe", "a", "b c"), env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == [str(lowered(BACKGROUND)[0]), "__main__", "a", "b", "c"]
 
 
 def test_a_replay_of_the_board_gives_way_with_its_session(tmp_path: Path) -> None:

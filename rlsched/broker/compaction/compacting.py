@@ -23,6 +23,7 @@ from rlsched.broker.compaction.compaction import DAY_S, Cut, put
 from rlsched.broker.compaction.keeping import GROWN, Keeps
 from rlsched.broker.journal.journal import Journal
 from rlsched.errors import JournalError
+from rlsched.yielding import background_command
 
 FIRST_S: Final = 600.0
 """The first look at what is too old is so long after the start ..."""
@@ -44,7 +45,7 @@ def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) 
     """The process that makes a base."""
     module = "rlsched.broker.compaction.process"
     words = (os.getpid(), path, before_s, half_life_s, keep_entries)
-    return [sys.executable, "-P", "-m", module, *map(str, words)]
+    return background_command(module, *map(str, words))
 
 
 class Compacting:

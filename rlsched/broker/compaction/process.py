@@ -1,4 +1,4 @@
-"""A base made in a process of its own, `python -m rlsched.broker.compaction.process`.
+"""A base made in a process of its own, started by `background_command`.
 
 Its arguments: the process that waits for it, the journal, before when (Unix seconds), half-life (seconds),
 how many entries stay.
@@ -19,15 +19,12 @@ import msgspec
 
 from rlsched.broker.compaction.compaction import made
 from rlsched.errors import RlschedError
-from rlsched.yielding import give_way
 
-NICENESS = 5
 _LOOK_S = 0.5
 
 
 def main(parent: int, path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
     """Make it and write it; returns the exit code."""
-    give_way(NICENESS)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0

@@ -7,7 +7,6 @@ import os
 import queue
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from rlsched.broker.jobs.submissions import wrong_question
 from rlsched.broker.learning.fitting import child_environment
 from rlsched.decisions.schema import ForecastSeen
 from rlsched.wire.messages import DryRun, DryRunAnswer, ForecastReport, JobForecast, Refused
+from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
 """A broker serves for so long before its forecaster is started, unless somebody asks."""
@@ -41,8 +41,8 @@ _BUSY_WITH_YOURS: Final = (
 
 
 def forecast_command() -> list[str]:
-    """The process that forecasts. `-P`: the working directory is no place to import from."""
-    return [sys.executable, "-P", "-m", "rlsched.broker.forecasts.process"]
+    """The process that forecasts."""
+    return background_command("rlsched.broker.forecasts.process")
 
 
 class Forecasting(Forecasts):

@@ -1,4 +1,4 @@
-"""A forecaster in a process of its own: `python -m rlsched.broker.forecasts.process`, told by its broker.
+"""A forecaster in a process of its own: started by `background_command`, told by its broker.
 
 It follows the journal as a standby does, and only reads. What it plays, says and learns is its own; to kill
 it harms nothing. It gives way to everything else on the machine, and ends with its broker.
@@ -27,6 +27,7 @@ from rlsched.broker.journal.entries import JobSubmitted, TaskSubmitted
 from rlsched.broker.journal.rows import Row
 from rlsched.broker.ledger_models import workload_number
 from rlsched.broker.nodes.never import never_runs, unknown_vc
+from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
@@ -43,9 +44,7 @@ from rlsched.forecast.record import SIZES, What, score, size_class, size_words
 from rlsched.forecast.world import Asked, Forecaster, World, load_forecaster
 from rlsched.wire.messages import DryRow, DryRun, ForecastReport, ForecastScore, JobForecast
 from rlsched.workload.predict import RunningMean
-from rlsched.yielding import give_way
 
-NICENESS: Final = 5
 LOOK_S: Final = 0.25
 STALE_S: Final = 60.0
 """Time passes: what was said is said anew after so long, though nothing has happened."""
@@ -342,7 +341,6 @@ def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
 
 def main() -> int:
     """Follow, play and tell, until the broker is gone."""
-    give_way(NICENESS)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints is no frame
     setup = get_told(sys.stdin.buffer)
@@ -352,7 +350,9 @@ def main() -> int:
     threading.Thread(target=_listen, args=(questions,), daemon=True).start()
     try:
         process = Process(setup, lambda message: put(out, message))
+        pauses = ShortPauses()
         while True:
+            pauses.step()
             with contextlib.suppress(queue.Empty):
                 question = questions.get(timeout=LOOK_S)
                 if question is None:

@@ -79,6 +79,8 @@ _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc"
 """Likewise those of its submission."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """What a job that is over has let go of."""
+_LEAVES = frozenset((type(None), bool, int, float, str, dict))
+"""Most of what fields hold, which is plain already."""
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -178,7 +180,7 @@ def plain(thing: Any) -> Any:
     for name, default in known:
         value = getattr(thing, name)
         if value != default:
-            found[name] = plain(value)
+            found[name] = value if type(value) in _LEAVES else plain(value)
     return found
 
 

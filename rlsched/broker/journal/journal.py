@@ -42,6 +42,9 @@ CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """So that the last start is found without a look at each entry; it holds a few numbers."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
+_ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
+_HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
+"""Both marks at once, where the table of ended jobs goes on to hold."""
 
 
 class Journal:
@@ -66,6 +69,7 @@ class Journal:
     def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
         self.path = Path(path)
         self._lock = locked(self.path) if lock is None else lock
+        self._last_crc: int | None = None  # of the last row that was written here
         try:
             check_wal(self.path)
             with clearly(self.path):
@@ -184,15 +188,13 @@ class Journal:
         holds = over is not None and self.ended_at == self.last
         with clearly(self.path), self._transaction():
             self._db.executemany(_INSERT, rows)
-            self._db.execute("UPDATE meta SET value = ? WHERE key = 'entries'", (str(last),))
+            self._db.execute(_HOLDS if holds else _ENDS, (str(last),))
             if begins_at is not None:
                 marks.set_first(self._db, begins_at)
                 ended_table.set_copied_to(self._db, 0)
             if over:
                 ended_table.put(self._db, over)
-            if holds:
-                ended_table.holds_at(self._db, last)
-        self.last = last
+        self.last, self._last_crc = last, rows[-1][4]
         if begins_at is not None:
             self.first = begins_at
         if holds:
@@ -217,7 +219,7 @@ class Journal:
             self._db.executemany(f"INSERT OR REPLACE{_INSERT.removeprefix('INSERT')}", rows)
             self._db.execute("DELETE FROM snapshots WHERE n <= ?", (cut,))
             marks.set_first(self._db, first)
-        self.first = first
+        self.first, self._last_crc = first, None
 
     def drop(self, most: int = MOST_OF_PAGE) -> int:
         """Remove so many of the entries that a base stands for; how many there were.
@@ -338,6 +340,8 @@ class Journal:
         """The checksum of an entry, by which two journals are told apart; None where there is none."""
         if n < self.first:
             return None
+        if n == self.last and self._last_crc is not None:
+            return self._last_crc
         with clearly(self.path):
             found = self._db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
         return None if found is None else int(found[0])

@@ -23,6 +23,7 @@ from rlsched.errors import RlschedError
 from rlsched.workload.predict.boosting import HazardModel
 from rlsched.workload.predict.distribution import Floats
 from rlsched.workload.predict.predictor import TrainingSet
+from rlsched.yielding import background_command
 
 LIMIT_S = 3600.0
 """A fit that takes longer is ended. The largest, of 20,000 jobs, takes seconds of an idle core."""
@@ -38,9 +39,9 @@ class FitError(RlschedError):
 
 
 def fit_command(limit_s: float) -> list[str]:
-    """The process that fits. `-P`: the working directory is no place to import from."""
+    """The process that fits."""
     module = "rlsched.workload.predict.fit_process"
-    return [sys.executable, "-P", "-m", module, str(os.getpid()), str(max(1, round(limit_s)))]
+    return background_command(module, str(os.getpid()), str(max(1, round(limit_s))))
 
 
 class Fits:

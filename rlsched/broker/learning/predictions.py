@@ -8,7 +8,6 @@ were. Only boosting starts unfitted, and is fitted anew in the background.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 import numpy as np
 
 from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.models.profiles import command_line
 from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.boosting import HazardModel
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
 FEATURES_BYTES: Final = len(FEATURES) * 4
-
-
+_F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
+"""Of what is kept."""
 _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
@@ -279,14 +279,14 @@ def _facts(job: JobSubmitted) -> JobFacts:
         vc=job.vc,
         user=job.user,
         name=job.name,
-        command=shlex.join(job.command),
+        command=command_line(job.command),
         limit_s=math.nan if job.time_limit_s is None else job.time_limit_s,
     )
 
 
 def _packed(mixed: Floats, foreseen: Foreseen) -> bytes:
-    parts = (mixed.astype("<f8"), foreseen.experts.astype("<f8"), foreseen.features.astype("<f4"))
-    return b"".join(part.tobytes() for part in parts)
+    parts = (mixed, _F8), (foreseen.experts, _F8), (foreseen.features, _F4)
+    return b"".join([part.astype(kind, copy=False).tobytes() for part, kind in parts])
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 
-from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, records
+from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, columns, records
 from rlsched.cluster.choose import choose
 from rlsched.cluster.placement import fits_slot
 from rlsched.cluster.state import ClusterState
@@ -170,9 +170,9 @@ def plans_of(
     arrays, slot = state.arrays, state.slot_of(seq)
     found = records(len(state.kind_names) + MOST_SHARED + 2, FOUND)
     count = int(for_state(list_plans, state)(arrays, partition, slot, start, now_s, found))
-    rows = [_Found(*row) for row in found[:count].tolist()]
+    rows = [_Found(*row) for row in columns(found)[:count].tolist()]
     rows.sort(key=lambda one: (one.how, one.verdict != TAKEN_OR_OPEN, -one.worth))
-    seqs = arrays.job.view(np.ndarray)["seq"]
+    seqs = columns(arrays.job)["seq"]
     plans = [
         _seen(state, one, int(seqs[one.share_with]) if one.share_with >= 0 else -1, action, seq)
         for one in rows
@@ -186,7 +186,7 @@ def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, s
     """A plan as a record has it; `other` is the number of the job whose GPUs it shares."""
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
-        node = action.node if not action.gpus else int(state.arrays.gpu.node[action.gpus[0]])
+        node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])
         chosen = row.how == _SHARED if action.share_with >= 0 else row.how == _FREE
         chosen = chosen and (other == action.share_with if action.share_with >= 0 else row.node == node)
     modelled = state.needs.models

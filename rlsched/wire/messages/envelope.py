@@ -32,6 +32,22 @@ def decode(frame: bytes) -> Envelope:
         WireError: not msgpack, not one of the messages, or of another protocol version.
     """
     try:
+        envelope = _decoder.decode(frame)
+    except UNREADABLE as error:
+        _check_version(frame)
+        raise WireError(f"malformed message: {' '.join(str(error).split())[:_MAX_ERROR]}") from error
+    if envelope.version != PROTOCOL_VERSION:
+        _check_version(frame)
+    return envelope
+
+
+def _check_version(frame: bytes) -> None:
+    """Say what is wrong with a frame that is no envelope, or of another version.
+
+    Raises:
+        WireError: likewise.
+    """
+    try:
         version = msgspec.msgpack.decode(frame)[0]
     except (*UNREADABLE, TypeError, LookupError) as error:
         raise WireError(
@@ -44,7 +60,3 @@ def decode(frame: bytes) -> Envelope:
             f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
             "install the same rlsched on both sides"
         )
-    try:
-        return _decoder.decode(frame)
-    except UNREADABLE as error:
-        raise WireError(f"malformed message: {' '.join(str(error).split())[:_MAX_ERROR]}") from error

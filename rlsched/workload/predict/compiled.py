@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.jit import kernel
-from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats
+from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_off
 
 
 @kernel
@@ -245,3 +245,24 @@ def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
         for at in range(BINS):
             said[row, at] /= total
             out[at] += weights[row] * said[row, at]
+
+
+@kernel
+def hedged(
+    loss: Floats, rate: float, floor: float, least: float, said: Floats, read: Floats, out: Floats
+) -> None:
+    """`weigh`, `mix_rows` and `read_off` of what E predictors say of one job, in one call.
+
+    Args:
+        loss: (E,) discounted losses.
+        rate: As in `weigh`; so `floor`.
+        floor: The least weight.
+        least: The least probability, as in `mix_rows`.
+        said: (E, BINS), normalised in place.
+        read: (E, SAID) is written; for a moment the weights are in its first column.
+        out: (BINS,) the mixture is written.
+    """
+    weights = read[:, 0]
+    weigh(loss, rate, floor, weights)
+    mix_rows(weights, least, said, out)
+    read_off(said, read)

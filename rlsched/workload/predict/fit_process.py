@@ -1,6 +1,6 @@
 """One fit in a process of its own: pickled `TrainingSet.arguments()` come in, a `HazardModel` goes out.
 
-`python -m rlsched.workload.predict.fit_process PARENT_PID LIMIT_S`. It gives way to everything else on the
+Its arguments: PARENT_PID LIMIT_S. Started by `background_command`, it gives way to everything else on the
 machine, and never outlives its parent by more than a second, nor its limit.
 """
 
@@ -14,16 +14,13 @@ import threading
 import time
 
 from rlsched.workload.predict.boosting import HazardModel
-from rlsched.yielding import give_way
 
-NICENESS = 5
 _LOOK_S = 0.5
 
 
 def main(parent: int, limit_s: int) -> int:
     """Read, fit, write; returns the exit code."""
     signal.alarm(limit_s)
-    give_way(NICENESS)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     result = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not end up in the result

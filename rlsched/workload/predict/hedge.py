@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.workload.predict.compiled import mix_rows, weigh
-from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip, read_off
+from rlsched.workload.predict.compiled import hedged, weigh
+from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip
 
 MEMORY: Final = 600.0
 """A loss counts 1/e after so many others."""
@@ -71,11 +71,10 @@ class Hedge:
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
         """(E, BINS) what each predictor says of a job -> (BINS,) what the hedge says; the job is tracked."""
-        weights = self.weights(gpus)
+        group = _group(gpus)
         said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])
-        mix_rows(weights, _LEAST, said, mixed)
-        read_off(said, read)
-        self._tracked[job_id] = _Tracked(said, read[:, 1:], _group(gpus))
+        hedged(self._loss[group], RATE, FLOOR, _LEAST, said, read, mixed)
+        self._tracked[job_id] = _Tracked(said, read[:, 1:], group)
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:

@@ -18,7 +18,7 @@ from rlsched.workload.predict.boosting import (
     require_sklearn,
     sklearn_installed,
 )
-from rlsched.workload.predict.distribution import Floats, Forecast, remaining_s
+from rlsched.workload.predict.distribution import BINS, Floats, Forecast, remaining_s
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import Hedge
 from rlsched.workload.predict.history import History, Query
@@ -250,7 +250,9 @@ class Predictor:
 
     def said(self, queries: Sequence[Query]) -> Floats:
         """(N, EXPERTS, BINS) what each predictor says; boosting repeats survival until its first fit."""
-        out = np.array([(one.running_mean, one.nearest, one.survival, one.survival) for one in queries])
+        out = np.empty((len(queries), len(EXPERTS), BINS))
+        for rows, one in zip(out, queries, strict=True):
+            rows[0], rows[1], rows[2], rows[3] = one.running_mean, one.nearest, one.survival, one.survival
         if self._boosting is not None:
             out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
         return out

@@ -35,8 +35,8 @@ _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
 
 
-def _near_bins() -> tuple[Floats, Floats]:
-    """(BINS, BINS) ends and jobs at risk that one job counts as, by its bin, where keys have few.
+def _near_bins() -> Floats:
+    """(BINS, 2, BINS) ends and jobs at risk that one job counts as, by its bin, where keys have few.
 
     Two steps to a neighbour, each with odds of 2 in 3: the next job of the key ends near it, and seldom in
     the very same bin.
@@ -47,11 +47,11 @@ def _near_bins() -> tuple[Floats, Floats]:
         for other in (bin_ - 1, bin_ + 1):
             step[bin_, min(max(other, 0), BINS - 1)] += _NEAR / 2
     ends = step @ step
-    return ends, np.asarray(ends[:, ::-1].cumsum(axis=1)[:, ::-1])
+    return np.stack([ends, ends[:, ::-1].cumsum(axis=1)[:, ::-1]], axis=1)
 
 
 _NEAR: Final = 2 / 3
-_ENDS, _AT_RISK = _near_bins()
+_NEAR_BINS: Final = _near_bins()
 
 
 class Survival:
@@ -100,8 +100,7 @@ class Survival:
                 weight = _FADE[level] ** max(self._starts[row] - started[level], 0)
                 counts = self._counts[row]
                 if level >= _NARROW_FROM:
-                    counts[0] += weight * _ENDS[bin_]
-                    counts[1] += weight * _AT_RISK[bin_]
+                    counts += weight * _NEAR_BINS[bin_]
                 else:
                     counts[0, bin_] += weight
                     counts[1, : bin_ + 1] += weight
