@@ -30,12 +30,13 @@ from rlsched.broker.journal.entries import (
     RankLaunched,
 )
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import KINDS, Predictions
+from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.show import print_table
 from rlsched.client.client import Client
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
+from rlsched.workload.predict.kinds import KINDS
 
 GPUS = 64
 PROGRAMS = {"probe": (90.0, 1.2), "sweep": (1200.0, 1.3), "train": (9000.0, 1.2), "huge": (90_000.0, 1.0)}

@@ -20,7 +20,8 @@ import pytest
 
 from rlsched.broker.journal.entries import AttemptOver, JobSubmitted, NodeUp
 from rlsched.broker.replay import JournalEvents, journal_events, records_by_number
-from rlsched.client.client import OVER, Client
+from rlsched.client.client import Client
+from rlsched.client.following import OVER
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.replay import journal_events, records_by_number, redecide
-from rlsched.client.client import OVER, Client
+from rlsched.client.client import Client
+from rlsched.client.following import OVER
 from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
 from tests.integration.cluster import Cluster, all_up, until
