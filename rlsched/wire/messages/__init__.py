@@ -13,7 +13,8 @@ node of a gang's member with it.
     orders.py       broker -> node
     usage.py        what a node measures of its ranks
     join.py         how a machine gets a key of its own
-    frame.py        to bytes, and from bytes where one kind of answer is expected
+    frame.py        to bytes
+    answer.py       from bytes, where one kind of answer is expected
     envelope.py     the union of all messages, and from bytes to any of them
 
 A name is imported from its module when it is first used: to build all messages takes a third of the time of
@@ -24,6 +25,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlsched.wire.messages.answer import decode_answer
     from rlsched.wire.messages.basic import (
         DependencyKind,
         DependsOn,
@@ -85,7 +87,6 @@ if TYPE_CHECKING:
     from rlsched.wire.messages.frame import (
         MAX_MESSAGE_BYTES,
         PROTOCOL_VERSION,
-        decode_answer,
         encode,
     )
     from rlsched.wire.messages.history import (
@@ -303,7 +304,18 @@ __all__ = [
 ]
 
 _MODULES = (
-    *("basic", "frame", "client", "replies", "join", "forecasts", "history", "report", "predictions"),
+    *(
+        "basic",
+        "frame",
+        "answer",
+        "client",
+        "replies",
+        "join",
+        "forecasts",
+        "history",
+        "report",
+        "predictions",
+    ),
     *("usage", "node", "orders", "envelope"),
 )
 """In the order in which a name is looked for, so what a client needs first comes first."""

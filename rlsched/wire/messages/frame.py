@@ -1,21 +1,13 @@
 """One frame on the wire: protocol version, request number and message, in msgpack.
 
-`envelope` reads any message, and builds all of them for that. A client that waits for one kind of answer
-reads it here.
+`envelope` reads any message, and builds all of them for that; `answer` reads one kind of them.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
 import msgspec
 
 from rlsched.errors import WireError
-from rlsched.wire.messages.basic import Refused, Serving
-
-if TYPE_CHECKING:
-    from rlsched.wire.messages.envelope import Message
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
@@ -24,7 +16,7 @@ UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: Message, request: int = 0) -> bytes:
+def encode(message: msgspec.Struct, request: int = 0) -> bytes:
     """One frame. Every frame that leaves is made here.
 
     Raises:
@@ -39,32 +31,3 @@ def encode(message: Message, request: int = 0) -> bytes:
             "it was not sent"
         )
     return frame
-
-
-def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object]:
-    """The request number and the message of a frame, as `decode` reads them.
-
-    Args:
-        frame: The bytes.
-        kind: The message that is expected. With it, `Refused` and `Serving` are read quickly; for any other
-            message the whole protocol is loaded.
-
-    Raises:
-        WireError: as of `decode`.
-    """
-    try:
-        version, request, message = _answers(kind).decode(frame)
-    except UNREADABLE:
-        version = None
-    if version == PROTOCOL_VERSION:
-        return request, message
-    from rlsched.wire.messages.envelope import decode
-
-    envelope = decode(frame)
-    return envelope.request, envelope.message
-
-
-@cache
-def _answers(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[tuple[int, int, Any]]:
-    """Reads frames with one of three messages."""
-    return msgspec.msgpack.Decoder(tuple[int, int, kind | Refused | Serving])  # type: ignore[valid-type]
