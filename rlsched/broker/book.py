@@ -12,6 +12,7 @@ from rlsched.broker.compaction.base import read_base
 from rlsched.broker.jobs.arrays import NO_SEQ
 from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
 from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
+from rlsched.broker.jobs.states import PREEMPTED
 from rlsched.broker.jobs.updates import change_ledger, updated
 from rlsched.broker.journal.entries import (
     AttemptEnding,
@@ -48,12 +49,12 @@ from rlsched.broker.journal.rows import Row
 from rlsched.broker.known import Known
 from rlsched.broker.learning.learning import learn
 from rlsched.broker.nodes.nodes import change_node
-from rlsched.broker.nodes.seats import PREEMPTED
 from rlsched.broker.users.quotas import owner_of
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.errors import JournalError, RlschedError
+from rlsched.wire.states import JobState
 
 
 def _was_decided(entry: Entry) -> bool:
@@ -113,70 +114,47 @@ class Book(Known):
         self.now_s = now_s
         match entry:
             case BrokerStarted():
-                self.epoch, self.identity, self.chosen = entry.epoch, entry.cluster, entry.chosen
-                self.models.weigh(entry.speed_energy)
-                self.models.share(entry.shares)
+                self._on_broker_started(entry)
             case Restored():
-                self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
-                self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
-                self.awaited = {name for name, node in self.nodes.items() if node.may_run_jobs}
+                self._on_restored(entry, now_s)
             case BasePart():
-                self._base.append(entry)
-                if entry.part == entry.parts:
-                    base_book.take_up(self, read_base(self._base), self.policy_id)
-                    self._base = []
+                self._on_base_part(entry)
             case NumbersTaken():
                 self.last_number = max(self.last_number, entry.last)
             case node_entry if isinstance(node_entry, NodeEntry):
-                if isinstance(node_entry, NodeHealth) and node_entry.unhealthy:
-                    self.health_failures += not self.nodes[node_entry.name].unhealthy
-                change_node(self.nodes, self.cluster, self.models, node_entry)
-                if isinstance(node_entry, NodeUp | NodeDown | NodeRemoved | NodeSlept):
-                    self.awaited.discard(node_entry.name)
-                self._can_run.clear()
+                self._on_node(node_entry)
             case GpusHeld():
                 self.held.set(entry, self.nodes[entry.name], now_s)
             case JobSubmitted() if entry.tasks:
-                self.arrays.submitted(entry, now_s)
-                self.last_number = max(self.last_number, entry.job)
+                self._on_array_submitted(entry, now_s)
             case JobSubmitted():
-                self._submitted(entry, now_s)
+                self._on_submitted(entry, now_s)
             case TaskSubmitted():
-                self._submitted(self.arrays.live[entry.array].task(entry), now_s)
+                self._on_submitted(self.arrays.live[entry.array].task(entry), now_s)
             case JobHeld():
-                job = self.jobs.get(entry.job)
-                self.gates.held(NO_SEQ if job is None else job.seq, entry, now_s)
+                self._on_held(entry, now_s)
             case TasksHeld():
                 self.arrays.held(entry)
             case TasksCancelled():
                 self.arrays.cancelled(entry, now_s)
             case JobUpdated():
-                self._updated(entry, now_s)
-            case JobCancelled(job=number) if number in self.arrays.live:
-                self.arrays.stop(number, entry.reason, now_s)
+                self._on_updated(entry, now_s)
             case JobCancelled():
-                job = self.jobs[entry.job]
-                self.cluster.remove_waiting(job.seq)
-                self.quotas.gone(job.seq, now_s)
-                self.predictions.gone(job.number)
-                self._close(job, "cancelled", None, entry.reason, now_s)
+                self._on_cancelled(entry, now_s)
             case JobsRanked():
                 self.priorities.rank(entry, now_s)
             case Decided():
-                self._decided(entry, now_s, already_decided)
+                self._on_decided(entry, now_s, already_decided)
             case RankLaunched():
-                self._rank_launched(entry)
+                self._on_rank_launched(entry)
             case RankClocked():
-                rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
-                rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
+                self._on_rank_clocked(entry)
             case RankEnded():
-                self._rank_ended(entry, now_s)
+                self._on_rank_ended(entry, now_s)
             case AttemptEnding():
-                attempt = self._attempt(entry.job, entry.attempt)
-                attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
-                attempt.charged = entry.charged
+                self._on_attempt_ending(entry)
             case AttemptOver():
-                self._attempt_over(entry, now_s)
+                self._on_attempt_over(entry, now_s)
             case QuotaSet():
                 self.quotas.set(entry, now_s)
             case MemberSet():
@@ -185,13 +163,64 @@ class Book(Known):
                 self.quotas.review(now_s)
                 self.gates.review(now_s)
 
+    def _on_broker_started(self, entry: BrokerStarted) -> None:
+        self.epoch, self.identity, self.chosen = entry.epoch, entry.cluster, entry.chosen
+        self.models.weigh(entry.speed_energy)
+        self.models.share(entry.shares)
+
+    def _on_restored(self, entry: Restored, now_s: float) -> None:
+        self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
+        self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
+        self.awaited = {name for name, node in self.nodes.items() if node.may_run_jobs}
+
+    def _on_base_part(self, entry: BasePart) -> None:
+        self._base.append(entry)
+        if entry.part == entry.parts:
+            base_book.take_up(self, read_base(self._base), self.policy_id)
+            self._base = []
+
+    def _on_node(self, entry: NodeEntry) -> None:
+        if isinstance(entry, NodeHealth) and entry.unhealthy:
+            self.health_failures += not self.nodes[entry.name].unhealthy
+        change_node(self.nodes, self.cluster, self.models, entry)
+        if isinstance(entry, NodeUp | NodeDown | NodeRemoved | NodeSlept):
+            self.awaited.discard(entry.name)
+        self._can_run.clear()
+
+    def _on_array_submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        self.arrays.submitted(entry, now_s)
+        self.last_number = max(self.last_number, entry.job)
+
+    def _on_held(self, entry: JobHeld, now_s: float) -> None:
+        job = self.jobs.get(entry.job)
+        self.gates.held(NO_SEQ if job is None else job.seq, entry, now_s)
+
+    def _on_cancelled(self, entry: JobCancelled, now_s: float) -> None:
+        if entry.job in self.arrays.live:
+            self.arrays.stop(entry.job, entry.reason, now_s)
+            return
+        job = self.jobs[entry.job]
+        self.cluster.remove_waiting(job.seq)
+        self.quotas.gone(job.seq, now_s)
+        self.predictions.gone(job.number)
+        self._close(job, "cancelled", None, entry.reason, now_s)
+
+    def _on_rank_clocked(self, entry: RankClocked) -> None:
+        rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
+        rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
+
+    def _on_attempt_ending(self, entry: AttemptEnding) -> None:
+        attempt = self._attempt(entry.job, entry.attempt)
+        attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
+        attempt.charged = entry.charged
+
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
         if attempt is None or attempt.number != number:
             raise JournalError(f"job {job} has no attempt {number} under way")
         return attempt
 
-    def _submitted(self, entry: JobSubmitted, now_s: float) -> None:
+    def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
         spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, of use to predictions alone
         job = Job(entry.job, spec, now_s, -1, "rejected" if entry.rejected else "queued")
         if entry.rejected:
@@ -228,7 +257,7 @@ class Book(Known):
         self.tokens[entry.token] = job.number
         self.predictions.submitted(entry, now_s)
 
-    def _updated(self, entry: JobUpdated, now_s: float) -> None:
+    def _on_updated(self, entry: JobUpdated, now_s: float) -> None:
         job = self.jobs.get(entry.job)
         if job is None:
             self.arrays.update(entry)
@@ -238,7 +267,7 @@ class Book(Known):
         spec = None if job is None else job.spec
         change_ledger(self.cluster, self.priorities, self.gates, seq, spec, entry, now_s)
 
-    def _decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
+    def _on_decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
         if not already_decided:
             partition = self.cluster.partition_names.index(entry.partition)
             decision = Decision(action=entry.action, source=entry.source, marks_hold=entry.marks_hold)
@@ -273,7 +302,8 @@ class Book(Known):
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
         job.attempt.cpu_milli_each = start.cpu_milli_each
-        job.state, job.reason = "launching", ""
+        job.become("launching")
+        job.reason = ""
         self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)
         self.gates.started(job.number, now_s)
         self.arrays.started(job.spec, now_s)
@@ -320,20 +350,22 @@ class Book(Known):
             by_node.setdefault(node, []).append(local)
         return [Rank(self.cluster.node_names[node], sorted(by_node[node])) for node in sorted(by_node)]
 
-    def _rank_launched(self, entry: RankLaunched) -> None:
+    def _on_rank_launched(self, entry: RankLaunched) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
-        rank.state, rank.pid = "running", entry.pid
+        rank.become("running")
+        rank.pid = entry.pid
         person = self.jobs[entry.job].spec.user
         self.ran_on[person] = self.ran_on.get(person, 0) | 1 << self.nodes[rank.node].number
         rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
         if all(other.state != "launching" for other in attempt.ranks):
-            self.jobs[entry.job].state = "running"
+            self.jobs[entry.job].become("running")
 
-    def _rank_ended(self, entry: RankEnded, now_s: float) -> None:
+    def _on_rank_ended(self, entry: RankEnded, now_s: float) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
-        rank.state, rank.exit_code, rank.reason = "ended", entry.exit_code, entry.reason
+        rank.become("ended")
+        rank.exit_code, rank.reason = entry.exit_code, entry.reason
         rank.ran_s, rank.usage = entry.ran_s, entry.usage
         reported_s = now_s if entry.ended_s is None else entry.ended_s
         if entry.ran_s is not None:
@@ -348,7 +380,7 @@ class Book(Known):
             assert job.attempt is not None
             self._seated(job, job.attempt, now_s)
 
-    def _attempt_over(self, entry: AttemptOver, now_s: float) -> None:
+    def _on_attempt_over(self, entry: AttemptOver, now_s: float) -> None:
         job = self.jobs[entry.job]
         attempt = self._attempt(entry.job, entry.attempt)
         end_s = max(rank.ended_s for rank in attempt.ranks)
@@ -375,7 +407,8 @@ class Book(Known):
             self.quotas.over(job.seq, now_s, waits=True)
             if attempt.seated_s < math.inf:
                 self.predictions.stopped(job.number, now_s)
-            job.state, job.reason = "queued", entry.reason
+            job.become("queued")
+            job.reason = entry.reason
             with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
             with_node = with_node and attempt.ending != PREEMPTED
             job.stopped = Stopped(attempt.number, attempt.start_s, end_s, entry.reason, with_node=with_node)
@@ -389,13 +422,14 @@ class Book(Known):
             self.predictions.gone(job.number)
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
-    def _close(self, job: Job, state: str, exit_code: int | None, reason: str, end_s: float) -> None:
+    def _close(self, job: Job, state: JobState, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]
         self.models.gone(job.number)
         self.priorities.gone(job.number)
         self.gates.over(job.number, state, self.now_s)
         self.arrays.over(job.spec, state, self.now_s)
-        job.state, job.exit_code, job.reason, job.end_s = state, exit_code, reason, end_s
+        job.become(state)
+        job.exit_code, job.reason, job.end_s = exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
         self._over(job, self.now_s)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rlsched.broker.answers.backlog import TOO_MANY, Backlog
 from rlsched.broker.answers.memory import RecordMemory
@@ -12,18 +13,13 @@ from rlsched.broker.answers.report import Reports
 from rlsched.broker.book import Book
 from rlsched.broker.events import (
     ClientAsked,
-    DropNode,
     Due,
     Effect,
     Event,
     Intake,
-    Journal,
     NodeSaid,
     PowerDone,
-    PowerNode,
     Records,
-    Reply,
-    SendNode,
     Tick,
 )
 from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
@@ -31,7 +27,6 @@ from rlsched.broker.happenings import Happened, happened
 from rlsched.broker.jobs.attempts import Attempts
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.ended import EndedJob, ended_job
 from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.journal.entries import (
     AttemptOver,
@@ -39,29 +34,18 @@ from rlsched.broker.journal.entries import (
     Decided,
     EligibilityReviewed,
     Entry,
-    GpusHeld,
     JobCancelled,
-    JobHeld,
     JobsRanked,
     JobSubmitted,
-    JobUpdated,
     NodeAway,
-    NodeDown,
     NodeDrained,
-    NodeHealth,
-    NodeRemoved,
     NodeResumed,
-    NodeSlept,
-    NodeUp,
-    NodeWoken,
-    QuotaSet,
-    TasksCancelled,
-    TasksHeld,
     TaskSubmitted,
 )
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
+from rlsched.broker.outbox import Outbox
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.users.priorities import Ranks, level_of, ranked
@@ -73,8 +57,6 @@ from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.wire.messages import (
-    BrokerToNode,
-    ClientReply,
     ClockHeld,
     Ended,
     EndedAck,
@@ -93,6 +75,7 @@ from rlsched.wire.messages import (
 )
 
 _log = logging.getLogger("rlsched.broker")
+_Kind = TypeVar("_Kind")
 LISTENS_EVERY_S = 0.5
 """A broker that listens hands in a batch at least so often; a longer gap says that it did not."""
 
@@ -148,25 +131,20 @@ class Machine:
         self._started_s = now_s
         self.started = started
         self.up_since_s = now_s if up_since_s is None else up_since_s
-        self._first: list[Entry] = [started]
-        self._entries: list[Entry] = []
-        self._effects: list[Effect] = []
+        self._unrecorded: list[Entry] = [started]
+        self._out = Outbox(book, self._recorded)
         self._records: list[DecisionRecord] = []
         self._happened: list[Happened] = []
-        self._over: list[EndedJob] = []
-        book.over = lambda job: self._over.append(ended_job(job, book.nodes))
         self._dirty = self._forget_due(now_s)
         self._held_until_s = float(book.cluster.arrays.job.held_until_s.max(initial=-math.inf))
         self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
         book.seats.emptied.clear()  # launched when their nodes say hello
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
-        self._attempts = Attempts(book, self.limits, self._note, self._send)
-        self._time_limits = TimeLimits(book, self._send)
-        self._members = Members(
-            book, self._attempts, self._time_limits, self.limits, self._note, self._send, now_s
-        )
-        self._sleepers = Sleepers(book, sleep, self._members.heard_s, self._note, self._effects_of_power)
+        self._attempts = Attempts(book, self.limits, self._out)
+        self._time_limits = TimeLimits(book, self._out)
+        self._members = Members(book, self._attempts, self._time_limits, self.limits, self._out, now_s)
+        self._sleepers = Sleepers(book, sleep, self._members.heard_s, self._out)
         self._members.wakes = lambda name: self._sleepers.wake(name, self.now_s)
         self._reports = Reports(
             book,
@@ -187,9 +165,7 @@ class Machine:
             self.memory,
             self.limits,
             self._ranks,
-            note=self._note,
-            send=self._send,
-            reply=self._reply,
+            out=self._out,
             reports=self._reports,
             ended=ended,
             forecasts=forecasts,
@@ -210,157 +186,139 @@ class Machine:
         """Let the scheduler be asked in the next batch, whatever happens in it."""
         self._dirty = True
 
-    # ---- the one entrance -------------------------------------------------------------------------
+    # ---- a batch ----------------------------------------------------------------------------------
 
     def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
-        """Apply a batch in canonical order, decide, and return what is to be done, in order.
+        """Apply a batch of events, decide, and return the output in order.
 
-        The first effect is the `Journal`, if anything happened; nothing after it may be done before its
-        commit. `now_s` (Unix seconds, whole milliseconds) is later than that of the batch before.
+        The first effect is the `Journal`, if any fact was recorded; it must be committed before any other
+        effect is carried out. `now_s` (Unix seconds, whole milliseconds) grows from batch to batch.
+
+        Raises:
+            ValueError: `now_s` is not later than that of the batch before.
         """
+        self._begin(now_s)
+        # 1. Reports of nodes: ends first, so that their GPUs are free for the decisions of this batch.
+        for event in sorted(_of_kind(events, NodeSaid), key=_is_greeting):
+            self._node_reported(event)
+        # 2. Whether submissions are accepted: the journal's disk may be full.
+        for intake in _of_kind(events, Intake):
+            self._requests.submitting.refusal = intake.refusal
+        # 3. Changes by clients, in order. Submissions that follow each other are predicted together.
+        asked = _of_kind(events, ClientAsked)
+        self._requests.change([one for one in asked if isinstance(one.message, CHANGES)], now_s)
+        # 4. Questions are queued; `answer` answers them once the output of this batch has left.
+        for question in asked:
+            if not isinstance(question.message, CHANGES) and not self.backlog.add(question):
+                self._out.reply(question.peer, question.request, Refused(message=TOO_MANY))
+        # 5. Results of the commands that power nodes up and down.
+        for done in _of_kind(events, PowerDone):
+            self._sleepers.done(done, now_s)
+        # 6. Timers: leases, drains, launch time-outs, and the time that the scheduler asked for.
+        if _of_kind(events, Tick):
+            self._tick()
+        elif _of_kind(events, Due):
+            self._dirty = self._dirty or now_s >= self._ask_again_s
+        # 7. Jobs whose GPUs have been left by preempted jobs are launched; GPUs of others are held.
+        self._launch_seated()
+        self._members.hold()
+        # 8. Jobs that become eligible or can never run, and tasks of arrays that become jobs.
+        self._review_eligibility()
+        self._let_tasks_come()
+        # 9. Decisions, if anything changed that the scheduler looks at.
+        if self._dirty:
+            self._decide()
+        kept = self._records or self._happened
+        return self._out.take() + ([Records(self._records, self._happened)] if kept else [])
+
+    def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
+        """Answer at least one question, and more while there is time, one of each client in turn.
+
+        The answers may be sent once the output of the last batch has been.
+        """
+        self._out.begin(self.now_s)
+        while self.backlog:
+            self._requests.answer(self.backlog.pop(), self.now_s)
+            if not has_time():
+                break
+        return self._out.take()
+
+    def _begin(self, now_s: float) -> None:
+        """Start a batch; the first one records that this broker has started."""
         if now_s <= self.now_s:
             raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
         if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
             self._members.pardon(now_s)
         self.now_s = now_s
-        self._effects, self._entries, self._records, self._happened = [], [], [], []
-        self._over = []
-        for entry in self._first:
-            self._note(entry)
-        self._first = []
-        for event in sorted((event for event in events if isinstance(event, NodeSaid)), key=_rank):
-            try:
-                self._node_said(event)
-            except Exception as error:
-                self._set_aside(event, error)
-        for intake in (event for event in events if isinstance(event, Intake)):
-            self._requests.submitting.refusal = intake.refusal
-        asked = [event for event in events if isinstance(event, ClientAsked)]
-        self._requests.change([event for event in asked if isinstance(event.message, CHANGES)], now_s)
-        for question in asked:
-            if not isinstance(question.message, CHANGES) and not self.backlog.add(question):
-                self._reply(question.peer, question.request, Refused(message=TOO_MANY))
-        for done in (event for event in events if isinstance(event, PowerDone)):
-            self._sleepers.done(done, now_s)
-        if any(isinstance(event, Tick) for event in events):
-            self._tick()
-        elif any(isinstance(event, Due) for event in events):
-            self._dirty = self._dirty or now_s >= self._ask_again_s
-        self._launch_seated()
-        self._members.hold()
-        if now_s >= min(self.book.quotas.due_s, self.book.gates.due_s):
-            self._note(EligibilityReviewed())
-        while self.book.gates.hopeless:
-            job, why = next(iter(self.book.gates.hopeless.items()))
-            self._note(JobCancelled(job=job, reason=why))
-        self._let_tasks_come()
-        if self._dirty:
-            self._decide()
-        head: list[Effect] = [Journal(self._entries, self._over)] if self._entries else []
-        kept = self._records or self._happened
-        tail: list[Effect] = [Records(self._records, self._happened)] if kept else []
-        return head + self._effects + tail
+        self._out.begin(now_s)
+        self._records, self._happened = [], []
+        for fact in self._unrecorded:
+            self._out.record(fact)
+        self._unrecorded = []
 
-    def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
-        """Answer questions, one of each asker in turn: one at least, then more while there is time.
+    def _node_reported(self, event: NodeSaid) -> None:
+        """Handle a message of a node. If that raises, fail only what the message is about."""
+        try:
+            if self._is_from_member(event):
+                self._node_said(event.node, event)
+        except Exception as error:
+            self._set_aside(event, error)
 
-        What is returned may leave once the effects of the last batch have.
-        """
-        self._effects = []
-        while self.backlog:
-            self._requests.answer(self.backlog.pop(), self.now_s)
-            if not has_time():
-                break
-        return self._effects
-
-    def _node_said(self, event: NodeSaid) -> None:
+    def _is_from_member(self, event: NodeSaid) -> bool:
+        """Whether the sender is registered, or registers by this message."""
         node, message = event.node, event.message
-        if isinstance(message, LaterBroker):
-            self._members.later(node, message.cluster, message.epoch)
-            return
-        if not isinstance(message, Hello):
-            if self._members.foreign.is_known(node):  # its job numbers mean other jobs
-                if isinstance(message, Heartbeat):
-                    self._send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
-                return
-            if node not in self.book.nodes:
-                return  # it has not registered; its Hello will say all of this again
-            self._members.seen(node, self.now_s)
-        match message:
-            case Launched() if self._members.strangers.knows(
-                node, message.job, message.attempt, message.rank
-            ):
+        if isinstance(message, Hello | LaterBroker):
+            return True
+        if self._members.foreign.is_known(node):  # its job numbers are those of another cluster
+            if isinstance(message, Heartbeat):
+                self._out.send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
+            return False
+        if node not in self.book.nodes:
+            return False  # its `Hello` will repeat what this message says
+        self._members.seen(node, self.now_s)
+        return True
+
+    def _node_said(self, node: str, event: NodeSaid) -> None:
+        members, attempts = self._members, self._attempts
+        match event.message:
+            case LaterBroker() as message:
+                members.later(node, message.cluster, message.epoch)
+            case Launched() as message if members.strangers.knows(node, message.key):
                 pass
-            case Launched():
-                self._attempts.launched(
-                    node,
-                    message.job,
-                    message.attempt,
-                    message.rank,
-                    message.pid,
-                    message.sm_clock_mhz,
-                    message.clock_note,
-                )
+            case Launched() as message:
+                attempts.launched(node, message)
                 self._limited(node, message)
-            case TimeLimited():
+            case TimeLimited() as message:
                 self._limited(node, message)
-            case LaunchRefused():
-                self._attempts.refused(
-                    node,
-                    message.job,
-                    message.attempt,
-                    message.rank,
-                    message.message,
-                    charged=not message.is_for_now,
-                    is_about_owner=message.is_about_owner,
-                    held=self._members.held_gpus(node),
-                )
-            case Ended():
-                self._attempts.ended(
-                    node,
-                    message.job,
-                    message.attempt,
-                    message.rank,
-                    message.exit_code,
-                    message.reason,
-                    message.ended_s,
-                    message.ran_s,
-                    message.usage,
-                )
-                self._members.strangers.ended(node, message.job, message.attempt, message.rank)
-            case ClockHeld():
-                self._attempts.clocked(
-                    node, message.job, message.attempt, message.rank, message.sm_clock_mhz, message.clock_note
-                )
-            case Hello():
-                self._members.hello(node, message, event.request, self.now_s, event.wall_s)
-            case LogData():
+            case LaunchRefused() as message:
+                attempts.refused(node, message, held=members.held_gpus(node))
+            case Ended() as message:
+                attempts.ended(node, message)
+                members.strangers.ended(node, message.key)
+            case ClockHeld() as message:
+                attempts.clocked(node, message)
+            case Hello() as message:
+                members.hello(node, message, event.request, self.now_s, event.wall_s)
+            case LogData() as message:
                 self._requests.logs.data(node, event.request, message)
-            case Heartbeat():
-                self._members.heartbeat(
-                    node,
-                    event.request,
-                    self.now_s,
-                    message.unhealthy,
-                    engine_away=message.engine_away,
-                    power_w=message.power_w,
-                )
+            case Heartbeat() as message:
+                members.heartbeat(node, event.request, self.now_s, message)
                 if message.wall_s is not None:
-                    self._members.compare_clocks(node, message.wall_s, event.wall_s)
-            case Metered():
-                self._members.metered.told(node, message, self.now_s)
-            case Held():
-                self._members.held(node, message.held)
+                    members.compare_clocks(node, message.wall_s, event.wall_s)
+            case Metered() as message:
+                members.metered.told(node, message, self.now_s)
+            case Held() as message:
+                members.held(node, message.held)
             case Leaving():
-                self._members.leaving(node)
+                members.leaving(node)
 
     def _limited(self, node: str, message: Launched | TimeLimited) -> None:
-        """A node says what time limit a rank goes by."""
-        job = self._attempts.current(message.job, message.attempt, message.rank, node)
+        """A node reports the time limit that it enforces for a rank."""
+        job = self._attempts.current(node, message.key)
         self._time_limits.told(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
-        """A node's message that nobody foresaw ends nothing but what it is about, and its sender rests."""
+        """A message raised: log it, fail only the attempt that it is about, drain the node for `drain_s`."""
         node, message = event.node, event.message
         kind = type(message).__name__
         _log.error(
@@ -368,25 +326,34 @@ class Machine:
         )
         known = self.book.nodes.get(node)
         if known is not None and known.up and not known.drained:
-            reason = f"its message {kind} could not be dealt with: {error!r:.200}"
-            self._note(NodeDrained(name=node, until_s=self.now_s + self.limits.drain_s, reason=reason))
+            reason = f"its message {kind} could not be processed: {error!r:.200}"
+            self._out.record(NodeDrained(name=node, until_s=self.now_s + self.limits.drain_s, reason=reason))
         if isinstance(message, Ended):
-            job = self._attempts.current(message.job, message.attempt, message.rank, node)
+            job = self._attempts.current(node, message.key)
             if job is not None:
-                self._attempts.lost(node, job, f"node {node} told its end in a way that nobody understands")
-            self._send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
+                self._attempts.lost(node, job, f"could not process the exit report from node {node}")
+            self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
+
+    def _review_eligibility(self) -> None:
+        """Review quotas and begin times that are due; cancel jobs whose dependencies can never be met."""
+        if self.now_s >= min(self.book.quotas.due_s, self.book.gates.due_s):
+            self._out.record(EligibilityReviewed())
+        while self.book.gates.hopeless:
+            job, why = next(iter(self.book.gates.hopeless.items()))
+            self._out.record(JobCancelled(job=job, reason=why))
 
     def _tick(self) -> None:
         for name in self._members.silent(self.now_s):
-            self._effects.append(DropNode(name))
-            self._note(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
+            self._out.drop(name)
+            self._out.record(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
         for name, job in self._members.lost(self.now_s):
             why = f"node {name} was unreachable for its --lost-after of {job.spec.lost_after_s:g} s"
             self._attempts.lost(name, job, why)
-        self._effects += [DropNode(name) for name in self._members.returning()]
+        for name in self._members.returning():
+            self._out.drop(name)
         self._members.settle(self.now_s)
         for name in self._members.rested(self.now_s):
-            self._note(NodeResumed(name=name))
+            self._out.record(NodeResumed(name=name))
         self._sleepers.step(self.now_s)
         self._rank()
         active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
@@ -407,13 +374,13 @@ class Machine:
         book = self.book
         entry = ranked(self._ranks, book.priorities, book.usage, book.job_of_seq.values(), self.now_s)
         if entry is not None:
-            self._note(entry)
+            self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
         """A job has been queued again; what ended its attempt may have changed its place in the queue."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.book.priorities.level(job.number):
-            self._note(JobsRanked(ln_weights={}, levels={job.number: level}))
+            self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
         """`launching_s`: since then nodes may start it at least, Unix seconds."""
@@ -448,10 +415,12 @@ class Machine:
         except Exception as error:  # whatever a predictor makes of it
             for array in sorted({draft.array for draft in drafts}):
                 _log.error("the tasks of array %d cannot be predicted", array, exc_info=error)
-                self._note(JobCancelled(job=array, reason=f"its tasks cannot be predicted: {error!r:.200}"))
+                self._out.record(
+                    JobCancelled(job=array, reason=f"its tasks cannot be predicted: {error!r:.200}")
+                )
             return
         for draft in drafts:
-            self._note(
+            self._out.record(
                 TaskSubmitted(
                     job=draft.job,
                     array=draft.array,
@@ -485,9 +454,7 @@ class Machine:
             if decision.marks_hold:
                 self._held_until_s = self.now_s + HOLD_S
             number = cluster.decisions
-            self._entries.append(entry)
-            self.book.apply(entry, self.now_s, already_decided=True)
-            self._tell(entry)
+            self._out.record(entry, already_decided=True)
             self._keep(decision, entry.number)
             if isinstance(decision.action, Start):
                 self._attempts.launch(self.book.job_of_seq[decision.action.seq])
@@ -535,62 +502,31 @@ class Machine:
             del asked_for_s[partition]
         return bool(due)
 
-    # ---- what the parts call ----------------------------------------------------------------------
+    # ---- facts ------------------------------------------------------------------------------------
 
-    def _note(self, entry: Entry) -> None:
-        self.book.apply(entry, self.now_s)
-        self._entries.append(entry)  # what cannot be applied must not be in the journal
-        self._tell(entry)
-        self._dirty = self._dirty or (isinstance(entry, _CHANGES) and not getattr(entry, "rejected", ""))
-        if isinstance(entry, AttemptOver) and entry.outcome == "queued":
-            self._rank_again(self.book.jobs[entry.job])
+    def _recorded(self, fact: Entry) -> None:
+        """A fact has been applied and will be journalled."""
+        self._keep_event(fact)
+        is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
+        self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
+        if isinstance(fact, AttemptOver) and fact.outcome == "queued":
+            self._rank_again(self.book.jobs[fact.job])
 
-    def _tell(self, entry: Entry) -> None:
-        """Let the store of decisions know of a fact; what it cannot say changes nothing else."""
+    def _keep_event(self, fact: Entry) -> None:
+        """Keep the events of a fact for the store of decisions; a failure changes nothing else."""
         try:
-            self._happened += happened(entry, self.book, self.now_s)
+            self._happened += happened(fact, self.book, self.now_s)
         except Exception as error:  # whatever a fact holds
-            self.troubles.count("told", f"a fact {type(entry).__name__} could not be told", error)
-
-    def _send(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        self._effects.append(SendNode(node, message, request))
-
-    def _effects_of_power(self, order: PowerNode) -> None:
-        self._effects.append(order)
-
-    def _reply(self, peer: bytes, request: int, message: ClientReply) -> None:
-        self._effects.append(Reply(peer, request, message))
+            what = f"the event of a fact {type(fact).__name__} could not be recorded"
+            self.troubles.count("told", what, error)
 
 
-_CHANGES = (
-    NodeUp,
-    NodeAway,
-    NodeDown,
-    NodeDrained,
-    NodeResumed,
-    NodeSlept,
-    NodeWoken,
-    NodeHealth,
-    NodeRemoved,
-    GpusHeld,
-    JobSubmitted,
-    TaskSubmitted,
-    JobHeld,
-    TasksHeld,
-    TasksCancelled,
-    JobUpdated,
-    JobCancelled,
-    JobsRanked,
-    AttemptOver,
-    QuotaSet,
-    EligibilityReviewed,
-)
-"""Facts after which the scheduler is asked: arrivals, ends, nodes as in the simulator; who is eligible."""
+def _of_kind(events: Sequence[Event], kind: type[_Kind]) -> list[_Kind]:
+    return [event for event in events if isinstance(event, kind)]
 
 
-def _rank(event: NodeSaid) -> int:
-    """Order among what nodes say in a batch: ends first. Arrivals and cancels come after, timers last."""
-    return int(isinstance(event.message, Hello | Heartbeat))
+def _is_greeting(event: NodeSaid) -> bool:
+    return isinstance(event.message, Hello | Heartbeat)
 
 
 def _contested(decision: Decision) -> bool:

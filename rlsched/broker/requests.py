@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -28,10 +28,10 @@ from rlsched.broker.jobs.submitting import Drafts, Submitting
 from rlsched.broker.jobs.tasks import has, in_words
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import Entry
 from rlsched.broker.limits import Limits
-from rlsched.broker.nodes.log_reads import LogReads, SendNow
+from rlsched.broker.nodes.log_reads import LogReads
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.outbox import Outbox
 from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
 from rlsched.errors import InputError
@@ -91,9 +91,7 @@ class Requests:
         memory: The last record of each job.
         limits: The broker's times.
         ranks: Which jobs go before others, and who may ask for that.
-        note: Makes a fact true and journals it.
-        send: Tells a node.
-        reply: Answers a client.
+        out: Output of the batch.
         reports: How the broker does.
         ended: Jobs that are over.
         forecasts: What is said of starts and ends to come.
@@ -113,23 +111,21 @@ class Requests:
         limits: Limits,
         ranks: Ranks,
         *,
-        note: Callable[[Entry], None],
-        send: SendNow,
-        reply: Callable[[bytes, int, ClientReply], None],
+        out: Outbox,
         reports: Reports,
         ended: EndedTable,
         forecasts: Forecasts,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
         self._memory, self._limits, self._ranks = memory, limits, ranks
-        self._note, self._send, self._reply = note, send, reply
+        self._out = out
         self._forecasts, self._time_limits = forecasts, time_limits
         self._pages = Pages(book, members, limits, forecasts.of)
         self._past = Past(book, ended, members.metered)
         self._reports = reports
-        self._orders = JobOrders(book, attempts, time_limits, limits, note)
-        self.logs = LogReads(book, limits.log_timeout_s, send, reply)
-        self.submitting = Submitting(book, ranks, limits, self._orders, note)
+        self._orders = JobOrders(book, attempts, time_limits, limits, out)
+        self.logs = LogReads(book, limits.log_timeout_s, out)
+        self.submitting = Submitting(book, ranks, limits, self._orders, out)
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -150,7 +146,7 @@ class Requests:
             except Exception as error:
                 reply = _set_aside(one, error)
             if reply is not None:
-                self._reply(one.peer, one.request, reply)
+                self._out.reply(one.peer, one.request, reply)
 
     def _changed(self, one: ClientAsked, drafts: Drafts, now_s: float) -> ClientReply | None:
         match one.message:
@@ -168,12 +164,12 @@ class Requests:
                 refusal = self._members.order(order)
                 return Refused(message=refusal) if refusal else Ok()
             case SetQuota() as order:
-                self._note(changed_quota(self._book.quotas, order))
+                self._out.record(changed_quota(self._book.quotas, order))
                 return Ok()
             case SetMember() as order:
                 joined = changed_member(self._book.accounts, order)
                 if joined is not None:
-                    self._note(joined)
+                    self._out.record(joined)
                 return Ok()
         return None
 
@@ -184,7 +180,7 @@ class Requests:
         try:
             return msgspec.structs.replace(asked, message=self.submitting.signed_by(asked.by, asked.message))
         except InputError as error:
-            self._reply(asked.peer, asked.request, Refused(message=str(error)))
+            self._out.reply(asked.peer, asked.request, Refused(message=str(error)))
             return None
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
@@ -233,30 +229,30 @@ class Requests:
             self._answer(asked, now_s)
         except Exception as error:
             self._reports.failed_answers += 1
-            self._reply(asked.peer, asked.request, _set_aside(asked, error))
+            self._out.reply(asked.peer, asked.request, _set_aside(asked, error))
 
     def _answer(self, asked: ClientAsked, now_s: float) -> None:
         match asked.message:
             case ListJobs(job=None) as wanted:
-                self._reply(asked.peer, asked.request, self._pages.jobs(wanted))
+                self._out.reply(asked.peer, asked.request, self._pages.jobs(wanted))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number) if (
                 array := self._book.arrays.known.get(number)
             ) is not None:
-                self._reply(asked.peer, asked.request, self._of_array(asked.message, array))
+                self._out.reply(asked.peer, asked.request, self._of_array(asked.message, array))
             case ListJobs(job=int() as number, task=int()) if number in self._book.numbers:
-                self._reply(asked.peer, asked.request, _no_array(number))
+                self._out.reply(asked.peer, asked.request, _no_array(number))
             case ListJobs(job=int() as number) if number in self._book.numbers:
-                self._reply(asked.peer, asked.request, self._pages.job(number))
+                self._out.reply(asked.peer, asked.request, self._pages.job(number))
             case ListHistory() as wanted:
-                self._reply(asked.peer, asked.request, self._past.history(wanted, now_s))
+                self._out.reply(asked.peer, asked.request, self._past.history(wanted, now_s))
             case ListUsage() as wanted:
-                self._reply(asked.peer, asked.request, self._past.usage(wanted))
+                self._out.reply(asked.peer, asked.request, self._past.usage(wanted))
             case ListNodes() as wanted:
-                self._reply(asked.peer, asked.request, self._pages.nodes(wanted))
+                self._out.reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case ListQuotas(first=first):
-                self._reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
+                self._out.reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
             case ListAccounts(first=first):
-                self._reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
+                self._out.reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
             case Why(job=number) if (job := self._book.job(number)) is not None:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
                 late = self._time_limits.late(job)
@@ -272,24 +268,24 @@ class Requests:
                     energy_j=metered.energy_j(job, now_s),
                     grace_s=self._limits.grace_of(job.spec.grace_s),
                 )
-                self._reply(asked.peer, asked.request, said)
+                self._out.reply(asked.peer, asked.request, said)
             case ReadLog(job=number) as wanted if number in self._book.numbers:
                 refusal = self._not_theirs(asked)
                 if refusal is not None:
-                    self._reply(asked.peer, asked.request, refusal)
+                    self._out.reply(asked.peer, asked.request, refusal)
                 else:
                     self.logs.read(asked, wanted, now_s)
             case WhoServes():
                 answer = Serving(cluster=self._book.identity, epoch=self._book.epoch, person=asked.by.person)
-                self._reply(asked.peer, asked.request, answer)
+                self._out.reply(asked.peer, asked.request, answer)
             case DryRun() as question:
                 why_not = self._forecasts.ask(asked, question)
                 if why_not:
-                    self._reply(asked.peer, asked.request, Refused(message=why_not))
+                    self._out.reply(asked.peer, asked.request, Refused(message=why_not))
             case Stats():
-                self._reply(asked.peer, asked.request, self._reports.report(now_s))
+                self._out.reply(asked.peer, asked.request, self._reports.report(now_s))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
-                self._reply(asked.peer, asked.request, _no_such(number))
+                self._out.reply(asked.peer, asked.request, _no_such(number))
 
     def _of_array(self, asked: ListJobs | Why | ReadLog, array: JobArray) -> ClientReply:
         match asked:

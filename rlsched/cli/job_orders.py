@@ -16,6 +16,7 @@ from rlsched.cli.job_options import changes_asked
 from rlsched.cli.options import PRIORITIES, asking, reach
 from rlsched.cli.selecting import BY, of_whom, selected, selecting_by, states_of, waits
 from rlsched.errors import InputError, nearest
+from rlsched.wire.states import ACTIVE, LIVE
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Order = Callable[["Client", JobName], None]
 """Carries something out for one job, for an array, or for some of its tasks."""
 _WAITING: Final = ("queued",)
-_LIVE: Final = ("queued", "launching", "running")
 _SCONTROL: Final = {
     "jobname": "--name",
     "name": "--name",
@@ -177,7 +177,7 @@ def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> i
     return code
 
 
-@order_verb("cancelled", _LIVE, waits_alone=True)
+@order_verb("cancelled", LIVE, waits_alone=True)
 def cancel() -> Order:
     """Cancel jobs: take them out of the queue, or end their processes.
 
@@ -217,7 +217,7 @@ def release() -> Order:
     return lambda client, job: client.release(job.number, tasks=job.ranges())
 
 
-@order_verb("requeued", _LIVE[1:])
+@order_verb("requeued", ACTIVE)
 def requeue() -> Order:
     """End running jobs' processes, and queue the jobs again.
 
@@ -228,7 +228,7 @@ def requeue() -> Order:
     return lambda client, job: client.requeue(job.number, tasks=job.ranges())
 
 
-@order_verb("updated", _LIVE, by=("user", "state", "me", "vc"), cls=UpdateCommand)
+@order_verb("updated", LIVE, by=("user", "state", "me", "vc"), cls=UpdateCommand)
 @click.option("-J", "--name", "--job-name", metavar="NAME", help="Call it so.")
 @click.option("--priority", type=click.Choice(PRIORITIES), help="Jobs of a higher one go first.")
 @click.option("--time", metavar="TIME", help="End it after so long: minutes, 1:30:00, 90m; UNLIMITED.")

@@ -13,6 +13,7 @@ from rlsched.broker.book import Book
 from rlsched.broker.happenings import happened
 from rlsched.broker.jobs.gates import NEVER
 from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.jobs.states import Outcome
 from rlsched.broker.journal.entries import (
     AttemptEnding,
     AttemptOver,
@@ -48,7 +49,7 @@ from rlsched_agents.whatif.other_choice import other_decision
 
 STOP_S: Final = 1.0
 """A job that is told to end has left its GPUs after so long."""
-_OWN_ENDS: Final = ("completed", "failed")
+_OWN_ENDS: Final[dict[str, Outcome]] = {"completed": "completed", "failed": "failed"}
 
 
 class Ends:
@@ -65,7 +66,7 @@ class Ends:
         self._timeline = timeline
         self.by_predictions: set[int] = set()
 
-    def of(self, job: Job, attempt: Attempt) -> tuple[float, str]:
+    def of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """When an attempt ends, and what becomes of its job; as it was where it began as it did."""
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
@@ -73,13 +74,13 @@ class Ends:
             if seen.state == "cancelled":  # another attempt than was ends when that comes from outside
                 as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
                 return (seen.end_s if as_it_was else math.inf), "cancelled"
-            if not seen.attempts and seen.state in _OWN_ENDS:  # it ran when the journal began
-                return seen.end_s, seen.state
+            if not seen.attempts and (own := _OWN_ENDS.get(seen.state)):  # it ran when the journal began
+                return seen.end_s, own
             for one in seen.attempts:
-                if one.state in _OWN_ENDS:
+                if own := _OWN_ENDS.get(one.state):
                     as_it_was = one.start_s == attempt.start_s
                     end_s = one.end_s if as_it_was else attempt.start_s + (one.end_s - one.start_s)
-                    return end_s, one.state
+                    return end_s, own
                 if one.end_s == math.inf and one.start_s == attempt.start_s:  # it runs still
                     ran_s = self._timeline.last_s - one.start_s
         self.by_predictions.add(job.number)
@@ -124,7 +125,9 @@ class Life:
         self.timeline = Timeline()
         self._scheduler, self._watch = scheduler, watch
         self._events: list[JobEvent | NodeEvent] = []
-        self._planned: list[tuple[float, int, int, str]] = []  # when, job, attempt, what becomes of the job
+        self._planned: list[
+            tuple[float, int, int, Outcome]
+        ] = []  # when, job, attempt, what becomes of the job
         self._waits: tuple[float, int, Decision] | None = None  # when, where, and as it was decided
         permit(self.book.cluster, scheduler)
 
@@ -256,7 +259,7 @@ class Life:
             end_s, outcome = min(end_s, left_s), "queued" if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
-    def _end(self, number: int, attempt: int, outcome: str, now_s: float) -> bool:
+    def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
         """An attempt is over, if it is still the one that was planned."""
         job = self.book.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:

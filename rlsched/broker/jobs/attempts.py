@@ -12,18 +12,18 @@ is no candidate before all its ranks are over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import msgspec
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import memory, needs, on_a_rank
-from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job
+from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job, Rank
+from rlsched.broker.jobs.states import PRECEDENCE, PREEMPTED, Ending, Outcome
 from rlsched.broker.journal.entries import (
     AttemptEnding,
     AttemptOver,
     Decided,
-    Entry,
     NodeDrained,
     RankClocked,
     RankEnded,
@@ -31,21 +31,25 @@ from rlsched.broker.journal.entries import (
 )
 from rlsched.broker.ledger_models import nearest_mhz
 from rlsched.broker.limits import Limits
-from rlsched.broker.nodes.seats import PREEMPTED
+from rlsched.broker.outbox import Outbox
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError
 from rlsched.terminal import visible
 from rlsched.wire.messages import (
     END_REASONS,
     Begin,
-    BrokerToNode,
+    ClockHeld,
+    Ended,
     EndedAck,
     HoldClock,
     Kill,
     Launch,
-    RankUsage,
+    Launched,
+    LaunchRefused,
+    RankKey,
     encode,
 )
+from rlsched.wire.states import RankState
 
 MAX_RETRIES = 3
 LOCALHOST = "127.0.0.1"
@@ -63,35 +67,39 @@ CANCELLED = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
 """Reasons for which a rank ended and its job is queued again, uncharged: in words."""
 MAX_REASON_CHARACTERS = 300
-_WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
 
 
 class Attempts:
     """The launch protocol, without I/O.
 
     Args:
-        book: What is known; read here, changed through `note` alone.
+        book: The state; changed only through `out`.
         limits: The broker's times.
-        note: Makes a fact true and journals it.
-        send: Tells a node.
+        out: Output of the batch.
     """
 
     def __init__(
         self,
         book: Book,
         limits: Limits,
-        note: Callable[[Entry], None],
-        send: Callable[[str, BrokerToNode], None],
+        out: Outbox,
     ) -> None:
-        self._book, self._limits, self._note, self._send = book, limits, note, send
+        self._book, self._limits, self._out = book, limits, out
 
-    def current(self, job: int, attempt: int, rank: int, node: str) -> Job | None:
-        """The job, if this rank of this attempt on this node is under way."""
-        known = self._book.jobs.get(job)
+    def current(self, node: str, key: RankKey) -> Job | None:
+        """The job, if this rank of it runs or starts on this node."""
+        known = self._book.jobs.get(key.job)
         active = known.active if known else None
-        if active is None or active.number != attempt or not 0 <= rank < len(active.ranks):
+        if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
             return None
-        return known if active.ranks[rank].node == node else None
+        return known if active.ranks[key.rank].node == node else None
+
+    def _in_state(self, node: str, key: RankKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
+        """The job, attempt and rank, if this rank is on this node and in one of these states."""
+        known = self.current(node, key)
+        if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:
+            return None
+        return known, known.attempt, known.attempt.ranks[key.rank]
 
     # ---- what an engine begins itself ---------------------------------------------------------------
 
@@ -128,7 +136,7 @@ class Attempts:
             marks_hold=False,
         )
         try:
-            self._note(entry)
+            self._out.record(entry)
         except AllocationError as error:
             return str(error)
         self.launch(job)
@@ -136,146 +144,111 @@ class Attempts:
 
     # ---- what nodes report ------------------------------------------------------------------------
 
-    def launched(
-        self,
-        node: str,
-        job: int,
-        attempt: int,
-        rank: int,
-        pid: int,
-        sm_clock_mhz: int = 0,
-        clock_note: str = "",
-    ) -> None:
-        """A rank's process runs, its GPUs held to this clock. One that the broker has given up is ended."""
-        known = self.current(job, attempt, rank, node)
-        if known is None or known.attempt is None or known.attempt.ranks[rank].state == "ended":
-            self._send(
-                node,
-                Kill(
-                    epoch=self._book.epoch,
-                    job=job,
-                    attempt=attempt,
-                    rank=rank,
-                    grace_s=self.grace_s(self._book.jobs.get(job)),
-                ),
+    def launched(self, node: str, message: Launched) -> None:
+        """The process of a rank runs. If the broker has given the rank up, its node is told to end it."""
+        if self._in_state(node, message.key, "launching", "running") is None:
+            order = Kill(
+                epoch=self._book.epoch,
+                job=message.job,
+                attempt=message.attempt,
+                rank=message.rank,
+                grace_s=self.grace_s(self._book.jobs.get(message.job)),
             )
-        elif known.attempt.ranks[rank].state == "launching":
-            self._note(
+            self._out.send(node, order)
+        elif self._in_state(node, message.key, "launching"):
+            self._out.record(
                 RankLaunched(
-                    job=job,
-                    attempt=attempt,
-                    rank=rank,
-                    pid=pid,
-                    sm_clock_mhz=sm_clock_mhz,
-                    clock_note=clock_note,
+                    job=message.job,
+                    attempt=message.attempt,
+                    rank=message.rank,
+                    pid=message.pid,
+                    sm_clock_mhz=message.sm_clock_mhz,
+                    clock_note=message.clock_note,
                 )
             )
 
-    def clocked(
-        self, node: str, job: int, attempt: int, rank: int, sm_clock_mhz: int, clock_note: str
-    ) -> None:
-        """A node has changed a running rank's clock, or could not."""
-        known = self.current(job, attempt, rank, node)
-        if known is not None and known.attempt is not None and known.attempt.ranks[rank].state == "running":
-            self._note(
+    def clocked(self, node: str, message: ClockHeld) -> None:
+        """A node has changed a running rank's clock, or failed to."""
+        if self._in_state(node, message.key, "running"):
+            self._out.record(
                 RankClocked(
-                    job=job,
-                    attempt=attempt,
-                    rank=rank,
-                    sm_clock_mhz=sm_clock_mhz,
-                    clock_note=clock_note,
+                    job=message.job,
+                    attempt=message.attempt,
+                    rank=message.rank,
+                    sm_clock_mhz=message.sm_clock_mhz,
+                    clock_note=message.clock_note,
                 )
             )
 
-    def refused(
-        self,
-        node: str,
-        job: int,
-        attempt: int,
-        rank: int,
-        message: str,
-        *,
-        charged: bool = True,
-        is_about_owner: bool = False,
-        held: Collection[int] = (),
-    ) -> None:
-        """A rank could not be started: the attempt is over everywhere, the job is queued again.
+    def refused(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
+        """A rank could not be started: the attempt ends on all nodes and the job is queued again.
 
-        The node rests: tried again at once, it would refuse until the job's retries are used up. Where the
-        rank's own GPUs are `held`, they are out of service instead: the node goes on with the others, and the
-        job is not charged.
+        The node is drained for `drain_s`: if it were tried at once, it would refuse until the job's retries
+        are used up. If the GPUs of the rank are in `held`, they are out of service: the node keeps the other
+        ones in service, and the attempt does not count as a retry.
 
-        `is_about_owner`: the node runs no jobs of this person. If no node ever did, that is no node's fault:
-        the job has failed, and the node goes on. If another one did, this one lacks the account. If this very
-        one did, it has lost it (its directory service is away, say), and the job waits without being charged.
+        `message.is_about_owner`: the node runs no jobs of this user. If no node ever did, the job fails and
+        the node stays in service. If another node did, this node lacks the account. If this node did, it has
+        lost the account (its directory service is down, for example), and the attempt does not count.
         """
-        known = self.current(job, attempt, rank, node)
-        if known is None or known.attempt is None or known.attempt.ranks[rank].state != "launching":
+        found = self._in_state(node, message.key, "launching")
+        if found is None:
             return
-        message = visible(message)[:MAX_REASON_CHARACTERS]
-        self._note(
-            RankEnded(job=job, attempt=attempt, rank=rank, exit_code=REFUSED_EXIT_CODE, reason="refused")
+        job, _, rank = found
+        why, charged = visible(message.message)[:MAX_REASON_CHARACTERS], not message.is_for_now
+        self._out.record(
+            RankEnded(
+                job=message.job,
+                attempt=message.attempt,
+                rank=message.rank,
+                exit_code=REFUSED_EXIT_CODE,
+                reason="refused",
+            )
         )
-        if is_about_owner:
-            ran_on = self._book.ran_on.get(known.spec.user, 0)
+        if message.is_about_owner:
+            ran_on = self._book.ran_on.get(job.spec.user, 0)
             if not ran_on:
-                self.end(known, "failed", f"{node} refused to start it: {message}")
+                self.end(job, "failed", f"{node} refused to start it: {why}")
                 return
             charged = not ran_on >> self._book.nodes[node].number & 1
-        refusing, has_held = self._book.nodes[node], not set(held).isdisjoint(known.attempt.ranks[rank].gpus)
-        charged = charged and not has_held
+        refusing, has_held = self._book.nodes[node], not set(held).isdisjoint(rank.gpus)
         if refusing.up and not refusing.drained and not has_held:
             until_s = self._book.now_s + self._limits.drain_s
-            self._note(
-                NodeDrained(name=node, until_s=until_s, reason=f"it refused to start a rank: {message}")
-            )
-        self.end(known, "queued", f"{node} refused to start rank {rank}: {message}", charged=charged)
+            reason = f"it refused to start a rank: {why}"
+            self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
+        why = f"{node} refused to start rank {message.rank}: {why}"
+        self.end(job, "queued", why, charged=charged and not has_held)
 
-    def ended(
-        self,
-        node: str,
-        job: int,
-        attempt: int,
-        rank: int,
-        exit_code: int,
-        reason: str,
-        ended_s: float | None = None,
-        ran_s: float | None = None,
-        usage: RankUsage | None = None,
-    ) -> None:
-        """A rank is over. Acknowledged even where it is news from the past.
-
-        `ended_s`: when, by the node's clock, Unix seconds; the broker may have been away since.
-        `ran_s`: how long it ran, seconds.
-        `usage`: what it used.
-        """
-        known = self.current(job, attempt, rank, node)
-        if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
-            when_s = ended_s if ended_s is not None and math.isfinite(ended_s) else None
-            exit_code, reason = _plausible(exit_code, reason, known)
-            self._note(
+    def ended(self, node: str, message: Ended) -> None:
+        """A rank has ended. The report is acknowledged even if the attempt is no longer known."""
+        found = self._in_state(node, message.key, "launching", "running")
+        if found is not None:
+            job, attempt, _ = found
+            exit_code, reason = _plausible(message.exit_code, message.reason, job)
+            ended_s, ran_s, usage = message.ended_s, message.ran_s, message.usage
+            self._out.record(
                 RankEnded(
-                    job=job,
-                    attempt=attempt,
-                    rank=rank,
+                    job=message.job,
+                    attempt=message.attempt,
+                    rank=message.rank,
                     exit_code=exit_code,
                     reason=reason,
-                    ended_s=when_s,
+                    ended_s=ended_s if ended_s is not None and math.isfinite(ended_s) else None,
                     ran_s=ran_s if ran_s is not None and 0.0 <= ran_s <= MAX_RUN_S else None,
                     usage=usage if usage is not None and usage.is_sound() else None,
                 )
             )
-            self._after_rank(known, known.attempt, rank)
-        self._send(node, EndedAck(job=job, attempt=attempt, rank=rank))
+            self._after_rank(job, attempt, message.rank)
+        self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
-    def lost(self, node: str, job: Job, why: str, outcome: str = "queued") -> None:
+    def lost(self, node: str, job: Job, why: str, outcome: Ending = "queued") -> None:
         """The ranks of a job on this node are gone, and the job becomes `outcome`."""
         attempt = job.active
         if attempt is None:
             return
         for rank in attempt.live_ranks():
             if attempt.ranks[rank].node == node:
-                self._note(
+                self._out.record(
                     RankEnded(
                         job=job.number,
                         attempt=attempt.number,
@@ -306,7 +279,7 @@ class Attempts:
 
     # ---- ending -----------------------------------------------------------------------------------
 
-    def end(self, job: Job, outcome: str, reason: str, *, charged: bool = True) -> None:
+    def end(self, job: Job, outcome: Ending, reason: str, *, charged: bool = True) -> None:
         """End what is left of a job's attempt; the job then becomes `outcome`.
 
         A user's cancel stands above everything, and a failure above another attempt.
@@ -314,8 +287,8 @@ class Attempts:
         attempt = job.active
         if attempt is None:
             return
-        if _WEIGHT[outcome] > _WEIGHT[attempt.ending]:
-            self._note(
+        if PRECEDENCE[outcome] > PRECEDENCE[attempt.ending]:
+            self._out.record(
                 AttemptEnding(
                     job=job.number, attempt=attempt.number, outcome=outcome, reason=reason, charged=charged
                 )
@@ -343,35 +316,18 @@ class Attempts:
         )
         for rank in attempt.live_ranks():
             if node in (None, attempt.ranks[rank].node):
-                self._send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
+                self._out.send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
     def grace_s(self, job: Job | None) -> float:
         """Between SIGTERM and SIGKILL of a job, seconds; None: of one that the journal does not know."""
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
-        outcome, reason = attempt.ending, attempt.ending_reason
-        code: int | None = attempt.first_failure[0] if attempt.first_failure else 0
-        if not outcome:
-            outcome = "completed" if code == 0 else "failed"
-            if attempt.first_failure:
-                reason = _how(*attempt.first_failure, job)
-        elif outcome == "queued" and _has_come_to_its_own_end(attempt):
-            outcome = "completed" if code == 0 else "failed"
-            reason = _how(*attempt.first_failure, job) if attempt.first_failure else ""
-        elif outcome == "queued":
-            code = None
-            if attempt.charged and job.retries >= MAX_RETRIES:
-                outcome, code = "failed", LOST_EXIT_CODE
-                reason = f"given up after {job.retries + 1} attempts, the last one: {reason}"
-        elif outcome == "cancelled":
-            code = None
-        elif outcome == PREEMPTED:
-            outcome, reason = _preempted_outcome(job, attempt)
-            code = None if outcome == "queued" else code
+        """All ranks of an attempt have ended: record what becomes of the job."""
+        outcome, code, reason = _outcome(job, attempt)
         short = any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks)
         alone = outcome == "queued" and attempt.was_shared and short
-        self._note(
+        self._out.record(
             AttemptOver(
                 job=job.number,
                 attempt=attempt.number,
@@ -443,7 +399,7 @@ class Attempts:
                 except WireError as error:
                     self.end(job, "failed", f"it cannot be launched: {error}")
                     return
-                self._send(rank.node, order)
+                self._out.send(rank.node, order)
 
     def _master(self, attempt: Attempt) -> str:
         """Where the ranks reach the first one's node: by its name, where only its own machine would."""
@@ -465,7 +421,7 @@ class Attempts:
             rank = attempt.ranks[number]
             mhz = self._clock_mhz(rank.node, attempt)
             if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == "launching"):
-                self._send(
+                self._out.send(
                     rank.node,
                     HoldClock(
                         epoch=self._book.epoch,
@@ -486,19 +442,47 @@ def _has_come_to_its_own_end(attempt: Attempt) -> bool:
     return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
 
 
-def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:
-    """(what a job becomes whose preempted attempt is over, why).
+def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """State of a job after an attempt whose ranks have all ended, its exit code and the reason."""
+    match attempt.ending:
+        case "":
+            return _own_end(job, attempt)
+        case "failed":
+            code = attempt.first_failure[0] if attempt.first_failure else 0
+            return "failed", code, attempt.ending_reason
+        case "cancelled":
+            return "cancelled", None, attempt.ending_reason
+        case "preempted":
+            return _preempted_outcome(job, attempt)
+        case "queued":
+            if _has_come_to_its_own_end(attempt):
+                return _own_end(job, attempt)
+            if attempt.charged and job.retries >= MAX_RETRIES:
+                reason = f"given up after {job.retries + 1} attempts, the last one: {attempt.ending_reason}"
+                return "failed", LOST_EXIT_CODE, reason
+            return "queued", None, attempt.ending_reason
 
-    It has come to its own end where every rank left exit code 0, in its grace too, or where no rank was ended
-    by the order, nor lost: it failed before that arrived. Else it has been stopped.
+
+def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """The same of an attempt that was not ended by an order."""
+    if attempt.first_failure is None:
+        return "completed", 0, ""
+    return "failed", attempt.first_failure[0], _how(*attempt.first_failure, job)
+
+
+def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """The same of a preempted attempt.
+
+    It has ended by itself if every rank left exit code 0, in its grace too, or if no rank was lost or ended
+    by the order: it failed before the order arrived. Otherwise the job is queued again.
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)
         done = f"it was {attempt.ending_reason}, and left exit code 0, which says that it is done"
-        return "completed", done if told else ""
+        return "completed", 0, done if told else ""
     if _has_come_to_its_own_end(attempt):
-        return "failed", _how(*attempt.first_failure, job)
-    return "queued", attempt.ending_reason
+        return _own_end(job, attempt)
+    return "queued", None, attempt.ending_reason
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from rlsched.broker.jobs.states import Ending, check_job, check_rank
 from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.wire.messages import RankUsage
+from rlsched.wire.states import ACTIVE, LIVE, JobState, RankState
 
 _NOBODY: set[tuple[int, int]] = set()
 """Of attempts that are over; never added to."""
 NODE_STOPPED = "node_stopped"
 """Reason of a rank that was ended since its node was stopped with its jobs."""
-LIVE = ("queued", "launching", "running")
-"""States of a job that is not over; the others are completed, failed, cancelled, rejected."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Rank:
 
     node: str
     gpus: list[int]
-    state: str = "launching"
+    state: RankState = "launching"
     pid: int = 0
     exit_code: int | None = None
     reason: str = ""
@@ -46,6 +46,15 @@ class Rank:
     sm_clock_mhz: int = 0
     clock_note: str = ""
     usage: RankUsage | None = None
+
+    def become(self, state: RankState) -> None:
+        """Change the state.
+
+        Raises:
+            JournalError: the transition is not legal, see `rlsched.broker.jobs.states`.
+        """
+        check_rank(self.state, state)
+        self.state = state
 
 
 @dataclass(slots=True)
@@ -78,7 +87,7 @@ class Attempt:
     ranks: list[Rank]
     decision: int
     source: str
-    ending: str = ""
+    ending: Ending = ""
     ending_reason: str = ""
     charged: bool = True
     first_failure: tuple[int, str] | None = None
@@ -179,7 +188,7 @@ class Job:
     spec: JobSubmitted
     submit_s: float
     seq: int
-    state: str
+    state: JobState
     attempt: Attempt | None = None
     retries: int = 0
     preemptions: int = 0
@@ -207,6 +216,15 @@ class Job:
         """Queueing delay, seconds: first start less submission; None where it has not started."""
         return None if self.first_start_s is None else self.first_start_s - self.submit_s
 
+    def become(self, state: JobState) -> None:
+        """Change the state.
+
+        Raises:
+            JournalError: the transition is not legal, see `rlsched.broker.jobs.states`.
+        """
+        check_job(self.called, self.state, state)
+        self.state = state
+
     def forget_start(self) -> None:
         """Over: let go of what only a start needs, and share the strings that many jobs have."""
         self.spec = msgspec.structs.replace(
@@ -233,7 +251,7 @@ class Job:
     @property
     def active(self) -> Attempt | None:
         """The attempt that is launching, running or being ended."""
-        return self.attempt if self.state in ("launching", "running") else None
+        return self.attempt if self.state in ACTIVE else None
 
 
 def called(job: JobSubmitted) -> str:

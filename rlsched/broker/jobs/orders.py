@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -19,7 +18,6 @@ from rlsched.broker.jobs.tasks import common, count, has, in_words, minus
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.jobs.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes_of
 from rlsched.broker.journal.entries import (
-    Entry,
     JobCancelled,
     JobHeld,
     JobSubmitted,
@@ -29,6 +27,7 @@ from rlsched.broker.journal.entries import (
 )
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.never import never_runs
+from rlsched.broker.outbox import Outbox
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
 
@@ -45,7 +44,7 @@ class JobOrders:
         attempts: The launch protocol.
         time_limits: Those of jobs that run.
         limits: The broker's times.
-        note: Makes a fact true and journals it.
+        out: Output of the batch.
     """
 
     def __init__(
@@ -54,9 +53,9 @@ class JobOrders:
         attempts: Attempts,
         time_limits: TimeLimits,
         limits: Limits,
-        note: Callable[[Entry], None],
+        out: Outbox,
     ) -> None:
-        self._book, self._attempts, self._time_limits, self._note = book, attempts, time_limits, note
+        self._book, self._attempts, self._time_limits, self._out = book, attempts, time_limits, out
         self._limits = limits
 
     def obey(self, order: JobOrder, job: Job, by: Peer) -> None:
@@ -101,7 +100,7 @@ class JobOrders:
                 self._set_aside(array, msgspec.structs.replace(order, tasks=array.spec.tasks), by)
                 tasks = waiting
             case Cancel():
-                self._note(JobCancelled(job=array.number, reason=_why(by)))
+                self._out.record(JobCancelled(job=array.number, reason=_why(by)))
             case Hold() if array.left:
                 self._note_hold(array.spec, by)
             case Release():
@@ -109,7 +108,7 @@ class JobOrders:
                 self._set_aside(array, Release(job=array.number, tasks=array.spec.tasks), by)
             case Update():
                 waits = bool(waiting) and set(changes_of(order)) <= {*OF_TASKS}
-                self._note(self._update_of(order, array.spec, array.left > 0 or waits))
+                self._out.record(self._update_of(order, array.spec, array.left > 0 or waits))
                 order = msgspec.structs.replace(
                     order, begin_s=None, depends_on=None, singleton=False, array_limit=None
                 )
@@ -167,12 +166,12 @@ class JobOrders:
             return False
         match order:
             case Cancel():
-                self._note(TasksCancelled(array=array.number, tasks=everything, reason=_why(by)))
+                self._out.record(TasksCancelled(array=array.number, tasks=everything, reason=_why(by)))
             case Hold():
                 holder = self._holder(array.spec, by)
                 chosen = coming if holder == "user" else [*coming, *held.get("user", [])]
                 if chosen:
-                    self._note(TasksHeld(array=array.number, tasks=chosen, by=holder))
+                    self._out.record(TasksHeld(array=array.number, tasks=chosen, by=holder))
             case Release():
                 theirs = [] if by.role == "admin" else held.get("admin", [])
                 if theirs:
@@ -180,7 +179,7 @@ class JobOrders:
                     raise InputError(f"job {said} is held by an admin, who alone can release it")
                 tasks = [one for some in held.values() for one in some]
                 if tasks:
-                    self._note(TasksHeld(array=array.number, tasks=tasks, by=""))
+                    self._out.record(TasksHeld(array=array.number, tasks=tasks, by=""))
             case Update():
                 odd = [name for name in changes_of(order) if name not in OF_TASKS]
                 if odd:
@@ -190,7 +189,7 @@ class JobOrders:
                         f"that of the whole array {array.number} can"
                     )
                 entry = self._update_of(order, array.spec, waits=True)
-                self._note(msgspec.structs.replace(entry, tasks=everything))
+                self._out.record(msgspec.structs.replace(entry, tasks=everything))
         return True
 
     def _update(self, order: Update, job: Job, by: Peer) -> None:
@@ -198,7 +197,7 @@ class JobOrders:
         entry = self._update_of(order, job.spec, job.state == "queued", job.called, limits=limits)
         if limits and order.time_limit_s is not None:
             self._time_limits.check(job, order.time_limit_s, by_admin=by.role == "admin")
-        self._note(entry)
+        self._out.record(entry)
         if limits:
             self._time_limits.tell(job)
 
@@ -269,7 +268,7 @@ class JobOrders:
 
     def _cancel(self, job: Job, by: Peer) -> None:
         if job.state == "queued":
-            self._note(JobCancelled(job=job.number, reason=_why(by)))
+            self._out.record(JobCancelled(job=job.number, reason=_why(by)))
         else:
             self._attempts.end(job, "cancelled", _why(by))
 
@@ -284,7 +283,7 @@ class JobOrders:
     def _note_hold(self, job: JobSubmitted, by: Peer) -> None:
         holder = self._holder(job, by)
         if self._book.gates.holder(job.job) not in (holder, "admin"):
-            self._note(JobHeld(job=job.job, by=holder))
+            self._out.record(JobHeld(job=job.job, by=holder))
 
     def _holder(self, job: JobSubmitted, by: Peer) -> str:
         return "admin" if by.role == "admin" and by.person != job.user else "user"
@@ -294,7 +293,7 @@ class JobOrders:
         if holder == "admin" and by.role != "admin":
             raise InputError(f"job {called(job)} is held by an admin, who alone can release it")
         if holder:
-            self._note(JobHeld(job=job.job, by=""))
+            self._out.record(JobHeld(job=job.job, by=""))
 
     def waits_for(self, submit: Submit) -> list[DependsOn]:
         """What a new job waits for, without what has been so already.

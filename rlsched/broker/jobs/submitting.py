@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,9 +16,10 @@ from rlsched.broker.jobs.asked import demand_asked, types_asked
 from rlsched.broker.jobs.orders import JobOrders
 from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.jobs.tasks import joined
-from rlsched.broker.journal.entries import Entry, JobSubmitted
+from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.never import never_runs, unknown_vc
+from rlsched.broker.outbox import Outbox
 from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quotas import PartyKey, owner_of
 from rlsched.errors import InputError, RlschedError
@@ -43,16 +44,14 @@ class Submitting:
         ranks: Who may ask for which priority.
         limits: The broker's times.
         orders: Knows what a job may wait for.
-        note: Makes a fact true and journals it.
+        out: Output of the batch.
 
     Attributes:
         refusal: What new submissions are answered with, "" where they are taken.
     """
 
-    def __init__(
-        self, book: Book, ranks: Ranks, limits: Limits, orders: JobOrders, note: Callable[[Entry], None]
-    ) -> None:
-        self._book, self._ranks, self._orders, self._note = book, ranks, orders, note
+    def __init__(self, book: Book, ranks: Ranks, limits: Limits, orders: JobOrders, out: Outbox) -> None:
+        self._book, self._ranks, self._orders, self._out = book, ranks, orders, out
         self._limits = limits
         self.refusal = ""
 
@@ -136,7 +135,7 @@ class Submitting:
                 raise RlschedError("it cannot be numbered and predicted")
             if entry.tasks and entry.rejected:
                 return Refused(message=f"rejected: {entry.rejected}")
-            self._note(self._orders.alone(entry) if message.singleton and not entry.rejected else entry)
+            self._out.record(self._orders.alone(entry) if message.singleton and not entry.rejected else entry)
             if entry.tasks:
                 return Submitted(job=entry.job)
             job = self._book.jobs[entry.job]

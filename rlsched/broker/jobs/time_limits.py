@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.outbox import Outbox
 from rlsched.errors import InputError
-from rlsched.wire.messages import BrokerToNode, LimitTime
+from rlsched.wire.messages import LimitTime
 
 
 class TimeLimits:
@@ -16,11 +17,11 @@ class TimeLimits:
 
     Args:
         book: What is known.
-        send: Tells a node.
+        out: Output of the batch.
     """
 
-    def __init__(self, book: Book, send: Callable[[str, BrokerToNode], None]) -> None:
-        self._book, self._send = book, send
+    def __init__(self, book: Book, out: Outbox) -> None:
+        self._book, self._out = book, out
         self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
 
     def told(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
@@ -53,7 +54,7 @@ class TimeLimits:
                     rank=number,
                     limit_s=wanted_s,
                 )
-                self._send(rank.node, order)
+                self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
         """Nodes with ranks of a job that still go by another limit than it has."""

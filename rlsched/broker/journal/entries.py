@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
+from rlsched.broker.jobs.states import Ending, Outcome
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
@@ -13,12 +16,24 @@ from rlsched.wire.messages import (
     DependsOn,
     Holding,
     Launcher,
+    OfRank,
     PartyKind,
     Priority,
     RankUsage,
     Share,
     Tasks,
 )
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact of the journal.
+
+    Attributes:
+        asks_scheduler: Whether the scheduler is asked after it: submissions, ends, changes of nodes as in the
+            simulator, and of which jobs are eligible.
+    """
+
+    asks_scheduler: ClassVar[bool] = False
 
 
 class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +54,7 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
     instead_of: str = ""
 
 
-class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_started"):
+class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     """A broker took this journal up. `epoch` grows with every start; nodes obey the highest."""
 
     epoch: int
@@ -58,7 +73,7 @@ class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_start
     """The policy, where `rlsched policy set` chose it; None: the one that the broker was started with."""
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):
+class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
     """This journal was restored from a backup that was made after the entry before this one.
 
     Attributes:
@@ -75,7 +90,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):
     taken_over: bool = False
 
 
-class BasePart(msgspec.Struct, frozen=True, kw_only=True, tag="base_part"):
+class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
     """A part of what stands for the entries before it, which are gone; see `rlsched.broker.compaction.base`.
 
     All parts follow each other at the very beginning of a journal. Together, their `data` is one document.
@@ -93,15 +108,16 @@ class BasePart(msgspec.Struct, frozen=True, kw_only=True, tag="base_part"):
     data: bytes
 
 
-class NumbersTaken(msgspec.Struct, frozen=True, kw_only=True, tag="numbers_taken"):
+class NumbersTaken(Fact, frozen=True, kw_only=True, tag="numbers_taken"):
     """Job numbers up to this one have been given, as a node knows; the next is higher."""
 
     last: int
 
 
-class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
+class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     """A node registered, or came back."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     gpus: int
     gpu_type: str
@@ -124,54 +140,61 @@ class NodeUp(msgspec.Struct, frozen=True, kw_only=True, tag="node_up"):
     """What its engine can do; absent in journals from before there were others than rlsched's own."""
 
 
-class NodeAway(msgspec.Struct, frozen=True, kw_only=True, tag="node_away"):
+class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
     """A node is unreachable: it keeps its jobs and gets no new ones until `NodeUp`."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     reason: str
 
 
-class NodeDown(msgspec.Struct, frozen=True, kw_only=True, tag="node_down"):
+class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
     """A node is down, by an admin's word or because it did not wake: nothing runs there."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     reason: str
 
 
-class NodeDrained(msgspec.Struct, frozen=True, kw_only=True, tag="node_drained"):
+class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
     """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds; infinite: when an operator
     says so), or, where that is finite, until it was down."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     until_s: float
     reason: str
 
 
-class NodeRemoved(msgspec.Struct, frozen=True, kw_only=True, tag="node_removed"):
+class NodeRemoved(Fact, frozen=True, kw_only=True, tag="node_removed"):
     """An operator has taken a node out of the cluster, until it registers again."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     reason: str
 
 
-class NodeResumed(msgspec.Struct, frozen=True, kw_only=True, tag="node_resumed"):
+class NodeResumed(Fact, frozen=True, kw_only=True, tag="node_resumed"):
     """A drained node gets jobs again."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
 
 
-class NodeSlept(msgspec.Struct, frozen=True, kw_only=True, tag="node_slept"):
+class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
     """An idle node is powered down by the operator's command, and gets no jobs until `NodeUp`."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
     """By then it is off, Unix seconds: what it says before does not mean that it is up."""
     reason: str
 
 
-class NodeWoken(msgspec.Struct, frozen=True, kw_only=True, tag="node_woken"):
+class NodeWoken(Fact, frozen=True, kw_only=True, tag="node_woken"):
     """A node is powered up by the operator's command. `NodeUp` follows; `NodeDown` where it does not come."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     resume_s: float
     """The command is run from then on, Unix seconds."""
@@ -180,26 +203,29 @@ class NodeWoken(msgspec.Struct, frozen=True, kw_only=True, tag="node_woken"):
     reason: str
 
 
-class NodeHealth(msgspec.Struct, frozen=True, kw_only=True, tag="node_health"):
+class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
     """What a node's own checks say. While it is `unhealthy` it gets no new jobs, resumed or not."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     unhealthy: str
     """Why; "" where it is well."""
 
 
-class GpusHeld(msgspec.Struct, frozen=True, kw_only=True, tag="gpus_held"):
+class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     """These are all GPUs of a node that others than this broker's jobs have; those held before are back."""
 
+    asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
     """GPUs of a job of this broker's are not among them."""
 
 
-class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted"):
+class JobSubmitted(Fact, frozen=True, kw_only=True, tag="job_submitted"):
     """A job arrived, with the prediction that it got then; it is read ever after, and never made again.
     `rejected`: why it can never run, "" if it can."""
 
+    asks_scheduler: ClassVar[bool] = True
     job: int
     token: str
     command: list[str]
@@ -264,9 +290,10 @@ class JobSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="job_submitted
     """Between SIGTERM and SIGKILL, as in `Submit`; absent in journals from before jobs could ask for it."""
 
 
-class TaskSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="task_submitted"):
+class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
     """The next task of an array has become a job; all else is as the array's `JobSubmitted` says."""
 
+    asks_scheduler: ClassVar[bool] = True
     job: int
     array: int
     task: int
@@ -277,35 +304,39 @@ class TaskSubmitted(msgspec.Struct, frozen=True, kw_only=True, tag="task_submitt
     """As of `JobSubmitted`."""
 
 
-class JobHeld(msgspec.Struct, frozen=True, kw_only=True, tag="job_held"):
+class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
     """A waiting job is held from now on by `user` or `admin`; "": it is released."""
 
+    asks_scheduler: ClassVar[bool] = True
     job: int
     by: str
 
 
-class TasksHeld(msgspec.Struct, frozen=True, kw_only=True, tag="tasks_held"):
+class TasksHeld(Fact, frozen=True, kw_only=True, tag="tasks_held"):
     """These tasks of an array, none of which is a job yet, are held by `user` or `admin`; "": released."""
 
+    asks_scheduler: ClassVar[bool] = True
     array: int
     tasks: list[Tasks]
     by: str
 
 
-class TasksCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="tasks_cancelled"):
+class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
     """These tasks of an array, none of which is a job yet, never become jobs."""
 
+    asks_scheduler: ClassVar[bool] = True
     array: int
     tasks: list[Tasks]
     reason: str
 
 
-class JobUpdated(msgspec.Struct, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
+class JobUpdated(Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
     """What was submitted is otherwise from now on: of a job, or of an array all that is still to come of it.
 
     None: as it was. A prediction stays as it was made at the submission.
     """
 
+    asks_scheduler: ClassVar[bool] = True
     job: int
     tasks: list[Tasks] = []
     """Of an array, these alone; none of them is a job yet."""
@@ -323,23 +354,25 @@ class JobUpdated(msgspec.Struct, frozen=True, kw_only=True, tag="job_updated", o
     """Empty: any."""
 
 
-class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):
+class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
     """A waiting job was taken out of the queue."""
 
+    asks_scheduler: ClassVar[bool] = True
     job: int
     reason: str
 
 
-class JobsRanked(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_ranked"):
+class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
     """What users have used, and how long jobs have waited, has changed which jobs go before others."""
 
+    asks_scheduler: ClassVar[bool] = True
     ln_weights: dict[str, float]
     """By user, ln of the weight of all their jobs, these and later ones, from now on."""
     levels: dict[int, int]
     """By job, its level from now on."""
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
+class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
     """One decision. A `Start` allocates the GPUs and begins the next attempt of its job; a `Preempt` takes
     a job's GPUs away, and orders its attempt to end.
 
@@ -362,12 +395,9 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, tag="decided"):
     marks_hold: bool
 
 
-class RankLaunched(msgspec.Struct, frozen=True, kw_only=True, tag="rank_launched"):
+class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched"):
     """A node acknowledged that this rank's process runs."""
 
-    job: int
-    attempt: int
-    rank: int
     pid: int
     sm_clock_mhz: int = 0
     """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
@@ -375,22 +405,16 @@ class RankLaunched(msgspec.Struct, frozen=True, kw_only=True, tag="rank_launched
     """Why not the one that was ordered."""
 
 
-class RankClocked(msgspec.Struct, frozen=True, kw_only=True, tag="rank_clocked"):
+class RankClocked(OfRank, Fact, frozen=True, kw_only=True, tag="rank_clocked"):
     """A node has changed the SM clock of a rank that runs; fields as in `RankLaunched`."""
 
-    job: int
-    attempt: int
-    rank: int
     sm_clock_mhz: int
     clock_note: str = ""
 
 
-class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended", omit_defaults=True):
+class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_defaults=True):
     """A rank is over: it ended, was refused, or was lost with its node."""
 
-    job: int
-    attempt: int
-    rank: int
     exit_code: int
     reason: str
     ended_s: float | None = None
@@ -401,7 +425,7 @@ class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended", omi
     """What it used from its start on; absent in journals of version 6 and before."""
 
 
-class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_ending"):
+class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
     """The ranks that are left are being ended; `outcome` is what the job becomes once they all are over.
 
     Attributes:
@@ -411,17 +435,18 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_endi
 
     job: int
     attempt: int
-    outcome: str
+    outcome: Ending
     reason: str
     charged: bool = True
 
 
-class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over"):
+class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     """All ranks are over; the GPUs are free. `outcome`: completed, failed, cancelled, or queued again."""
 
+    asks_scheduler: ClassVar[bool] = True
     job: int
     attempt: int
-    outcome: str
+    outcome: Outcome
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
@@ -430,9 +455,10 @@ class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over")
     """It shares no GPUs from now on: it was out of their memory beside others."""
 
 
-class QuotaSet(msgspec.Struct, frozen=True, kw_only=True, tag="quota_set"):
+class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
     """These are all limits of a user, an account or a VC from now on; None: there is none."""
 
+    asks_scheduler: ClassVar[bool] = True
     kind: PartyKind
     name: str
     """`default`: all that have no limit of their own."""
@@ -441,7 +467,7 @@ class QuotaSet(msgspec.Struct, frozen=True, kw_only=True, tag="quota_set"):
     gpu_hours: float | None = None
 
 
-class MemberSet(msgspec.Struct, frozen=True, kw_only=True, tag="member_set"):
+class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
     """A person may charge jobs to an account, or no longer. The first account of a person is the default."""
 
     account: str
@@ -449,8 +475,10 @@ class MemberSet(msgspec.Struct, frozen=True, kw_only=True, tag="member_set"):
     member: bool
 
 
-class EligibilityReviewed(msgspec.Struct, frozen=True, kw_only=True, tag="eligibility_reviewed"):
+class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_reviewed"):
     """Time has passed, and with it who is eligible may be others: a month began, GPU-hours were used up."""
+
+    asks_scheduler: ClassVar[bool] = True
 
 
 NodeEntry = (

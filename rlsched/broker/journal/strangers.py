@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.journal.entries import Entry, JobCancelled, NodeDrained, NodeResumed, NumbersTaken
-from rlsched.wire.messages import AttemptReport, Kill
+from rlsched.broker.journal.entries import JobCancelled, NodeDrained, NodeResumed, NumbersTaken
+from rlsched.broker.outbox import Outbox
+from rlsched.wire.messages import AttemptReport, Kill, RankKey
 
 MAX_STEP = 10_000_000
 """A node's word moves job numbers by so much at most."""
@@ -39,21 +39,19 @@ class Strangers:
     Args:
         book: What is known.
         attempts: The launch protocol.
-        note: Makes a fact true and journals it.
-        send: Tells a node.
+        out: Output of the batch.
     """
 
     def __init__(
         self,
         book: Book,
         attempts: Attempts,
-        note: Callable[[Entry], None],
-        send: Callable[..., None],
+        out: Outbox,
     ) -> None:
-        self._book, self._attempts, self._note, self._send = book, attempts, note, send
+        self._book, self._attempts, self._out = book, attempts, out
         self._was_settling, self._settled_s = bool(book.awaited), 0.0
         self._drained: set[str] = set()  # a node that an operator has resumed since is not drained again
-        self._running: dict[str, dict[tuple[int, int, int], AttemptReport]] = {}
+        self._running: dict[str, dict[RankKey, AttemptReport]] = {}
 
     @property
     def is_settling(self) -> bool:
@@ -77,9 +75,9 @@ class Strangers:
         """Whether this attempt, of this cluster, began after what the journal knows."""
         return not self._book.gave(report.job, report.attempt)
 
-    def knows(self, node: str, job: int, attempt: int, rank: int) -> bool:
-        """Whether this is one of them, and goes on."""
-        return (job, attempt, rank) in self._running.get(node, {})
+    def knows(self, node: str, key: RankKey) -> bool:
+        """Whether this node runs such a rank under this key."""
+        return key in self._running.get(node, {})
 
     def reported(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
         """A node has registered: its strangers, which it is not to forget, as (job, attempt)."""
@@ -89,27 +87,26 @@ class Strangers:
         self._take_numbers(reports)
         self._running[node] = {}
         for report in strangers:
-            name = f"{report.job}.{report.attempt}.{report.rank}"
             if report.state == "ended":
                 _log.warning(
                     "node %s: attempt %s, unknown to the journal, has ended with exit code %s",
                     node,
-                    name,
+                    report.key,
                     report.exit_code,
                     extra={"node": node, "job": report.job, "attempt": report.attempt, "rank": report.rank},
                 )
                 self._has_run(node, report)
                 continue
-            self._running[node][report.job, report.attempt, report.rank] = report
+            self._running[node][report.key] = report
             self._leave_to(node, report)
         self._drain(node)
-        return {(job, attempt) for job, attempt, _ in self._running[node]}
+        return {(key.job, key.attempt) for key in self._running[node]}
 
     def _take_numbers(self, reports: list[AttemptReport]) -> None:
         last = self._book.last_number
         highest = max((report.job for report in reports if report.job <= last + MAX_STEP), default=0)
         if highest > last:
-            self._note(NumbersTaken(last=highest))
+            self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
         """End in the journal what it has of this job."""
@@ -123,7 +120,7 @@ class Strangers:
         )
         why = f"attempt {report.attempt} of it runs on node {node}, {since}; it goes on there"
         if job.state == "queued":
-            self._note(JobCancelled(job=job.number, reason=why))
+            self._out.record(JobCancelled(job=job.number, reason=why))
         else:
             self._attempts.end(job, "cancelled", why)
 
@@ -136,14 +133,14 @@ class Strangers:
             f"attempt {report.attempt} of it has ended on node {node} with exit code {report.exit_code}; the "
             "journal that was taken up lacks that"
         )
-        self._note(JobCancelled(job=job.number, reason=why))
+        self._out.record(JobCancelled(job=job.number, reason=why))
 
     def _drain(self, name: str) -> None:
         node, running = self._book.nodes[name], self._running.get(name, {})
         if node.drained_until_s == math.inf and not node.drained_reason.startswith(_MINE):
             return  # an operator has said so
         if running:
-            jobs = ", ".join(map(self._book.called, sorted({key[0] for key in running})))
+            jobs = ", ".join(map(self._book.called, sorted({key.job for key in running})))
             reason = f"{self._mine()} jobs {jobs} run on, `rlsched cancel` ends them; no others meanwhile"
         elif self.is_settling and (node.drained or name not in self._drained):
             self._drained.add(name)
@@ -153,36 +150,36 @@ class Strangers:
             )
         else:
             if node.drained and node.drained_reason.startswith(_MINE):
-                self._note(NodeResumed(name=name))
+                self._out.record(NodeResumed(name=name))
             return
         if (node.drained_until_s, node.drained_reason) != (math.inf, reason):
-            self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
+            self._out.record(NodeDrained(name=name, until_s=math.inf, reason=reason))
 
     def _mine(self) -> str:
         if self._book.restored_s is None:
             return LACKS
         return TAKEN_OVER if self._book.taken_over else _RESTORED
 
-    def ended(self, node: str, job: int, attempt: int, rank: int) -> None:
-        """A rank is over; it may have been a stranger."""
-        if self._running.get(node, {}).pop((job, attempt, rank), None) is not None:
+    def ended(self, node: str, key: RankKey) -> None:
+        """A rank has ended; resume its node if it was the last such rank there."""
+        if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
         """End what runs under this number, which the journal does not know: whether anything does."""
         found = False
         for node, running in self._running.items():
-            for number, attempt, rank in running:
-                if number == job:
+            for key in running:
+                if key.job == job:
                     found = True
                     order = Kill(
                         epoch=self._book.epoch,
-                        job=job,
-                        attempt=attempt,
-                        rank=rank,
+                        job=key.job,
+                        attempt=key.attempt,
+                        rank=key.rank,
                         grace_s=self._attempts.grace_s(None),
                     )
-                    self._send(node, order)
+                    self._out.send(node, order)
         return found
 
 

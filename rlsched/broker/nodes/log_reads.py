@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
-from rlsched.wire.messages import BrokerToNode, ClientReply, FetchLog, LogChunk, LogData, ReadLog, Refused
+from rlsched.broker.outbox import Outbox
+from rlsched.wire.messages import FetchLog, LogChunk, LogData, ReadLog, Refused
 
 MAX_LOG_BYTES = 1 << 16
 MAX_LOG_READS = 16
@@ -16,12 +15,6 @@ MAX_LOG_READS = 16
 _TOO_MANY_READS = (
     f"{MAX_LOG_READS} of your reads of output wait for an answer already; ask again when one has come"
 )
-
-
-class SendNow(Protocol):
-    """Tells a node, with a request number where an answer is expected."""
-
-    def __call__(self, node: str, message: BrokerToNode, request: int = 0) -> None: ...
 
 
 @dataclass(slots=True)
@@ -41,18 +34,16 @@ class LogReads:
     Args:
         book: What is known.
         timeout_s: How long a node may take.
-        send: Tells a node.
-        reply: Answers a client.
+        out: Output of the batch.
     """
 
     def __init__(
         self,
         book: Book,
         timeout_s: float,
-        send: SendNow,
-        reply: Callable[[bytes, int, ClientReply], None],
+        out: Outbox,
     ) -> None:
-        self._book, self._timeout_s, self._send, self._reply = book, timeout_s, send, reply
+        self._book, self._timeout_s, self._out = book, timeout_s, out
         self._waits: dict[int, _LogWait] = {}
         self._next_request = 1
 
@@ -62,10 +53,10 @@ class LogReads:
         assert job is not None
         attempt = job.attempt
         if attempt is None:
-            self._reply(asked.peer, asked.request, LogChunk(data=b"", offset=0, eof=not job.live))
+            self._out.reply(asked.peer, asked.request, LogChunk(data=b"", offset=0, eof=not job.live))
             return
         if not 0 <= wanted.rank < len(attempt.ranks):
-            self._reply(
+            self._out.reply(
                 asked.peer,
                 asked.request,
                 Refused(
@@ -76,18 +67,18 @@ class LogReads:
             return
         node = attempt.ranks[wanted.rank].node
         if not self._book.nodes[node].up:
-            self._reply(
+            self._out.reply(
                 asked.peer, asked.request, Refused(message=f"node {node}, which has this output, is down")
             )
             return
         if sum(wait.person == asked.by.person for wait in self._waits.values()) >= MAX_LOG_READS:
-            self._reply(asked.peer, asked.request, Refused(message=_TOO_MANY_READS))
+            self._out.reply(asked.peer, asked.request, Refused(message=_TOO_MANY_READS))
             return
         request, self._next_request = self._next_request, self._next_request + 1
         self._waits[request] = _LogWait(
             asked.peer, asked.by.person, asked.request, node, job.number, attempt.number, now_s
         )
-        self._send(
+        self._out.send(
             node,
             FetchLog(
                 job=job.number,
@@ -108,7 +99,7 @@ class LogReads:
         job = self._book.job(wait.job)
         assert job is not None
         last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
-        self._reply(
+        self._out.reply(
             wait.peer,
             wait.request,
             LogChunk(data=data.data, offset=data.offset, eof=data.eof and last, attempt=wait.attempt),
@@ -119,4 +110,6 @@ class LogReads:
         late = [request for request, wait in self._waits.items() if now_s - wait.asked_s >= self._timeout_s]
         for request in late:
             wait = self._waits.pop(request)
-            self._reply(wait.peer, wait.request, Refused(message="the job's node did not answer; try again"))
+            self._out.reply(
+                wait.peer, wait.request, Refused(message="the job's node did not answer; try again")
+            )

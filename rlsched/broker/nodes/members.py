@@ -12,7 +12,6 @@ from rlsched.broker.jobs.attempts import Attempts
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.journal.entries import (
-    Entry,
     GpusHeld,
     NodeAway,
     NodeDown,
@@ -28,14 +27,15 @@ from rlsched.broker.nodes.foreign import ForeignNodes
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.nodes.settling import Settling
+from rlsched.broker.outbox import Outbox
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.terminal import visible
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     AttemptReport,
-    BrokerToNode,
     DownNode,
     DrainNode,
+    Heartbeat,
     HeartbeatAck,
     Hello,
     Holding,
@@ -74,8 +74,7 @@ class Members:
         attempts: The launch protocol.
         time_limits: Those of jobs that run.
         limits: The broker's times.
-        note: Makes a fact true and journals it.
-        send: Tells a node, with the number of the request that is answered.
+        out: Output of the batch.
         now_s: When the broker started: nodes that the journal has as up have their whole times to come back.
     """
 
@@ -85,20 +84,19 @@ class Members:
         attempts: Attempts,
         time_limits: TimeLimits,
         limits: Limits,
-        note: Callable[[Entry], None],
-        send: Callable[[str, BrokerToNode, int], None],
+        out: Outbox,
         now_s: float,
     ) -> None:
         self._book, self._attempts, self._limits = book, attempts, limits
-        self._note, self._send, self._time_limits = note, send, time_limits
+        self._out, self._time_limits = out, time_limits
         self.wakes: Callable[[str], str] = self._nobody_wakes
         self._started_s = self._listened_s = now_s
         self._seen_s: dict[str, float] = {}
         self._left: set[str] = set()
         self._greeted: set[str] = set()
         self._other_gpus: set[str] = set()
-        self.strangers = Strangers(book, attempts, note, send)
-        self._settling = Settling(book, note, now_s + limits.lease_s)
+        self.strangers = Strangers(book, attempts, out)
+        self._settling = Settling(book, out, now_s + limits.lease_s)
         self._clock_skew_s: dict[str, float] = {}
         self._power_w: dict[str, float] = {}
         self.metered = MeteredUsage(book)
@@ -136,26 +134,18 @@ class Members:
         """When this broker heard of a node last, Unix seconds; 0: never, or its last word was a farewell."""
         return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
 
-    def heartbeat(
-        self,
-        node: str,
-        request: int,
-        now_s: float,
-        unhealthy: str = "",
-        *,
-        engine_away: bool = False,
-        power_w: float | None = None,
-    ) -> None:
-        """A registered node lives. It has had its `Welcome`, so that it goes by this broker's times."""
+    def heartbeat(self, node: str, request: int, now_s: float, heartbeat: Heartbeat) -> None:
+        """A registered node is alive. It has received its `Welcome`, so it goes by this broker's times."""
+        power_w = heartbeat.power_w
         if power_w is not None and 0.0 <= power_w < math.inf:
             self._power_w[node] = power_w
         else:
             self._power_w.pop(node, None)
         self._left.discard(node)
-        self._engine(node, now_s, engine_away)
-        self._health(node, unhealthy)
+        self._engine(node, now_s, heartbeat.engine_away)
+        self._health(node, heartbeat.unhealthy)
         if request:
-            self._send(node, HeartbeatAck(), request)
+            self._out.send(node, HeartbeatAck(), request)
 
     def power_w(self, node: str) -> float | None:
         """What its GPUs draw, W, by its last heartbeat; None where it did not say, or is not up."""
@@ -169,7 +159,7 @@ class Members:
             return
         unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
         if unhealthy != self._book.nodes[node].unhealthy:
-            self._note(NodeHealth(name=node, unhealthy=unhealthy))
+            self._out.record(NodeHealth(name=node, unhealthy=unhealthy))
 
     def _engine(self, node: str, now_s: float, is_away: bool) -> None:
         if is_away:
@@ -202,14 +192,14 @@ class Members:
             known = self._book.nodes[name]
             found = self._book.held.possible(name, known, self._held[name])
             if found != self._book.held.of(name):
-                self._note(GpusHeld(name=name, held=found))
+                self._out.record(GpusHeld(name=name, held=found))
 
     def leaving(self, node: str) -> None:
         """A node's daemon is being stopped."""
         known = self._book.nodes[node]
         self._left.add(node)
         if known.up and not known.away and not known.sleep:
-            self._note(NodeAway(name=node, reason="its daemon was stopped"))
+            self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
 
     def order(self, order: NodeOrder) -> str:
         """Do what an operator says. Returns why it cannot be done, "" where it is."""
@@ -221,7 +211,7 @@ class Members:
         match order:
             case DrainNode(reason=reason, requeue=requeue):
                 reason = reason or "drained by an operator"
-                self._note(NodeDrained(name=name, until_s=math.inf, reason=reason))
+                self._out.record(NodeDrained(name=name, until_s=math.inf, reason=reason))
                 for job in jobs if requeue else []:
                     self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
             case ResumeNode():
@@ -233,7 +223,7 @@ class Members:
                     )
                 if not node.drained:
                     return f"node {name} is not drained: it is {node.state}"
-                self._note(NodeResumed(name=name))
+                self._out.record(NodeResumed(name=name))
             case DownNode(reason=reason):
                 heard = self.silence_s(name, self._book.now_s) < self._limits.lease_s
                 if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
@@ -242,7 +232,7 @@ class Members:
                         f"node {name} is {node.state}: only an unreachable one can be declared down; {drain}"
                     )
                 reason = reason or "declared down by an operator"
-                self._note(NodeDown(name=name, reason=reason))
+                self._out.record(NodeDown(name=name, reason=reason))
                 for job in jobs:
                     self._attempts.lost(name, job, f"node {name} is down: {reason}")
             case RemoveNode(reason=reason):
@@ -250,7 +240,7 @@ class Members:
                     drain = f"`rlsched node drain {name}`"
                     return f"node {name} is {node.state}: drain it ({drain}), and stop its daemon"
                 reason = reason or "removed by an operator"
-                self._note(NodeRemoved(name=name, reason=reason))
+                self._out.record(NodeRemoved(name=name, reason=reason))
                 for job in jobs:
                     self._attempts.lost(name, job, f"node {name} was removed: {reason}")
         return ""
@@ -300,11 +290,11 @@ class Members:
         """
         refusal = self._refusal(name, hello) or self._elsewhere(name, hello, now_s)
         if refusal:
-            self._send(name, Refused(message=refusal), request)
+            self._out.send(name, Refused(message=refusal), request)
             return
         if hello.cluster not in ("", self._book.identity):
             self.foreign.hello(name, hello, now_s)
-            self._send(name, self._greeting([]), request)
+            self._out.send(name, self._greeting([]), request)
             return
         self.foreign.forget(name)
         self.seen(name, now_s)
@@ -328,7 +318,7 @@ class Members:
         )
         known = self._book.nodes.get(name)
         if known is not None and known.is_other(hello) and self._book.held.of(name):
-            self._note(GpusHeld(name=name, held=[]))
+            self._out.record(GpusHeld(name=name, held=[]))
         if known is not None and known.is_other(hello) and self._busy(known):
             self._changed(name, hello, request)
             return
@@ -340,7 +330,7 @@ class Members:
             or known.spec != spec
             or name not in self._greeted
         ):
-            self._note(spec)
+            self._out.record(spec)
         self._health(name, hello.unhealthy)
         self._engine(name, now_s, hello.engine_away)
         if hello.held or name in self._held or self._book.held.of(name):
@@ -403,11 +393,11 @@ class Members:
 
         `strangers`: what it is not to forget, though this journal does not know it.
         """
-        reports = [report for report in hello.attempts if self._is_current(name, report)]
+        reports = [report for report in hello.attempts if self._attempts.current(name, report.key)]
         current = {(report.job, report.attempt) for report in reports}
         reported = {(report.job, report.attempt) for report in hello.attempts}
         forget = {one for one in reported - current if one not in strangers}
-        self._send(name, self._greeting(sorted(forget)), request)
+        self._out.send(name, self._greeting(sorted(forget)), request)
         return reports
 
     def _greeting(self, forget: list[tuple[int, int]]) -> Welcome:
@@ -479,7 +469,7 @@ class Members:
         node = self._book.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
         if node.up:
-            self._note(NodeDown(name=name, reason=why))
+            self._out.record(NodeDown(name=name, reason=why))
         reports = self._welcome(name, hello, request)
         told = {(report.job, report.attempt) for report in reports}
         for number in sorted(node.live_jobs):
@@ -525,9 +515,6 @@ class Members:
             "the node"
         )
 
-    def _is_current(self, node: str, report: AttemptReport) -> bool:
-        return self._attempts.current(report.job, report.attempt, report.rank, node) is not None
-
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
         """Ranks that should be here and were not reported: launch, end again, or give up.
 
@@ -549,23 +536,14 @@ class Members:
                 self._attempts.launch(job, node=name)
 
     def _report(self, name: str, report: AttemptReport) -> None:
+        """Treat a rank that a node reports as it registers like the message that it may have missed."""
         if report.state == "ended":
-            self._attempts.ended(
-                name,
-                report.job,
-                report.attempt,
-                report.rank,
-                report.exit_code or 0,
-                report.reason,
-                report.ended_s,
-                report.ran_s,
-                report.usage,
-            )
+            self._attempts.ended(name, report.as_ended())
             return
         job = self._book.jobs[report.job]
         if job.active is not None and job.active.ending:
             self._attempts.kill(job, node=name)
         else:
-            self._attempts.launched(name, report.job, report.attempt, report.rank, 0, report.sm_clock_mhz)
+            self._attempts.launched(name, report.as_launched())
             self._attempts.hold_clock(job, node=name)
             self._time_limits.told(job, report.attempt, report.rank, report.limit_s)

@@ -7,11 +7,11 @@ that comes back gets no new jobs before the others are back too, or the time is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from rlsched.broker.book import Book
-from rlsched.broker.journal.entries import Entry, NodeDrained, NodeResumed
+from rlsched.broker.journal.entries import NodeDrained, NodeResumed
+from rlsched.broker.outbox import Outbox
 
 REASON: Final = "no new jobs before the other nodes are back after the restart of the broker"
 
@@ -21,12 +21,12 @@ class Settling:
 
     Args:
         book: What is known, as the journal made it.
-        note: Makes a fact true and journals it.
+        out: Output of the batch.
         until_s: How long they are awaited, Unix seconds.
     """
 
-    def __init__(self, book: Book, note: Callable[[Entry], None], until_s: float) -> None:
-        self._book, self._note, self._until_s = book, note, until_s
+    def __init__(self, book: Book, out: Outbox, until_s: float) -> None:
+        self._book, self._out, self._until_s = book, out, until_s
         self._awaited = {name for name, node in book.nodes.items() if node.state == "unreachable"}
         self._back: list[str] = []
 
@@ -38,9 +38,9 @@ class Settling:
         if self._awaited and now_s < self._until_s:
             if self._book.nodes[name].state == "up":
                 self._back.append(name)
-                self._note(NodeDrained(name=name, until_s=self._until_s, reason=REASON))
+                self._out.record(NodeDrained(name=name, until_s=self._until_s, reason=REASON))
             return
         for other in self._back:
             if self._book.nodes[other].drained_reason == REASON:
-                self._note(NodeResumed(name=other))
+                self._out.record(NodeResumed(name=other))
         self._back.clear()

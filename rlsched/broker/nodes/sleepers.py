@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.events import PowerDone, PowerNode
-from rlsched.broker.journal.entries import Entry, NodeDown, NodeSlept, NodeWoken
+from rlsched.broker.journal.entries import NodeDown, NodeSlept, NodeWoken
 from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.outbox import Outbox
 from rlsched.decide.plans.words import span
 from rlsched.models.node_power import PowerByState
 from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
@@ -63,8 +64,7 @@ class Sleepers:
         book: What is known.
         plan: How nodes sleep; None: they do not, and one that sleeps by an earlier broker's order is down.
         heard_s: When a node was heard of last by this broker, Unix seconds; 0: never.
-        note: Makes a fact true and journals it.
-        order: Has an operator's command run.
+        out: Output of the batch.
     """
 
     def __init__(
@@ -72,10 +72,9 @@ class Sleepers:
         book: Book,
         plan: SleepPlan | None,
         heard_s: Callable[[str], float],
-        note: Callable[[Entry], None],
-        order: Callable[[PowerNode], None],
+        out: Outbox,
     ) -> None:
-        self._book, self._plan, self._heard_s, self._note, self._order = book, plan, heard_s, note, order
+        self._book, self._plan, self._heard_s, self._out = book, plan, heard_s, out
         self._looked_s = self._review_at_s = 0.0
         self._idle_since_s: dict[str, float] = {}
         self._spared_until_s: dict[str, float] = {}
@@ -88,9 +87,11 @@ class Sleepers:
         sleeping = [(name, node) for name, node in self._book.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:
-                self._note(NodeDown(name=name, reason="asleep, and this broker has no command to wake it"))
+                self._out.record(
+                    NodeDown(name=name, reason="asleep, and this broker has no command to wake it")
+                )
             elif now_s >= node.off_s and self._heard_s(name) >= node.off_s:
-                self._note(node.spec)  # it speaks: it never slept, or somebody has powered it up
+                self._out.record(node.spec)  # it speaks: it never slept, or somebody has powered it up
             elif node.sleep == "waking":
                 self._wakes(name, node, now_s)
         if self._plan is None:
@@ -113,9 +114,9 @@ class Sleepers:
         if told.order == "suspend":
             self._spared_until_s[told.node] = now_s + self._plan.resume_timeout_s
             if node.up and node.sleep == "asleep":
-                self._note(node.spec)
+                self._out.record(node.spec)
         elif node.up and node.sleep == "waking":
-            self._note(NodeDown(name=told.node, reason=f"its resume command failed: {error}"))
+            self._out.record(NodeDown(name=told.node, reason=f"its resume command failed: {error}"))
 
     def wake(self, name: str, now_s: float) -> str:
         """Let a node that sleeps, or that is down, be powered up by an operator's order; why it cannot be."""
@@ -131,17 +132,17 @@ class Sleepers:
         """See to a node that is to come up."""
         if now_s >= node.wakes_by_s:
             waited = span(node.wakes_by_s - node.resume_s)
-            self._note(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
+            self._out.record(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
         elif now_s >= node.resume_s and name not in self._resumed:
             self._resumed.add(name)
-            self._order(PowerNode(name, "resume"))
+            self._out.power(PowerNode(name, "resume"))
 
     def _wake(self, plan: SleepPlan, name: str, now_s: float, reason: str) -> None:
         node = self._book.nodes[name]
         resume_s = max(now_s, node.off_s)
         self._resumed.discard(name)
         until_s = resume_s + plan.resume_timeout_s
-        self._note(NodeWoken(name=name, resume_s=resume_s, until_s=until_s, reason=reason))
+        self._out.record(NodeWoken(name=name, resume_s=resume_s, until_s=until_s, reason=reason))
         self._wakes(name, node, now_s)
 
     def _jobs_wait(self) -> bool:
@@ -171,8 +172,8 @@ class Sleepers:
         awake = len(names) - len(asleep)
         for name in sleep[: max(awake - plan.keep_awake, 0)]:
             idle, off_s = span(now_s - self._idle_since_s[name]), now_s + plan.suspend_timeout_s
-            self._note(NodeSlept(name=name, off_s=off_s, reason=f"idle for {idle}"))
-            self._order(PowerNode(name, "suspend"))
+            self._out.record(NodeSlept(name=name, off_s=off_s, reason=f"idle for {idle}"))
+            self._out.power(PowerNode(name, "suspend"))
         for name in [*wake, *asleep[: max(plan.keep_awake - awake, 0)]]:
             why = "jobs wait for it" if wanted.any() else "kept awake for jobs to come"
             self._wake(plan, name, now_s, why)

@@ -1,6 +1,6 @@
 """Messages of every client: submissions, the serving broker and refusals. They import no others."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -10,6 +10,36 @@ Priority = Literal["low", "normal", "high", "urgent"]
 Launcher = Literal["none", "torchrun", "per-gpu"]
 """How a rank's command is started: once a node; once a node under torchrun; once a GPU."""
 DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
+
+
+class RankKey(NamedTuple):
+    """Identifies a rank of an attempt of a job. Numbers are those of one cluster's journal."""
+
+    job: int
+    attempt: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.job}.{self.attempt}.{self.rank}"
+
+
+class OfRank(msgspec.Struct, frozen=True, kw_only=True):
+    """A message about one rank.
+
+    Attributes:
+        job: Number of the job.
+        attempt: Number of its attempt, from 1.
+        rank: Number of the rank, from 0.
+    """
+
+    job: int
+    attempt: int
+    rank: int
+
+    @property
+    def key(self) -> RankKey:
+        """The rank."""
+        return RankKey(self.job, self.attempt, self.rank)
 
 
 class DependsOn(msgspec.Struct, frozen=True, array_like=True):

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from rlsched.wire.messages.basic import OfRank
 from rlsched.wire.messages.client import LaterBroker
 from rlsched.wire.messages.usage import Metered, RankUsage
 
@@ -69,12 +70,9 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """When they come back at the latest, Unix seconds; None: nobody knows."""
 
 
-class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptReport(OfRank, frozen=True, kw_only=True):
     """What a node knows of one attempt: `running`, or `ended` with its exit code and reason (see `Ended`)."""
 
-    job: int
-    attempt: int
-    rank: int
     state: str
     exit_code: int | None = None
     reason: str = ""
@@ -85,6 +83,30 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """Both as in `Launched`."""
     usage: RankUsage | None = None
     """As in `Ended`."""
+
+    def as_launched(self) -> "Launched":
+        """The `Launched` of a rank that runs; its process number is not reported again."""
+        return Launched(
+            job=self.job,
+            attempt=self.attempt,
+            rank=self.rank,
+            pid=0,
+            sm_clock_mhz=self.sm_clock_mhz,
+            limit_s=self.limit_s,
+        )
+
+    def as_ended(self) -> "Ended":
+        """The `Ended` of a rank that has ended."""
+        return Ended(
+            job=self.job,
+            attempt=self.attempt,
+            rank=self.rank,
+            exit_code=self.exit_code or 0,
+            reason=self.reason,
+            ended_s=self.ended_s,
+            ran_s=self.ran_s,
+            usage=self.usage,
+        )
 
 
 class Hello(
@@ -163,7 +185,7 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_u
 
 
 class Launched(
-    msgspec.Struct,
+    OfRank,
     frozen=True,
     kw_only=True,
     tag="launched",
@@ -172,9 +194,6 @@ class Launched(
 ):
     """This rank's process runs."""
 
-    job: int
-    attempt: int
-    rank: int
     pid: int
     sm_clock_mhz: int = 0
     """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
@@ -185,14 +204,9 @@ class Launched(
     that of its `Launch` to its end, or `Welcome.hears_limits` was not said."""
 
 
-class LaunchRefused(
-    msgspec.Struct, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True
-):
+class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True):
     """This rank could not be started."""
 
-    job: int
-    attempt: int
-    rank: int
     message: str
     is_for_now: bool = False
     """No fault of the job's (the node's disk is full, say): this attempt does not count."""
@@ -200,14 +214,9 @@ class LaunchRefused(
     """The node runs no jobs of the job's person: there is no such account, or none that may run jobs."""
 
 
-class Ended(
-    msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True
-):
+class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):
     """This rank is over, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
 
-    job: int
-    attempt: int
-    rank: int
     exit_code: int
     """The process's own; 128 + signal number where a signal ended it; 143 where it never started."""
     reason: str = ""
@@ -220,23 +229,17 @@ class Ended(
     """What it used from its start on; None where nobody measured it, or without `Welcome.hears_usage`."""
 
 
-class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
+class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
     """The answer to `HoldClock`, of a rank that runs."""
 
-    job: int
-    attempt: int
-    rank: int
     sm_clock_mhz: int
     """See `Launched`."""
     clock_note: str = ""
 
 
-class TimeLimited(msgspec.Struct, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
+class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
     """The answer to `LimitTime`, of a rank that runs: it goes by this limit now."""
 
-    job: int
-    attempt: int
-    rank: int
     limit_s: float
 
 

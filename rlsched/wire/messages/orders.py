@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rlsched.wire.messages.basic import Launcher, Refused
+from rlsched.wire.messages.basic import Launcher, OfRank, Refused
 
 DEFAULT_GRACE_S = 30.0
 """Between SIGTERM and SIGKILL, where neither operator nor job says otherwise."""
@@ -39,13 +39,10 @@ class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack
     """
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
+class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it twice."""
 
     epoch: int
-    job: int
-    attempt: int
-    rank: int
     num_ranks: int
     nodes: list[str]
     """Node of each rank; rank 0's is the gang's master."""
@@ -64,7 +61,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     lost_after_s: float = 0.0
     """End it before no heartbeat has been answered for so long (see `HeartbeatAck`); 0: it goes on."""
     launcher: Launcher = "none"
-    gpus_of_ranks: list[int] = []
+    gpus_of_ranks: list[int] = msgspec.field(default_factory=list)
     """How many GPUs each rank has; empty from a broker that does not say."""
     master: str = ""
     """Where the other nodes reach rank 0's; "" from a broker that does not say."""
@@ -76,11 +73,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     """What has to be free on each of its GPUs; 0: it asked for none."""
     workload: str = ""
     """A name of the catalogue, where its user gave one; simulated GPUs behave by it."""
-    beside: list[int] = []
+    beside: list[int] = msgspec.field(default_factory=list)
     """Jobs that may hold its GPUs too: it shares them. Others must be gone, or going, before it starts."""
 
 
-class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
+class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
 
     Always answered by `Ended`, also where the node has never heard of the attempt; it then remembers the
@@ -88,35 +85,26 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag="kill"):
     """
 
     epoch: int
-    job: int
-    attempt: int
-    rank: int
     grace_s: float = DEFAULT_GRACE_S
     again: bool = False
     """The job waits afterwards, to begin again: an engine with a queue of its own keeps it there."""
 
 
-class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
+class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
     """Another highest SM clock for the GPUs of a rank that runs; answered by `ClockHeld`."""
 
     epoch: int
-    job: int
-    attempt: int
-    rank: int
     sm_clock_mhz: int
     """0: let them choose their clocks."""
 
 
-class LimitTime(msgspec.Struct, frozen=True, kw_only=True, tag="limit_time"):
+class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
     """Another time limit for a rank that runs, counted from its start; answered by `TimeLimited`.
 
     Only ranks that have told `Launched.limit_s` are ordered so. It is repeated until that is answered.
     """
 
     epoch: int
-    job: int
-    attempt: int
-    rank: int
     limit_s: float
     """Infinite: none."""
 
@@ -129,20 +117,13 @@ class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
     epoch: int = 0
 
 
-class EndedAck(msgspec.Struct, frozen=True, kw_only=True, tag="ended_ack"):
+class EndedAck(OfRank, frozen=True, kw_only=True, tag="ended_ack"):
     """The end is in the journal; the node need not repeat it."""
 
-    job: int
-    attempt: int
-    rank: int
 
-
-class FetchLog(msgspec.Struct, frozen=True, kw_only=True, tag="fetch_log"):
+class FetchLog(OfRank, frozen=True, kw_only=True, tag="fetch_log"):
     """Read a piece of output; answered by `LogData` with the same request number."""
 
-    job: int
-    attempt: int
-    rank: int
     offset: int
     max_bytes: int
 

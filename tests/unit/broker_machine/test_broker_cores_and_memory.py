@@ -216,7 +216,7 @@ def test_cores_of_journals_before_were_written_down_and_are_not_counted(journal:
     entry = decode_entry(msgspec.msgpack.encode(packed))
     assert isinstance(entry, JobSubmitted)
     broker = cluster(journal)
-    broker.machine._note(entry)  # type: ignore[attr-defined]
+    broker.machine._out.record(entry)  # type: ignore[attr-defined]
     broker.ask(submit(1))
     assert state(broker, 1) == "launching"
     assert orders(broker, 1) == {"n0": (0, 0)}

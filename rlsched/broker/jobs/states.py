@@ -1,0 +1,66 @@
+"""States of jobs and ranks, and the transitions that are legal.
+
+    queued -> launching                      the scheduler starts the job
+    launching -> running                     all ranks run
+    launching, running -> queued             the attempt ended, and the job starts again
+    launching, running -> completed, failed, cancelled
+    queued -> cancelled
+
+A rejected job is never queued. `Job.become` and `Rank.become` raise `JournalError` for any other transition,
+so a journal that holds one is not read further.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from rlsched.errors import JournalError
+from rlsched.wire.states import JobState, RankState
+
+Outcome = Literal["queued", "completed", "failed", "cancelled"]
+"""State of a job after an attempt."""
+Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
+"""State that a job gets once its ranks, which are being ended, have ended; "": the attempt goes on.
+`preempted`: queued, unless all ranks ended by themselves."""
+PREEMPTED: Final = "preempted"
+PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
+"""An ending replaces one of a lower precedence: the cancel of a user replaces all others."""
+
+_JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
+    {
+        ("queued", "launching"),
+        ("queued", "cancelled"),
+        ("launching", "running"),
+        ("launching", "queued"),
+        ("launching", "completed"),
+        ("launching", "failed"),
+        ("launching", "cancelled"),
+        ("running", "queued"),
+        ("running", "completed"),
+        ("running", "failed"),
+        ("running", "cancelled"),
+    }
+)
+_RANK: Final[frozenset[tuple[RankState, RankState]]] = frozenset(
+    {("launching", "running"), ("launching", "ended"), ("running", "ended")}
+)
+
+
+def check_job(job: str, before: JobState, after: JobState) -> None:
+    """Check a transition of a job.
+
+    Raises:
+        JournalError: it is not legal.
+    """
+    if (before, after) not in _JOB:
+        raise JournalError(f"job {job} is {before} and cannot become {after}")
+
+
+def check_rank(before: RankState, after: RankState) -> None:
+    """Check a transition of a rank.
+
+    Raises:
+        JournalError: it is not legal.
+    """
+    if (before, after) not in _RANK:
+        raise JournalError(f"a rank that is {before} cannot become {after}")
