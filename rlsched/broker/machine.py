@@ -43,7 +43,9 @@ from rlsched.broker.journal.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.limits import Limits
+from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.node_orders import NodeOrders
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.requests import CHANGES, Requests
@@ -143,9 +145,19 @@ class Machine:
         self._killed_s: dict[int, float] = {}
         self._attempts = Attempts(book, self.limits, self._out)
         self._time_limits = TimeLimits(book, self._out)
-        self._members = Members(book, self._attempts, self._time_limits, self.limits, self._out, now_s)
-        self._sleepers = Sleepers(book, sleep, self._members.heard_s, self._out)
-        self._members.wakes = lambda name: self._sleepers.wake(name, self.now_s)
+        self._leases = Leases(book, self.limits, now_s)
+        self._members = Members(
+            book, self._attempts, self._time_limits, self._leases, self.limits, self._out, now_s
+        )
+        self._sleepers = Sleepers(book, sleep, self._leases.alive_s, self._out)
+        node_orders = NodeOrders(
+            book,
+            self._attempts,
+            self._leases,
+            self.limits,
+            self._out,
+            wake=lambda name: self._sleepers.wake(name, self.now_s),
+        )
         self._reports = Reports(
             book,
             scheduler,
@@ -162,6 +174,7 @@ class Machine:
             self._attempts,
             self._time_limits,
             self._members,
+            node_orders,
             self.memory,
             self.limits,
             self._ranks,
@@ -248,7 +261,7 @@ class Machine:
         if now_s <= self.now_s:
             raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
         if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
-            self._members.pardon(now_s)
+            self._leases.extend(now_s)
         self.now_s = now_s
         self._out.begin(now_s)
         self._records, self._happened = [], []
@@ -275,7 +288,7 @@ class Machine:
             return False
         if node not in self.book.nodes:
             return False  # its `Hello` will repeat what this message says
-        self._members.seen(node, self.now_s)
+        self._leases.seen(node, self.now_s)
         return True
 
     def _node_said(self, node: str, event: NodeSaid) -> None:
@@ -343,16 +356,16 @@ class Machine:
             self._out.record(JobCancelled(job=job, reason=why))
 
     def _tick(self) -> None:
-        for name in self._members.silent(self.now_s):
+        for name in self._leases.expired(self.now_s):
             self._out.drop(name)
             self._out.record(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
-        for name, job in self._members.lost(self.now_s):
+        for name, job in self._leases.lost_jobs(self.now_s):
             why = f"node {name} was unreachable for its --lost-after of {job.spec.lost_after_s:g} s"
             self._attempts.lost(name, job, why)
         for name in self._members.returning():
             self._out.drop(name)
         self._members.settle(self.now_s)
-        for name in self._members.rested(self.now_s):
+        for name in self._leases.expired_drains(self.now_s):
             self._out.record(NodeResumed(name=name))
         self._sleepers.step(self.now_s)
         self._rank()

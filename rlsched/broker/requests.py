@@ -31,6 +31,7 @@ from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.log_reads import LogReads
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.node_orders import NodeOrders
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
@@ -88,6 +89,7 @@ class Requests:
         attempts: The launch protocol.
         time_limits: Those of jobs that run.
         members: The nodes.
+        node_orders: Carries out orders about nodes.
         memory: The last record of each job.
         limits: The broker's times.
         ranks: Which jobs go before others, and who may ask for that.
@@ -107,6 +109,7 @@ class Requests:
         attempts: Attempts,
         time_limits: TimeLimits,
         members: Members,
+        node_orders: NodeOrders,
         memory: RecordMemory,
         limits: Limits,
         ranks: Ranks,
@@ -117,6 +120,7 @@ class Requests:
         forecasts: Forecasts,
     ) -> None:
         self._book, self._attempts, self._members = book, attempts, members
+        self._node_orders = node_orders
         self._memory, self._limits, self._ranks = memory, limits, ranks
         self._out = out
         self._forecasts, self._time_limits = forecasts, time_limits
@@ -161,7 +165,7 @@ class Requests:
             case Begin() as begin:
                 return self._not_theirs(one) or self._begin(begin)
             case DrainNode() | ResumeNode() | DownNode() | RemoveNode() as order:
-                refusal = self._members.order(order)
+                refusal = self._node_orders.obey(order)
                 return Refused(message=refusal) if refusal else Ok()
             case SetQuota() as order:
                 self._out.record(changed_quota(self._book.quotas, order))

@@ -1,8 +1,8 @@
 """Plays a transcript: commands on the broker's state machine, and after each the output that it gave.
 
 A transcript is a text file. A line that starts with `#` is a comment. Each other line before `----` is a
-command; the lines after it, up to an empty line, are the facts that the broker journals (`fact`), the messages
-that it sends to nodes (`send`) and its answers to clients (`reply`), in order.
+command; the lines after it, up to an empty line, are the facts that the broker journals (`fact`), messages
+to nodes (`send`) and answers to clients (`reply`), in order.
 
     nodes n0 n1 gpus=4 [boot=b1]        nodes register
     submit gpus=2 [preemptible] ...     a client submits `true`; `NAME=VALUE` sets a field of `Submit`

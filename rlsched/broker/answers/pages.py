@@ -126,7 +126,7 @@ class Pages:
             or node_info(
                 self._book,
                 name,
-                self._members.seen_s(name),
+                self._members.leases.seen_s(name),
                 self._members.clock_skew_s(name),
                 self._members.power_w(name),
                 self._members.metered.node(name, self._book.now_s),

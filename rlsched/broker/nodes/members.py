@@ -1,29 +1,26 @@
-"""The nodes: registering, coming back with what they still run, and leases."""
+"""Nodes: registration, heartbeats, and what a node that comes back still runs."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 
 from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.journal.entries import (
     GpusHeld,
     NodeAway,
     NodeDown,
-    NodeDrained,
     NodeHealth,
-    NodeRemoved,
-    NodeResumed,
     NodeUp,
 )
 from rlsched.broker.journal.strangers import Strangers
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.foreign import ForeignNodes
+from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.nodes.settling import Settling
@@ -33,16 +30,11 @@ from rlsched.terminal import visible
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     AttemptReport,
-    DownNode,
-    DrainNode,
     Heartbeat,
     HeartbeatAck,
     Hello,
     Holding,
-    NodeOrder,
     Refused,
-    RemoveNode,
-    ResumeNode,
     Welcome,
 )
 
@@ -67,12 +59,13 @@ class Members:
     Attributes:
         metered: What nodes have measured lately.
         foreign: Nodes that belong to another cluster.
-        wakes: Powers up a node that sleeps or is down, or says why it cannot be.
+        leases: The leases of nodes.
 
     Args:
         book: What is known.
         attempts: The launch protocol.
         time_limits: Those of jobs that run.
+        leases: The leases of nodes.
         limits: The broker's times.
         out: Output of the batch.
         now_s: When the broker started: nodes that the journal has as up have their whole times to come back.
@@ -83,16 +76,14 @@ class Members:
         book: Book,
         attempts: Attempts,
         time_limits: TimeLimits,
+        leases: Leases,
         limits: Limits,
         out: Outbox,
         now_s: float,
     ) -> None:
         self._book, self._attempts, self._limits = book, attempts, limits
+        self.leases = leases
         self._out, self._time_limits = out, time_limits
-        self.wakes: Callable[[str], str] = self._nobody_wakes
-        self._started_s = self._listened_s = now_s
-        self._seen_s: dict[str, float] = {}
-        self._left: set[str] = set()
         self._greeted: set[str] = set()
         self._other_gpus: set[str] = set()
         self.strangers = Strangers(book, attempts, out)
@@ -122,18 +113,6 @@ class Members:
         later = [self._later[name] for name in nodes if name in self._later]
         return max(later) if 2 * len(later) > len(nodes) else 0
 
-    def seen(self, node: str, now_s: float) -> None:
-        """A message came from this node."""
-        self._seen_s[node] = now_s
-
-    def seen_s(self, node: str) -> float:
-        """When a node was heard of last, Unix seconds."""
-        return self._seen_s.get(node, self._started_s)
-
-    def heard_s(self, node: str) -> float:
-        """When this broker heard of a node last, Unix seconds; 0: never, or its last word was a farewell."""
-        return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
-
     def heartbeat(self, node: str, request: int, now_s: float, heartbeat: Heartbeat) -> None:
         """A registered node is alive. It has received its `Welcome`, so it goes by this broker's times."""
         power_w = heartbeat.power_w
@@ -141,7 +120,7 @@ class Members:
             self._power_w[node] = power_w
         else:
             self._power_w.pop(node, None)
-        self._left.discard(node)
+        self.leases.came(node)
         self._engine(node, now_s, heartbeat.engine_away)
         self._health(node, heartbeat.unhealthy)
         if request:
@@ -197,91 +176,9 @@ class Members:
     def leaving(self, node: str) -> None:
         """A node's daemon is being stopped."""
         known = self._book.nodes[node]
-        self._left.add(node)
+        self.leases.left(node)
         if known.up and not known.away and not known.sleep:
             self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
-
-    def order(self, order: NodeOrder) -> str:
-        """Do what an operator says. Returns why it cannot be done, "" where it is."""
-        name = order.node
-        node = self._book.nodes.get(name)
-        if node is None or node.removed:
-            return f"there is no node {name!r}; `rlsched nodes` lists them"
-        jobs = [self._book.jobs[number] for number in sorted(node.live_jobs)]
-        match order:
-            case DrainNode(reason=reason, requeue=requeue):
-                reason = reason or "drained by an operator"
-                self._out.record(NodeDrained(name=name, until_s=math.inf, reason=reason))
-                for job in jobs if requeue else []:
-                    self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
-            case ResumeNode():
-                if not node.drained and (node.sleep or not node.up):
-                    return self.wakes(name)
-                if not node.drained and node.unhealthy:
-                    return (
-                        f"node {name} gets jobs again by itself, when its own checks pass: {node.unhealthy}"
-                    )
-                if not node.drained:
-                    return f"node {name} is not drained: it is {node.state}"
-                self._out.record(NodeResumed(name=name))
-            case DownNode(reason=reason):
-                heard = self.silence_s(name, self._book.now_s) < self._limits.lease_s
-                if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
-                    drain = f"`rlsched node drain {name} --requeue`"
-                    return (
-                        f"node {name} is {node.state}: only an unreachable one can be declared down; {drain}"
-                    )
-                reason = reason or "declared down by an operator"
-                self._out.record(NodeDown(name=name, reason=reason))
-                for job in jobs:
-                    self._attempts.lost(name, job, f"node {name} is down: {reason}")
-            case RemoveNode(reason=reason):
-                if node.up and not node.away and not node.sleep:
-                    drain = f"`rlsched node drain {name}`"
-                    return f"node {name} is {node.state}: drain it ({drain}), and stop its daemon"
-                reason = reason or "removed by an operator"
-                self._out.record(NodeRemoved(name=name, reason=reason))
-                for job in jobs:
-                    self._attempts.lost(name, job, f"node {name} was removed: {reason}")
-        return ""
-
-    def _nobody_wakes(self, name: str) -> str:
-        return f"node {name} is not drained: it is {self._book.nodes[name].state}"
-
-    def pardon(self, now_s: float) -> None:
-        """This broker has not listened for a while: silence counts from now."""
-        self._listened_s = now_s
-
-    def silence_s(self, node: str, now_s: float) -> float:
-        """How long a node could have been heard of, and was not."""
-        return now_s - max(self.seen_s(node), self._listened_s)
-
-    def rested(self, now_s: float) -> list[str]:
-        """Nodes that were drained for long enough."""
-        nodes = self._book.nodes.items()
-        return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
-
-    def silent(self, now_s: float) -> list[str]:
-        """Nodes that are unreachable now, and were not."""
-        nodes = self._book.nodes
-        quiet = self._quiet(now_s, self._limits.lease_s)
-        return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
-
-    def lost(self, now_s: float) -> list[tuple[str, Job]]:
-        """Jobs to queue again, each with its node, which has ended them for their `lost_after_s`."""
-        return [
-            (name, job)
-            for name in self._quiet(now_s, self._limits.lease_s)  # no job has less
-            for job in self._book.fenced_jobs(self._book.nodes[name])
-            if self.silence_s(name, now_s) >= job.spec.lost_after_s
-        ]
-
-    def _quiet(self, now_s: float, least_s: float) -> list[str]:
-        """Nodes with a `silence_s` of at least so long: most often none, of thousands that are looked at."""
-        if now_s - self._listened_s < least_s:
-            return []
-        heard_s, started_s = self._seen_s, self._started_s
-        return [name for name in self._book.nodes if now_s - heard_s.get(name, started_s) >= least_s]
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float, wall_s: float | None = None) -> None:
         """Register a node, and bring what it reports and what the book has into line.
@@ -297,8 +194,8 @@ class Members:
             self._out.send(name, self._greeting([]), request)
             return
         self.foreign.forget(name)
-        self.seen(name, now_s)
-        self._left.discard(name)
+        self.leases.seen(name, now_s)
+        self.leases.came(name)
         self.compare_clocks(name, hello.wall_s, wall_s)
         spec = NodeUp(
             name=name,
@@ -499,7 +396,7 @@ class Members:
         theirs = node.spec.directory_id if node else ""
         if node is None or not theirs or not hello.directory_id or theirs == hello.directory_id:
             return ""
-        silence_s = self.silence_s(name, now_s)
+        silence_s = self.leases.silence_s(name, now_s)
         if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
             return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
         jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []

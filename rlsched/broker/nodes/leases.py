@@ -1,0 +1,79 @@
+"""Leases of nodes: when each was heard from last, and which have missed their heartbeats."""
+
+from __future__ import annotations
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.limits import Limits
+
+
+class Leases:
+    """Times of the last message of each node.
+
+    Args:
+        book: The state.
+        limits: The broker's times.
+        now_s: When the broker started, Unix seconds: leases of nodes that the journal has as up begin then.
+    """
+
+    def __init__(self, book: Book, limits: Limits, now_s: float) -> None:
+        self._book, self._limits = book, limits
+        self._started_s = self._listened_s = now_s
+        self._seen_s: dict[str, float] = {}
+        self._left: set[str] = set()
+
+    def seen(self, node: str, now_s: float) -> None:
+        """A message of this node was received."""
+        self._seen_s[node] = now_s
+
+    def came(self, node: str) -> None:
+        """A node that had stopped its daemon is back."""
+        self._left.discard(node)
+
+    def left(self, node: str) -> None:
+        """The daemon of a node is being stopped."""
+        self._left.add(node)
+
+    def seen_s(self, node: str) -> float:
+        """Time of the last message of a node, Unix seconds."""
+        return self._seen_s.get(node, self._started_s)
+
+    def alive_s(self, node: str) -> float:
+        """As `seen_s`; 0: this broker has received no message, or the node's daemon was stopped."""
+        return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
+
+    def extend(self, now_s: float) -> None:
+        """Extend all leases: this broker has not received messages for a while, so none counts as missed."""
+        self._listened_s = now_s
+
+    def silence_s(self, node: str, now_s: float) -> float:
+        """Seconds since the last message of a node, without those in which the broker did not receive any."""
+        return now_s - max(self.seen_s(node), self._listened_s)
+
+    def expired(self, now_s: float) -> list[str]:
+        """Nodes whose lease has expired; to be marked `unreachable`."""
+        nodes = self._book.nodes
+        quiet = self._quiet(now_s)
+        return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
+
+    def lost_jobs(self, now_s: float) -> list[tuple[str, Job]]:
+        """Jobs to queue again, each with its node, which has ended them for their `lost_after_s`."""
+        return [
+            (name, job)
+            for name in self._quiet(now_s)  # no job has a shorter time than the lease
+            for job in self._book.fenced_jobs(self._book.nodes[name])
+            if self.silence_s(name, now_s) >= job.spec.lost_after_s
+        ]
+
+    def expired_drains(self, now_s: float) -> list[str]:
+        """Nodes whose drain has expired."""
+        nodes = self._book.nodes.items()
+        return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
+
+    def _quiet(self, now_s: float) -> list[str]:
+        """Nodes silent for a lease or longer: usually none, of thousands that are looked at."""
+        least_s = self._limits.lease_s
+        if now_s - self._listened_s < least_s:
+            return []
+        seen_s, started_s = self._seen_s, self._started_s
+        return [name for name in self._book.nodes if now_s - seen_s.get(name, started_s) >= least_s]

@@ -1,0 +1,83 @@
+"""Orders of operators about nodes: drain, resume, down, remove."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.journal.entries import NodeDown, NodeDrained, NodeRemoved, NodeResumed
+from rlsched.broker.limits import Limits
+from rlsched.broker.nodes.leases import Leases
+from rlsched.broker.outbox import Outbox
+from rlsched.wire.messages import DownNode, DrainNode, NodeOrder, RemoveNode, ResumeNode
+
+
+class NodeOrders:
+    """Carries out orders about nodes.
+
+    Args:
+        book: The state.
+        attempts: The launch protocol.
+        leases: The leases of nodes.
+        limits: The broker's times.
+        out: Output of the batch.
+        wake: Powers up a node that sleeps or is down. Returns the reason if it is refused, else "".
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        attempts: Attempts,
+        leases: Leases,
+        limits: Limits,
+        out: Outbox,
+        wake: Callable[[str], str],
+    ) -> None:
+        self._book, self._attempts, self._leases, self._limits = book, attempts, leases, limits
+        self._out, self._wake = out, wake
+
+    def obey(self, order: NodeOrder) -> str:
+        """Carry out an order. Returns the reason if it is refused, else ""."""
+        name = order.node
+        node = self._book.nodes.get(name)
+        if node is None or node.removed:
+            return f"there is no node {name!r}; `rlsched nodes` lists them"
+        jobs = [self._book.jobs[number] for number in sorted(node.live_jobs)]
+        match order:
+            case DrainNode(reason=reason, requeue=requeue):
+                reason = reason or "drained by an operator"
+                self._out.record(NodeDrained(name=name, until_s=math.inf, reason=reason))
+                for job in jobs if requeue else []:
+                    self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
+            case ResumeNode():
+                if not node.drained and (node.sleep or not node.up):
+                    return self._wake(name)
+                if not node.drained and node.unhealthy:
+                    return (
+                        f"node {name} gets jobs again by itself, when its own checks pass: {node.unhealthy}"
+                    )
+                if not node.drained:
+                    return f"node {name} is not drained: it is {node.state}"
+                self._out.record(NodeResumed(name=name))
+            case DownNode(reason=reason):
+                heard = self._leases.silence_s(name, self._book.now_s) < self._limits.lease_s
+                if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
+                    drain = f"`rlsched node drain {name} --requeue`"
+                    return (
+                        f"node {name} is {node.state}: only an unreachable one can be declared down; {drain}"
+                    )
+                reason = reason or "declared down by an operator"
+                self._out.record(NodeDown(name=name, reason=reason))
+                for job in jobs:
+                    self._attempts.lost(name, job, f"node {name} is down: {reason}")
+            case RemoveNode(reason=reason):
+                if node.up and not node.away and not node.sleep:
+                    drain = f"`rlsched node drain {name}`"
+                    return f"node {name} is {node.state}: drain it ({drain}), and stop its daemon"
+                reason = reason or "removed by an operator"
+                self._out.record(NodeRemoved(name=name, reason=reason))
+                for job in jobs:
+                    self._attempts.lost(name, job, f"node {name} was removed: {reason}")
+        return ""
