@@ -34,9 +34,7 @@ from typing import Any
 
 import msgspec
 
-from rlsched.broker.compaction.compaction import made, put
-from rlsched.broker.compaction.keeping import GROWN, KEEP_ENTRIES
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
@@ -46,6 +44,8 @@ from rlsched.broker.journal.entries import (
     RankEnded,
     RankLaunched,
 )
+from rlsched.broker.compaction.compaction import made, put
+from rlsched.broker.compaction.keeping import GROWN, KEEP_ENTRIES
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.actions import Start
 from rlsched.workload.predict.kinds import RUNNING_MEAN
@@ -59,7 +59,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.decide.registry import load_scheduler
 scheduler = load_scheduler("fifo-backfill")

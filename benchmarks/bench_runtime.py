@@ -40,7 +40,7 @@ from bench_scale import SIZE_ODDS, SIZES
 from questions import TARGET_MS, asked
 
 from rlsched.broker.journal.mark import ADDRESS_FILE
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.client.client import Client
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
@@ -55,7 +55,7 @@ from rlsched.decide.rows.schema import WINDOW_ROWS
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import BrokerUnavailableError
 from rlsched.models.catalogue import load_catalogue
-from rlsched_envs.small_clusters import GPU_TYPES
+from rlsched_envs.training.small_clusters import GPU_TYPES
 
 COMMAND = "python benchmarks/bench_runtime.py"
 PARTS = ("cold", "import", "broker", "decision", "plans", "questions")
@@ -95,8 +95,8 @@ print(took_s, int(status["VmHWM"].split()[0]))
 COLD_POLICIES = ("tuned", "ppo", "fifo-backfill")
 COLD = """
 import sys, time
-from rlsched.broker.policy import load_policy
-from rlsched.compiling import COMPILING
+from rlsched.broker.server.policy import load_policy
+from rlsched.compile.compiling import COMPILING
 from rlsched.decide.policy import Policy
 before_s = time.process_time()
 load_policy(Policy(sys.argv[1]), None, 60_000.0)

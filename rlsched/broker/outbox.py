@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlsched.broker.book import Book
+from rlsched.broker.base.entries import Entry
 from rlsched.broker.events import DropNode, Effect, Journal, PowerNode, Reply, SendNode
-from rlsched.broker.journal.ended import EndedJob, ended_job
-from rlsched.broker.journal.entries import Entry
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
 

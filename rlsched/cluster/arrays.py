@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.dials import DialArrays, no_dials
+from rlsched.compile.reference import by_reference
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
-from rlsched.reference import by_reference
 
 MAX_TENANTS: Final = 8
 """Jobs that one GPU can hold at most."""
@@ -34,7 +34,7 @@ RUNNING: Final = 2
 LEAVING: Final = 3
 """Preempted, and not gone yet (`ClusterState.stops_take_time`): it holds no GPU, and is in no queue."""
 INELIGIBLE: Final = 4
-"""It would wait, and something keeps it out of the queues: `rlsched/broker/jobs/eligibility.py`."""
+"""It would wait, and something keeps it out of the queues: `rlsched/broker/base/eligibility.py`."""
 
 CLOCKS_ALONE: Final = 2
 """`config.modelled` where models choose clocks, and nothing else, as in a broker: jobs have their

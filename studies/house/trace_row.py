@@ -13,12 +13,12 @@ from unittest.mock import patch
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import Kernel
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
-from rlsched.jit import Kernel
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.recording import RunStore
-from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.sim.engine import Engine, predict_trace
 from studies.house.in_source import PACKAGES, ROOT
 
 SPEC: Final = ClusterSpec.uniform(2, 4)

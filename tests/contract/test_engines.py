@@ -14,17 +14,17 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.engine import Engine
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.fakes import FakeSlurm
 from rlsched.engine.gateway import Gateway
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.machine import NodeMachine

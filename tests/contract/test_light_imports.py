@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Submitted
 from tests.unit.test_client import Stub
 
@@ -34,7 +34,16 @@ TRAINING = (
     "rlsched_agents.ppo",
     "rlsched_agents.evaluate",
 )
-KERNELS = ("numba", "llvmlite", "scipy", "rlsched.jit", "rlsched.cluster", "rlsched.broker", "zmq", "click")
+KERNELS = (
+    "numba",
+    "llvmlite",
+    "scipy",
+    "rlsched.compile.jit",
+    "rlsched.cluster",
+    "rlsched.broker",
+    "zmq",
+    "click",
+)
 RUNTIME = """
 import numpy as np
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -50,8 +59,8 @@ SERVING = tuple(name for name in TRAINING if name != "pyarrow")  # a broker writ
 BROKER = """
 import os
 from pathlib import Path
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.main import run
 assert run(["broker", "--help"]) == 0
 home = Path(os.environ["RLSCHED_HOME"])
@@ -94,7 +103,7 @@ NOT_FOR_A_SUBMISSION = (
     *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
     *("pathlib", "signal", "socket", "tomllib", "urllib.parse"),
     *("numpy", "rich", "zmq.utils.monitor"),
-    *("rlsched.broker.access.access", "rlsched.broker.access.roles", "rlsched.client.array_text"),
+    *("rlsched.transport.access", "rlsched.transport.roles", "rlsched.client.array_text"),
     *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
     *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
     *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal"),

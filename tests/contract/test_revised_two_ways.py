@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.answers.explain import explain
-from rlsched.broker.book import Book
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.policy import load_policy
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.queries.explain import explain
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
@@ -25,8 +25,8 @@ from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine
 from tests.contract.test_gittins_two_ways import check_equal
 from tests.quick import quick
 from tests.unit.broker_machine.hand import ended, hello, launched, submit

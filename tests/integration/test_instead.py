@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import rlsched as rs
-from rlsched.broker.journal.entries import AttemptOver, JobSubmitted, NodeUp
-from rlsched.broker.replay import journal_events
+from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
+from rlsched.broker.journal.replay import journal_events
 from rlsched.cli.explain import explain
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
@@ -35,8 +35,8 @@ from rlsched_agents.whatif.course import Watch
 from rlsched_agents.whatif.from_journal import courses
 from rlsched_agents.whatif.instead import HOUR_S, instead, replayed
 from rlsched_agents.whatif.other_choice import LATER_S
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
 from tests.integration.cluster import Cluster, all_up, until
 
 HOURS = 30.0

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.journal.entries import AttemptOver, JobSubmitted, NodeUp
-from rlsched.broker.replay import JournalEvents, journal_events, records_by_number
+from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
+from rlsched.broker.journal.replay import JournalEvents, journal_events, records_by_number
 from rlsched.client.client import Client
 from rlsched.client.following import OVER
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
@@ -31,7 +31,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 
 RLSCHED = (sys.executable, "-m", "rlsched")
 JOBS = 140

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.predictor import predictor
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import PredictionReport
 from rlsched.workload.predict.kinds import HEDGE
 from tests.unit.broker_machine.hand import hello, run_one

@@ -13,23 +13,23 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rlsched.broker.access.roles import Peer
-from rlsched.broker.book import Book
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import picture as picture_module
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import pack
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.snapshots import _AS_NEW
-from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.limits import Limits
-from rlsched.broker.policy import load_policy
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DrainNode, Heartbeat, Kill, Launch, ResumeNode
 from rlsched.workload.predict.boosting import sklearn_installed
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN

@@ -27,16 +27,16 @@ from pathlib import Path
 
 import msgspec
 
+from rlsched.broker.base.entries import BrokerStarted
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import DropNode, Effect, Event, Reply, SendNode
 from rlsched.broker.events import Journal as Commit
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore, take_over
-from rlsched.broker.journal.entries import BrokerStarted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
-from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.limits import Limits
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

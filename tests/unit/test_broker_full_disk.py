@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.fakes import FailingJournal
-from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.limits import Limits
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.fakes import FailingJournal
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.client.client import Client
 from rlsched.errors import InputError, JournalFullError
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import (
     Ended,
     EndedAck,

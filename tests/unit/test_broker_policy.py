@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.ledger_models import LedgerModels, workload_number
-from rlsched.broker.policy import load_policy
+from rlsched.broker.base.ledger_models import LedgerModels, workload_number
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import registry
@@ -103,7 +103,7 @@ def test_a_rule_needs_no_fallback(name: str) -> None:
 
 OWN_RULE = """
 from rlsched.decide.move import Move, start_of
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

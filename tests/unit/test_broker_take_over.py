@@ -11,25 +11,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.access import AccessList, Member
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.roles import may_send
+from rlsched.broker.base.entries import NodeDrained, Restored
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.compaction.keeping import Keeps
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import take_over
 from rlsched.broker.journal.checking import check
-from rlsched.broker.journal.entries import NodeDrained, Restored
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.journal.superseded import Superseded
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.copying import Bounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
-from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, SupersededError
+from rlsched.transport.access import AccessList, Member
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import may_send
 from rlsched.wire.messages import (
     AttemptReport,
     ClientReply,

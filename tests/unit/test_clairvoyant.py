@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
@@ -25,10 +25,10 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
 from rlsched_agents.search.columns import RULES, SKIPPING
 from rlsched_agents.search.truth import Truth
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.lookahead import KEEP_FREE, NOTHING, Follower, LookAhead, followers
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.lookahead import KEEP_FREE, NOTHING, Follower, LookAhead, followers
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 

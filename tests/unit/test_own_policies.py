@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rlsched as rs
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
@@ -27,7 +27,7 @@ from rlsched.decide.move import start_of
 from rlsched.decide.order.keys import Order
 from rlsched.decide.recording import Recording
 from rlsched.decide.scheduler import Scheduler
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

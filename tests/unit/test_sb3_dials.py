@@ -16,7 +16,7 @@ from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import rlsched as rs
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.dials import CLIPPED, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.strategy import Strategy
@@ -28,8 +28,8 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import permit
 from rlsched.errors import CheckpointError, InputError
 from rlsched_agents.sb3.dials import read_strategy
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import Drawn
 from tests.unit.test_sb3_models import altered, pickled
 
 DRAWN = Drawn(jobs=120, nodes_low=2, nodes_high=3)

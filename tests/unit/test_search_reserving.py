@@ -6,10 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import specialise
 from rlsched.decide.holds import is_held
 from rlsched.decide.options import PLAIN_START
 from rlsched.decide.order.keys import Order
@@ -24,17 +25,16 @@ from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.settings import Search as Amount
-from rlsched.jit import specialise
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.columns import SKIPPING, rule_to_follow
 from rlsched_agents.search.search import Found, Search
 from rlsched_agents.search.truth import Truth
-from rlsched_envs import loop
-from rlsched_envs.constants import FINISHED, STOPPED
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.constants import FINISHED, STOPPED
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
 from tests.unit.test_search import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, lively, replay, untrained
 
 pytestmark = pytest.mark.slow

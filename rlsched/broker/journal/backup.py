@@ -1,6 +1,6 @@
 """A journal's copies: made while a broker runs, and taken up again so that no number is given twice.
 
-See `rlsched.broker.journal.strangers` for what becomes of jobs that run while an older journal is taken up.
+See `rlsched.broker.nodes.strangers` for what becomes of jobs that run while an older journal is taken up.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlsched.broker.access.private import make_private, touch_private
-from rlsched.broker.book import Book
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     BasePart,
     BrokerStarted,
     Entry,
@@ -26,17 +24,19 @@ from rlsched.broker.journal.entries import (
     Restored,
     TaskSubmitted,
 )
+from rlsched.broker.base.rows import Row, rows_and_damage
+from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
-from rlsched.broker.journal.rows import Row, rows_and_damage
-from rlsched.broker.journal.sqlite_errors import clear_error
-from rlsched.broker.journal.strangers import TAKEN_OVER
-from rlsched.broker.records import STORE_FOLDER
-from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.standby.superseded import SUPERSEDED_FILE
+from rlsched.broker.journal.records import STORE_FOLDER
+from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.journal.superseded import SUPERSEDED_FILE
+from rlsched.broker.nodes.strangers import TAKEN_OVER
+from rlsched.broker.state.book import Book
 from rlsched.errors import InputError, JournalError, JournalLostError
+from rlsched.files.lock import locked
+from rlsched.files.private import make_private, touch_private
 
 EPOCHS = 1_000
 ATTEMPTS = 1_000
@@ -119,7 +119,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 def _marked(journal: Journal, replaced: Path) -> Restoration:
     """Let the copy say that it is one: the entries that keep numbers from being given twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
-    from rlsched.broker.learning.predictions import Predictions
+    from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
     from rlsched.workload.predict.kinds import RUNNING_MEAN
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.limits import Limits
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
 
 
 class Leases:

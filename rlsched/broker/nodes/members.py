@@ -6,25 +6,25 @@ import logging
 import math
 from collections.abc import Container, Iterable
 
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     GpusHeld,
     NodeAway,
     NodeDown,
     NodeHealth,
     NodeUp,
 )
-from rlsched.broker.journal.strangers import Strangers
-from rlsched.broker.limits import Limits
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.foreign import ForeignNodes
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.metered import MeteredUsage
-from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.nodes.settling import Settling
+from rlsched.broker.nodes.strangers import Strangers
+from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
+from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.terminal import visible
 from rlsched.wire.messages import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.journal.entries import NodeDown, NodeDrained, NodeRemoved, NodeResumed
-from rlsched.broker.limits import Limits
+from rlsched.broker.base.entries import NodeDown, NodeDrained, NodeRemoved, NodeResumed
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.outbox import Outbox
+from rlsched.broker.state.book import Book
 from rlsched.wire.messages import DownNode, DrainNode, NodeOrder, RemoveNode, ResumeNode
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlsched.broker.book import Book
-from rlsched.broker.journal.entries import NodeDrained, NodeResumed
+from rlsched.broker.base.entries import NodeDrained, NodeResumed
 from rlsched.broker.outbox import Outbox
+from rlsched.broker.state.book import Book
 
 REASON: Final = "no new jobs before the other nodes are back after the restart of the broker"
 

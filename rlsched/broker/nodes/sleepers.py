@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
-from rlsched.broker.book import Book
+from rlsched.broker.base.entries import NodeDown, NodeSlept, NodeWoken
 from rlsched.broker.events import PowerDone, PowerNode
-from rlsched.broker.journal.entries import NodeDown, NodeSlept, NodeWoken
-from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.outbox import Outbox
+from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.nodes import Node
 from rlsched.decide.plans.words import span
 from rlsched.models.node_power import PowerByState
 from rlsched.power_down.need import NodeNeed, NodeSet, node_sets

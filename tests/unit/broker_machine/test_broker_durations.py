@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
+from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.events import NodeSaid
-from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import BrokerStarted
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.status import problems
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import AttemptReport, Heartbeat, Hello, ListNodes, Nodes, Stats, StatsReport
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit
 

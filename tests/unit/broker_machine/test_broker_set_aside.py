@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs.submitting import Submitting
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.machine.submitting import Submitting
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import Ended, EndedAck, Jobs, ListJobs, Refused, Submit, SubmitMany, Submitted
 from tests.unit.broker_machine.hand import ended, launched, make, of_kind, state, states, submit
 
@@ -85,7 +85,7 @@ def test_a_question_that_raises_is_refused(broker: HandBroker, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise KeyError(7)
 
-    monkeypatch.setattr("rlsched.broker.answers.pages.job_info", broken)
+    monkeypatch.setattr("rlsched.broker.queries.pages.job_info", broken)
     assert isinstance(broker.ask(ListJobs()), Refused)
     monkeypatch.undo()
     assert isinstance(broker.ask(ListJobs()), Jobs)

@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
-from rlsched.broker.answers.as_history import history_of
-from rlsched.broker.book import Book
-from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobUpdated
+from rlsched.broker.base.entries import JobUpdated
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
-from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.replay import journal_events, redecide
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DependsOn, Hold, Launch, Ok, Release, Tasks, Update
 from tests.unit.broker_machine.hand import TICK, make, state
 from tests.unit.broker_machine.test_broker_arrays import array, info, job_of, settle

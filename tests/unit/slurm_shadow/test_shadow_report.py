@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.answers.as_history import JournalHistory, NodeChange, history_of
+from rlsched.broker.queries.as_history import JournalHistory, NodeChange, history_of
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.drift import Outside
 from rlsched.decide.policy import Policy
 from rlsched.engine.shadow.notes import Compared, Notes, Watched, read_notes
 from rlsched.errors import InputError
-from rlsched.workload.formats.history import History
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli import shadow
 from rlsched_agents.shadow.agreement import agreement, guarding
 from rlsched_agents.shadow.replay import replay
 from rlsched_agents.shadow.report import report
+from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.site import NO_CLAIMS
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 from tests.unit.slurm_shadow.in_memory import BEGAN_S, Bench
 
 DAY_S = 86_400.0

@@ -1,0 +1,73 @@
+"""A history of jobs in whatever form somebody has it: what verbs read that take more than the normal form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.errors import InputError
+from rlsched.workload.formats.frame import Request
+from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original, no_gpus, recognise
+from rlsched.workload.trace import Trace
+
+JOURNAL = "journal"
+"""A broker's journal, or a shadow's, which is no publisher's form either."""
+_WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
+
+
+@dataclass(frozen=True)
+class History:
+    """What a file, or a publisher's folder, holds.
+
+    Attributes:
+        trace: Its jobs.
+        cluster: Its nodes.
+        format: The name of its format.
+        skipped: Rows that are no jobs, or malformed.
+    """
+
+    trace: Trace
+    cluster: ClusterSpec
+    format: str
+    skipped: int
+
+    @classmethod
+    def read(cls, path: Path, cluster: Path | None, name: str = "") -> History:
+        """Read it.
+
+        Args:
+            path: The file or folder.
+            cluster: The nodes (TOML); None: as the format describes them.
+            name: The format; "": as recognised.
+
+        Raises:
+            InputError: it looks like no format that is known, has no job with a GPU, or nothing describes
+                its nodes.
+            TraceError: it cannot be read.
+        """
+        if name == JOURNAL or (not name and (path.is_dir() or path.suffix == ".sqlite")):
+            from rlsched.broker.queries.as_history import history_of, is_journal
+
+            if name or is_journal(path):
+                told = history_of(path)
+                its = ClusterSpec.read(cluster) if cluster is not None else told.cluster
+                return cls(told.trace, its, JOURNAL, 0)
+        name = name or recognise(path)
+        spec = ClusterSpec.read(cluster) if cluster is not None else None
+        if spec is None and (name == NORMAL or (name in FORMATS and not FORMATS[name].nodes)):
+            form = "the normal form" if name == NORMAL else name
+            raise InputError(f"{path}: {form} does not describe nodes; {_WRITE_ONE}")
+        if name == NORMAL:
+            trace, skipped = Trace.read(path), 0
+        else:
+            called = None if spec is not None else path.name.partition(".")[0]
+            conversion = convert_original(name, Request(path, cluster_name=called))
+            trace, spec = conversion.trace, spec or conversion.cluster
+            skipped = conversion.accounts[0].rows - conversion.accounts[0].kept
+        if spec is None:
+            raise InputError(f"{path}: its {name} names no nodes; {_WRITE_ONE}")
+        lacking = no_gpus(name, trace)
+        if lacking is not None:
+            raise InputError(f"{path}: {lacking}")
+        return cls(trace, spec, name, skipped)

@@ -1,0 +1,262 @@
+"""The log of attempts: begun from what a trace says of its jobs, and read as what they came to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records, records
+from rlsched.workload.relations import dependencies, failures
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim import attempt_arrays as kernels
+from rlsched_envs.sim.attempt_arrays import AttemptArrays
+from rlsched_envs.sim.node_events import NodeEvent
+
+UNLIMITED: Final = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class PreemptionCosts:
+    """What it costs to start a job again, where the trace does not say (`restart_s`).
+
+    Every attempt after the first takes so much longer. The defaults are those of Lucid's simulator (the
+    artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning
+    Training Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
+
+    Attributes:
+        restart_s: Seconds for a job of up to `large_gpus` GPUs.
+        restart_large_s: Seconds for a larger one.
+        large_gpus: The largest job that is not large.
+    """
+
+    restart_s: float = 40.0
+    restart_large_s: float = 60.0
+    large_gpus: int = 8
+
+
+@dataclass(frozen=True)
+class RunRules:
+    """What a run adds to what the trace says of its jobs.
+
+    Attributes:
+        costs: Restart costs where the trace gives none. None: those of the catalogue (`checkpoint_s` of each
+            job's workload) in runs with models, else `PreemptionCosts()`.
+        max_retries: How often a job that fails is queued again; None: always.
+        node_events: Nodes that go down, drain and come up, by time.
+        always: Write attempts down one by one even where nothing can interrupt a job.
+    """
+
+    costs: PreemptionCosts | None = None
+    max_retries: int | None = None
+    node_events: tuple[NodeEvent, ...] = ()
+    always: bool = False
+
+
+class Books(NamedTuple):
+    """What models say of S attempts, all nan while they run."""
+
+    energy_j: NDArray[np.float64]  # (S,) drawn
+    share_s: NDArray[np.float64]  # (S,) integral of its share of each of its GPUs
+    used_s: NDArray[np.float64]  # (S,) integral of its part of the time in which they are at work
+    clock_s: NDArray[np.float64]  # (S,) integral of their SM clock, of the maximum
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Attempts, in the order of their starts; S of them.
+
+    Attributes:
+        job: (S,) row of the job in the table's trace.
+        attempt: (S,) 1 for a job's first.
+        start_s: (S,) when it started.
+        end_s: (S,) when it was over, nan while it runs.
+        useful_s: (S,) work of it that was not done again, seconds; 0 while it runs.
+        reason: (S,) why it was over, position in `attempt_arrays.REASONS`.
+        gpu_at: (S + 1,) where its GPUs stand in `gpu`.
+        gpu: Global GPU numbers; empty where placements were not kept.
+        done_s: (S,) work done in it, lost or not and restart costs included, seconds at full speed; 0 while
+            it runs. None: all ran at full speed, from start to end.
+        books: What models say of each attempt. None: the run had none.
+    """
+
+    job: NDArray[np.intp]
+    attempt: NDArray[np.int32]
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    useful_s: NDArray[np.float64]
+    reason: NDArray[np.int32]
+    gpu_at: NDArray[np.int64]
+    gpu: NDArray[np.int32]
+    done_s: NDArray[np.float64] | None = None
+    books: Books | None = None
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+    def gpus(self, k: int) -> tuple[int, ...]:
+        """GPUs of one attempt, in the order of allocation."""
+        return tuple(self.gpu[self.gpu_at[k] : self.gpu_at[k + 1]].tolist())
+
+    def reason_name(self, k: int) -> str:
+        """Why one attempt was over, in a word."""
+        return kernels.REASONS[self.reason[k]]
+
+    def select(self, which: NDArray[np.bool_]) -> Attempts:
+        """Some of them, by a mask (S,)."""
+        counts = np.diff(self.gpu_at)
+        return Attempts(
+            self.job[which],
+            self.attempt[which],
+            self.start_s[which],
+            self.end_s[which],
+            self.useful_s[which],
+            self.reason[which],
+            np.append(0, np.cumsum(counts[which])),
+            self.gpu[np.repeat(which, counts)],
+            None if self.done_s is None else self.done_s[which],
+            None if self.books is None else Books(*(one[which] for one in self.books)),
+        )
+
+
+def needs_log(trace: Trace, rules: RunRules) -> bool:
+    """Whether something can interrupt a job of this trace, or keep it from the queue, whoever schedules."""
+    columns = ("fail_after_s", "depends_on", "array_limit")
+    return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
+
+
+def new_log(
+    trace: Trace,
+    rows: NDArray[np.intp],
+    rules: RunRules,
+    *,
+    keep_placements: bool,
+    checkpoint_s: NDArray[np.float64] | None = None,
+    fault_frac: float = 0.0,
+) -> AttemptArrays:
+    """The log of a run that has not begun.
+
+    Args:
+        trace: All jobs.
+        rows: (T,) those that can run, ascending.
+        rules: What the run adds.
+        keep_placements: Whether to remember the GPUs of every attempt.
+        checkpoint_s: (T,) what models say that a restart costs; None: there are none.
+        fault_frac: Of failures, those that end all jobs of the GPU.
+    """
+    jobs = records(len(rows), kernels.JOB_LOG)
+    gpus = trace.num_gpus[rows]
+    jobs.duration_s, jobs.limit_s = trace.duration_s[rows], trace.time_limit_s[rows]
+    jobs.checkpoint_s = _number(trace, "checkpoint_s")[rows]
+    costs = rules.costs or PreemptionCosts()
+    default_s = np.where(gpus > costs.large_gpus, costs.restart_large_s, costs.restart_s)
+    if checkpoint_s is not None and rules.costs is None:
+        default_s = checkpoint_s
+    restart_s = _number(trace, "restart_s")[rows]
+    jobs.restart_s = np.where(np.isnan(restart_s), default_s, restart_s)
+    jobs.eligible_s = math.nan
+    jobs.latest = jobs.array = -1
+    fail_after_s = _add_failures(trace, rows, jobs)
+    children = _add_dependencies(trace, rows, jobs)
+    arrays, tasks = _add_arrays(trace, rows, jobs)
+    config = records(1, kernels.LOG_CONFIG)
+    config.fault_ppm = round(1e6 * fault_frac)
+    config.max_retries = UNLIMITED if rules.max_retries is None else rules.max_retries
+    room = int(np.ceil(gpus).sum()) + 1 if keep_placements else 0
+    return AttemptArrays(
+        jobs=jobs,
+        attempts=records(len(rows) + 1, kernels.ATTEMPT),
+        attempt_gpu=np.zeros(room, np.int32),
+        fail_after_s=fail_after_s,
+        children=children,
+        arrays=arrays,
+        tasks=tasks,
+        node_events=_events(rules.node_events),
+        ready=np.zeros(len(rows) + 1, np.int32),
+        config=config,
+        counters=records(1, kernels.LOG_COUNTERS),
+    )
+
+
+def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> Attempts:
+    """The attempts so far; `rows` as given to `new_log`, `modelled` whether the run has models."""
+    count, gpus = int(log.counters["attempts"][0]), int(log.counters["attempt_gpus"][0])
+    used = log.attempts[:count]
+    return Attempts(
+        rows[used.row],
+        used.attempt.copy(),
+        used.start_s.copy(),
+        used.end_s.copy(),
+        used.useful_s.copy(),
+        used.reason.copy(),
+        np.append(used.gpu_at, gpus),
+        log.attempt_gpu[:gpus].copy(),
+        done_s=used.done_s.copy(),
+        books=Books(*(np.where(np.isnan(used.end_s), math.nan, used[name]) for name in Books._fields))
+        if modelled
+        else None,
+    )
+
+
+def _known(trace: Trace, name: str) -> bool:
+    cells = trace.extra.get(name)
+    if cells is None:
+        return False
+    return bool((cells != "").any()) if cells.dtype.kind == "U" else not bool(np.isnan(cells).all())
+
+
+def _number(trace: Trace, name: str) -> NDArray[np.float64]:
+    return np.asarray(trace.extra.get(name, np.full(len(trace), math.nan)), np.float64)
+
+
+def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.float64]:
+    found = failures(trace)
+    times: list[float] = []
+    for k, row in enumerate(rows.tolist() if found else ()):
+        mine = found.get(row, ())
+        jobs.first_failure[k], jobs.failures_given[k] = len(times), len(mine)
+        times.extend(mine)
+    return np.array(times, np.float64)
+
+
+def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
+    """Rows that wait for others; a job that is not part of the run has ended before it."""
+    found = dependencies(trace)
+    if not found:
+        return np.zeros(0, np.int32)
+    number = {row: k for k, row in enumerate(rows.tolist())}
+    children: list[list[int]] = [[] for _ in range(len(rows))]
+    for row, parents in found.items():
+        for parent in parents:
+            if row in number and parent in number:
+                children[number[parent]].append(number[row])
+                jobs.waits_for[number[row]] += 1
+    counts = np.array([len(mine) for mine in children])
+    jobs.children, jobs.first_child = counts, np.cumsum(counts) - counts
+    return np.array([child for mine in children for child in mine], np.int32)
+
+
+def _add_arrays(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> tuple[Records, NDArray[np.int32]]:
+    limit = _number(trace, "array_limit")[rows]
+    if np.isnan(limit).all():
+        return records(0, kernels.ARRAY), np.zeros(0, np.int32)
+    ids = trace.extra["array_id"][rows]
+    limited = np.flatnonzero(np.isin(ids, np.unique(ids[~np.isnan(limit)])))
+    _, number = np.unique(ids[limited], return_inverse=True)
+    jobs.array[limited] = number
+    tasks = limited[np.argsort(number, kind="stable")]
+    arrays = records(int(number.max()) + 1, kernels.ARRAY)
+    arrays.length = np.bincount(number)
+    arrays.first = np.cumsum(arrays.length) - arrays.length
+    arrays.limit = [int(np.nanmin(limit[limited[number == k]])) for k in range(len(arrays))]
+    return arrays, tasks.astype(np.int32)
+
+
+def _events(node_events: tuple[NodeEvent, ...]) -> Records:
+    events = records(len(node_events), kernels.NODE_EVENT)
+    for k, event in enumerate(sorted(node_events, key=lambda one: one.time_s)):
+        events[k] = (event.time_s, event.node, event.status)
+    return events

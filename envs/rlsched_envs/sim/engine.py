@@ -1,0 +1,580 @@
+"""Replay of a trace on a cluster: one engine, driven by a compiled rule or by any `Scheduler`.
+
+Where something can interrupt a job or keep it from the queue, the run logs every attempt; jobs that run once,
+from a start to an end that is known then, do without.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import RUNNING, Records, records
+from rlsched.cluster.placement import first_fitting
+from rlsched.cluster.slice_name import whole_type
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.loop import decide_all
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policy import Policy
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.candidates import next_hold_end_s
+from rlsched.decide.rules.steps import CompiledRule
+from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.errors import InputError
+from rlsched.workload.distinct import distinct_rows
+from rlsched.workload.load import trace_demands
+from rlsched.workload.predict import own_spread
+from rlsched.workload.predict.kinds import RUNNING_MEAN, require, said_at_submission
+from rlsched.workload.relations import flags
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim import attempts, events, loop, moves
+from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
+from rlsched_envs.sim.attempt_log import RunRules, attempts_of, needs_log, new_log
+from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import (
+    Energy,
+    Models,
+    fair_cores_milli,
+    open_books,
+    reference_kinds,
+    restart_costs_s,
+    set_watts,
+    with_fair_cores,
+)
+from rlsched_envs.sim.physics import settle
+from rlsched_envs.sim.placements import Placements
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
+from rlsched_envs.sim.sleeping import SleepingNodes
+from rlsched_envs.sim.slices import fit_slices
+
+_ROWS_BETWEEN_LOOKS = 256
+"""Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
+_REFERENCE = Policy("fifo-backfill")
+
+
+class Predictions(NamedTuple):
+    """What was predicted of each job at its submission."""
+
+    predicted_s: NDArray[np.float64]  # (J,)
+    spread: NDArray[np.float64]  # (J,)
+
+
+def predict_trace(
+    trace: Trace,
+    spec: ClusterSpec,
+    *,
+    oracle: bool = False,
+    recorded_until_s: float = -math.inf,
+    kind: str = RUNNING_MEAN,
+    progress: Callable[[float], None] | None = None,
+) -> Predictions:
+    """The predictions that every policy under comparison gets.
+
+    With `oracle` the true run times. Else the trace's own predictions where it has them, elsewhere what a
+    predictor says that knows of the jobs that had ended by then in one reference history: the trace run by
+    `fifo-backfill` on this cluster. A prediction that comes without a spread gets the spread of the trace's
+    own predictions so far.
+
+    Args:
+        trace: J jobs.
+        spec: The cluster.
+        oracle: Which of the two.
+        recorded_until_s: In the history, jobs submitted before this ended as the trace recorded them
+            (submission + recorded queueing delay, 0 where unknown, + duration), and `fifo-backfill` runs the
+            others alone: a cluster that is scaled for a window would be overloaded, or idle, before it.
+        kind: The predictor, one of `rlsched.workload.predict.kinds`.
+        progress: Told how far the predictor is.
+
+    Raises:
+        InputError: the predictor is needed and cannot be used (`rlsched.workload.predict.kinds.require`).
+    """
+    if oracle:
+        return Predictions(run_time_s(trace), np.zeros(len(trace)))
+    known = np.isfinite(trace.predicted_s)
+    spread_known = known & np.isfinite(trace.predicted_spread)
+    predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
+    if not spread_known.all():
+        if not known.all():
+            require(kind)
+        end_s = reference_end_s(trace, spec, recorded_until_s)
+        if not known.all():
+            said_s, said = said_at_submission(trace, end_s, kind, progress=progress)
+            predicted_s, spread = np.where(known, predicted_s, said_s), np.where(known, spread, said)
+        if (known & ~spread_known).any():
+            spread = np.where(known & ~spread_known, own_spread(trace, end_s), spread)
+    return Predictions(predicted_s, spread)
+
+
+def reference_end_s(
+    trace: Trace, spec: ClusterSpec, recorded_until_s: float = -math.inf
+) -> NDArray[np.float64]:
+    """(J,) when each job ended in the reference history, nan where it never did.
+
+    The trace is run by `fifo-backfill`; jobs submitted before `recorded_until_s` ended as recorded.
+    """
+    start = int(np.searchsorted(trace.submit_s, recorded_until_s))
+    run = trace.select(slice(start, None))
+    truth = predict_trace(run, spec, oracle=True)
+    rule = _REFERENCE.rule
+    history = Engine(run, spec, order=rule.order, predictions=truth, keep_placements=False)
+    recorded_s = np.nan_to_num(np.asarray(trace.extra.get("queue_s", np.zeros(len(trace))), np.float64))
+    end_s = trace.submit_s + recorded_s + trace.duration_s
+    end_s[start:] = history.run_rule(rule).end_s
+    return end_s
+
+
+class Engine:
+    """One run of a trace on a cluster.
+
+    Args:
+        trace: The jobs.
+        spec: The cluster.
+        order: What the queue goes by (a scheduler's `order`).
+        predictions: What each job is predicted to run; `predict_trace` by default.
+        oracle: Whether true run times take their place, where none are given.
+        fixed_end_s: (J,) ends as recorded online; nan: start + duration.
+        keep_placements: Whether to remember every job's GPUs.
+        rules: Restart costs, retries and node events.
+        models: How fast jobs run and what they draw; None: as the trace says, and energy is not known.
+
+    Attributes:
+        trace, spec: As given.
+        state: The cluster.
+        arrays: Where the run stands.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        spec: ClusterSpec,
+        *,
+        order: Order | None = None,
+        predictions: Predictions | None = None,
+        oracle: bool = False,
+        fixed_end_s: NDArray[np.float64] | None = None,
+        keep_placements: bool = True,
+        rules: RunRules | None = None,
+        models: Models | None = None,
+    ) -> None:
+        if models is not None and fixed_end_s is not None:
+            raise ValueError("ends as recorded and models of speed exclude each other")
+        self.trace, self.spec = trace, spec
+        self._rules, self._keep_placements = rules or RunRules(), keep_placements
+        made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
+        fitted, self._runnable = fit_slices(trace, spec, models)
+        self._rows = np.flatnonzero(self._runnable.mask)
+        slots = min(1024, max(16, len(self._rows)))
+        queue = OrderedQueue(order or Order())
+        self.state = ClusterState.from_spec(spec, queue, slots=slots)
+        fair_milli = fair_cores_milli(spec) if models else 0
+        truth = truth_records(fitted, self._rows, made, self.state, fixed_end_s, fair_milli)
+        if queue.order.until_declared and spec.preemptible == "declared":
+            truth.pinned = flags(trace, "preemptible")[self._rows] != 1
+        progress = new_progress(
+            self.state.arrays.job.shape[0], truth, self.state.num_gpus, keep_placements=keep_placements
+        )
+        self.arrays: SimArrays = SimArrays(self.state.arrays, truth, progress)
+        self._models = models
+        if models is not None:
+            self._use(models)
+        if models is not None or needs_log(trace, self._rules):
+            self._begin_log()
+        self._sleeping: SleepingNodes | None = None
+        if models is not None and models.power_down is not None:
+            if self._rules.node_events:
+                raise InputError(
+                    "nodes that sleep and nodes that fail cannot be simulated in one run: leave out the node "
+                    "events, or the power-down rule"
+                )
+            self._sleeping = SleepingNodes(self.state, models.power_down, models.node_power, self.now_s)
+            self.arrays.progress.run.review_s = self._sleeping.next_s
+
+    def _use(self, models: Models) -> None:
+        """Jobs run and draw as models say."""
+        catalogue, truth = models.catalogue(), self.arrays.truth
+        for group in self.spec.nodes:
+            if group.slices:
+                self.state.know_kind(whole_type(group.gpu_type))
+        self.state.use_models(models.arrays(catalogue, self.state.kind_names))
+        self.state.weigh_energy(models.energy_weight)
+        truth.workload = catalogue.draw(self.trace, models.workload_seed)[self._rows]
+        demands, which = trace_demands(self.trace)
+        reference = reference_kinds(demands, self.spec, self.state.kind_names)
+        truth.reference_kind = reference[which[self._rows]]
+        set_watts(self.state, self.spec, models.node_power)
+        self.arrays = self.arrays._replace(state=self.state.arrays)
+        open_books(self.arrays, self.trace, self._rows, models)
+
+    def _begin_log(self) -> None:
+        """From now on attempts are logged; nothing has happened yet."""
+        models = self._models
+        log = new_log(
+            self.trace,
+            self._rows,
+            self._rules,
+            keep_placements=self._keep_placements,
+            checkpoint_s=restart_costs_s(self.arrays) if models else None,
+            fault_frac=models.spreading_frac if models else 0.0,
+        )
+        progress = self.arrays.progress._replace(placed_gpu=np.zeros(0, np.int32))  # attempts have them
+        self.arrays = self.arrays._replace(progress=progress, log=log)
+
+    @property
+    def log(self) -> AttemptArrays | None:
+        """The log of attempts; None where every job runs once."""
+        log: AttemptArrays | None = self.arrays.log
+        return log
+
+    @property
+    def now_s(self) -> float:
+        """The current instant."""
+        return float(self.arrays.progress.run.now_s[0])
+
+    @property
+    def runs_once(self) -> bool:
+        """Whether the end of a job follows from its start: nothing interrupts it, and no model slows it."""
+        return self.log is None and self._models is None
+
+    def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
+        """Run a compiled rule to the end of the trace. The engine must keep the rule's order.
+
+        Args:
+            rule: The rule.
+            until_started: (J,) stop soon after these jobs have started, since their ends follow from that; or
+                after they have ended, where jobs can be interrupted.
+        """
+        run = self.begun_by(rule)
+        stop = self._stop(until_started)
+        while True:
+            moved = int(run(self.arrays, rule.options, stop.next_look_row, loop.NO_CURVE))
+            if moved == FINISHED:
+                break
+            if moved == NEED_SLOTS:
+                self._grow()
+            elif moved == NEED_ROOM:
+                self._grow_log()
+            elif moved == REVIEW_DUE:
+                self._review()
+            elif stop.now():
+                break
+        progress = self.arrays.progress.run
+        decisions = int(progress.starts[0] + progress.preemptions[0])
+        return self._table(decisions, np.empty(0), {"rule": decisions})
+
+    def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
+        """Run a compiled rule; look at the state after the first arrival of every so many seconds.
+
+        Yields how many rows of the run have arrived, at instants whose decisions have been taken.
+        """
+        run = self.begun_by(rule)
+        submit_s = self.arrays.truth.submit_s
+        until_row = 1
+        while until_row <= len(submit_s):
+            moved = int(run(self.arrays, rule.options, until_row, loop.NO_CURVE))
+            if moved == NEED_SLOTS:
+                self._grow()
+            elif moved == NEED_ROOM:
+                self._grow_log()
+            elif moved == REVIEW_DUE:
+                self._review()
+            else:
+                yield until_row
+                until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
+
+    def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
+        """Make ready for a scheduler, or for a rule."""
+        if order != self.state.ordering.order:
+            raise ValueError(f"the scheduler goes by {order}, this engine by {self.state.ordering.order}")
+        preempts = preempts or (rule is not None and rule.options.preempts)
+        if order.until_declared:
+            preempts = preempts and not self.arrays.truth.pinned.all()
+        if preempts and self.log is None:
+            self._begin_log()
+        if rule is None:
+            return
+        if rule.strategy is not None:
+            self.state.set_dials(rule.strategy.arrays(self.state.num_partitions))
+            self.state.permit(
+                preemption=rule.options.preempts and order.preempts,
+                reserve_after_s=rule.options.reserve_after_s,
+            )
+            self.arrays = self.arrays._replace(state=self.state.arrays)
+        if rule.needs_models and self._models is None:
+            raise ValueError("the rule shares GPUs or sets clocks: this engine has no models")
+        if self.log is not None:
+            profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
+            self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
+
+    def begun_by(self, rule: CompiledRule) -> Any:
+        """Begin a run by a rule; the kernel that it goes on with."""
+        self._begin(rule.order, rule)
+        self.state.sort_queue(rule.sorted_queue)
+        return self._compiled(loop.run_rule, rule)
+
+    def _compiled(self, template: Any, rule: CompiledRule | None = None) -> Any:
+        """A kernel of the simulator for this run."""
+        steps = rule.steps if rule is not None else None
+        logged, modelled = self.log is not None, self._models is not None
+        return loop.for_run(template, steps, logged=logged, modelled=modelled)
+
+    def _stop(self, wanted: NDArray[np.bool_] | None) -> _Stop:
+        outcome = self.arrays.progress.outcome
+        done_s = outcome.start_s if self.log is None else outcome.end_s
+        return _Stop(self.arrays.progress.run, done_s, None if wanted is None else wanted[self._rows])
+
+    def run(
+        self,
+        scheduler: Scheduler,
+        *,
+        until_started: NDArray[np.bool_] | None = None,
+        until_s: float = math.inf,
+        on_record: Callable[[DecisionRecord], None] | None = None,
+        on_instant: Callable[[float], None] | None = None,
+    ) -> JobTable:
+        """Run any scheduler to the end of the trace, decision by decision.
+
+        Args:
+            scheduler: It must keep the engine's order.
+            until_started: As for `run_rule`.
+            until_s: Stop at this time, before its decisions.
+            on_record: Called with every decision's record; None: no records are made.
+            on_instant: Called with every instant, for progress bars.
+        """
+        self._begin(scheduler.order, scheduler.rule, preempts=scheduler.abilities.preempts)
+        permit(self.state, scheduler)
+        self.arrays = self.arrays._replace(state=self.state.arrays)
+        scheduler.foresee(self)
+        stop = self._stop(until_started)
+        asked_for_s = np.full(self.state.num_partitions, math.inf)
+        sources: Counter[str] = Counter()
+        took_us: list[float] = []
+        while self.advance() and self.now_s < until_s:
+            if on_instant is not None:
+                on_instant(self.now_s)
+            began = time.perf_counter()
+            asked_for_s[asked_for_s <= self.now_s] = math.inf
+            for partition, decision in decide_all(
+                self.state,
+                scheduler,
+                self.now_s,
+                record=on_record is not None,
+                job_name=self._job_name,
+            ):
+                took_us.append((time.perf_counter() - began) * 1e6)
+                if isinstance(decision.action, Wait):
+                    asked_s = decision.action.until_s
+                    asked_for_s[partition] = math.inf if asked_s is None else asked_s
+                else:
+                    self._note(decision.action)
+                sources[decision.source] += 1
+                if on_record is not None and decision.record is not None:
+                    on_record(decision.record)
+                began = time.perf_counter()
+            asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
+            timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
+            timer_s = math.inf if self._is_stuck() else timer_s
+            self.arrays.progress.run.timer_s = min(timer_s, until_s)
+            if stop.now():
+                break
+        return self._table(sum(sources.values()), np.array(took_us), dict(sources))
+
+    def _job_name(self, seq: int) -> str:
+        row = self.arrays.progress.ends.row[self.state.slot_of(seq)]
+        return str(self.trace.job_id[self._rows[row]])
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing can ever happen again: no event is to come, and no job fits (a node is down)."""
+        run, state = self.arrays.progress.run[0], self.state.arrays
+        if run.heap_len > 0 or run.next_row < len(self._rows):
+            return False
+        if self.log is not None and self.log.counters.next_node_event[0] < len(self.log.node_events):
+            return False
+        return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
+
+    def advance(self) -> bool:
+        """Go to the next instant at which something happens; False when nothing is left to happen."""
+        next_instant = self._compiled(events.next_instant)
+        while (moved := int(next_instant(self.arrays))) not in (MOVED, FINISHED):
+            if moved == NEED_SLOTS:
+                self._grow()
+            elif self._review():
+                return True
+        return moved == MOVED
+
+    def _review(self) -> bool:
+        """Look at the nodes that can sleep; whether there are decisions to take now."""
+        assert self._sleeping is not None
+        came_up = self._sleeping.review(self.arrays)
+        self.arrays.progress.run.undecided = came_up
+        return came_up
+
+    def _note(self, action: Action) -> None:
+        """The ledger has followed this action: write it down."""
+        slot = self.state.slot_of(action.seq) if isinstance(action, Start | Preempt) else -1
+        if isinstance(action, Start):
+            if self.log is not None:
+                while not self._compiled(attempts.has_room)(self.arrays, 1):
+                    self._grow_log()
+            self._compiled(moves.note_start)(self.arrays, slot)
+        else:
+            self._compiled(moves.note_preemption)(self.arrays, slot)
+
+    def _grow_log(self) -> None:
+        self.arrays = self.arrays._replace(log=grown_log(self.arrays.log))
+
+    def _grow(self) -> None:
+        self.state.grow()
+        progress = grown_progress(self.arrays.progress, self.state.arrays.job.shape[0])
+        self.arrays = self.arrays._replace(state=self.state.arrays, progress=progress)
+
+    def _table(self, decisions: int, decision_us: NDArray[np.float64], by_source: dict[str, int]) -> JobTable:
+        start_s, end_s = np.full(len(self.trace), math.nan), np.full(len(self.trace), math.nan)
+        start_s[self._rows] = self.arrays.progress.outcome.start_s
+        end_s[self._rows] = self._ends_s()
+        table = JobTable(
+            self.trace,
+            self.spec,
+            start_s,
+            end_s,
+            ~self._runnable.mask,
+            self._runnable.reasons,
+            self._gpus(),
+            self.state.arrays.gpu.node.copy(),
+            decisions,
+            decision_us,
+            by_source,
+        )
+        ended_by = np.zeros(len(self.trace), np.int8)
+        if self.log is None:
+            late = self.trace.time_limit_s < self.trace.duration_s
+            late[self._rows] &= np.isnan(self.arrays.truth.fixed_end_s)
+            ended_by[~np.isnan(end_s)] = ENDED
+            ended_by[~np.isnan(end_s) & late] = TIMEOUT
+            return replace(table, ended_by=ended_by)
+        ended_by[self._rows] = self.log.jobs.over_by
+        eligible_s = np.full(len(self.trace), math.nan)
+        eligible_s[self._rows] = self.log.jobs.eligible_s
+        return replace(
+            table,
+            ended_by=ended_by,
+            eligible_s=eligible_s,
+            log=attempts_of(self.log, self._rows, modelled=self._models is not None),
+            energy=self._energy(),
+            slept=self._sleeping.slept(self.now_s) if self._sleeping else None,
+        )
+
+    def _energy(self) -> Energy | None:
+        """What was drawn up to now, None without models."""
+        if self._models is None:
+            return None
+        progress, now_s = self.arrays.progress, self.now_s
+        for slot in np.flatnonzero(self.state.arrays.job.status == RUNNING).tolist():
+            settle(progress, self.state.arrays, slot, now_s)
+        job_j = np.zeros(len(self.trace))
+        job_j[self._rows] = progress.outcome.energy_j
+        span_s = now_s - float(self.arrays.truth.submit_s[0]) if len(self._rows) else 0.0
+        books = progress.books[0]
+        return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s)
+
+    def _ends_s(self) -> NDArray[np.float64]:
+        """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""
+        outcome, truth = self.arrays.progress.outcome, self.arrays.truth
+        if self.log is not None:
+            return outcome.end_s
+        will_end_s = np.where(
+            np.isnan(truth.fixed_end_s), outcome.start_s + truth.duration_s, truth.fixed_end_s
+        )
+        return np.where(np.isnan(outcome.start_s) | ~np.isnan(outcome.end_s), outcome.end_s, will_end_s)
+
+    def _gpus(self) -> Sequence[tuple[int, ...]]:
+        """GPUs of each job, of its last attempt where it had several."""
+        if self.log is not None:
+            gpus: list[tuple[int, ...]] = [()] * len(self.trace)
+            made = attempts_of(self.log, self._rows)
+            for k, job in enumerate(made.job.tolist()):
+                gpus[job] = made.gpus(k)
+            return gpus
+        progress = self.arrays.progress
+        started = ~np.isnan(progress.outcome.start_s)
+        return Placements.of_rows(
+            len(self.trace), self._rows, started, progress.placed_at, progress.placed_gpu
+        )
+
+
+class _Stop:
+    """Looks, every so many arrivals, whether all wanted jobs are done; never stops where none are named.
+
+    What is done stays done, so each look begins at the first job that was not when the last one ended.
+
+    Attributes:
+        next_look_row: The next look is due when so many rows have arrived.
+    """
+
+    def __init__(self, run: Records, done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None) -> None:
+        self._run, self._done_s = run, done_s
+        self._wanted = None if wanted is None else np.flatnonzero(wanted)
+        self._done = 0  # of the wanted jobs, the first so many are done
+        self.next_look_row = len(done_s) + 1 if wanted is None else _ROWS_BETWEEN_LOOKS
+
+    def now(self) -> bool:
+        """Whether the run may stop at this instant."""
+        if self._wanted is None or self._run.next_row[0] < self.next_look_row:
+            return False
+        self.next_look_row = int(self._run.next_row[0]) + _ROWS_BETWEEN_LOOKS
+        while len(some := self._wanted[self._done : self._done + _ROWS_BETWEEN_LOOKS]):
+            undone = np.isnan(self._done_s[some])
+            if undone.any():
+                self._done += int(np.argmax(undone))
+                return False
+            self._done += len(some)
+        return True
+
+
+def run_time_s(trace: Trace) -> NDArray[np.float64]:
+    """(J,) how long each job runs in one go, seconds: its duration, or its time limit if that is shorter."""
+    return np.fmin(trace.duration_s, trace.time_limit_s)
+
+
+def truth_records(
+    trace: Trace,
+    rows: NDArray[np.intp],
+    predictions: Predictions,
+    state: ClusterState,
+    fixed_end_s: NDArray[np.float64] | None = None,
+    fair_milli: int = 0,
+) -> Records:
+    """The runnable rows of a trace as the compiled loop wants them; VC names are made known to the state.
+
+    `fair_milli`: CPU cores with each GPU of a job that tells none, thousandths; 0: they are not counted.
+    """
+    first, inverse = distinct_rows([trace.vc[rows]])
+    names = [str(name) for name in trace.vc[rows[first]]]
+    partitions = np.array([state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
+    vc_numbers = np.array([state.vc_number(name) for name in names], np.int32)
+    truth = records(len(rows), TRUTH)
+    truth.submit_s, truth.duration_s = trace.submit_s[rows], run_time_s(trace)[rows]
+    truth.fixed_end_s = math.nan if fixed_end_s is None else fixed_end_s[rows]
+    demands, which = trace_demands(trace)
+    first, kind = distinct_rows([which[rows]])
+    used = which[rows[first]].tolist()
+    classes = state.reserve_demands([with_fair_cores(demands[number], fair_milli) for number in used])
+    truth.demand = np.array(classes, np.int32)[kind]
+    truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
+    truth.predicted_s, truth.spread = predictions.predicted_s[rows], predictions.spread[rows]
+    truth.vc = vc_numbers[inverse]
+    truth.reference_kind = -1
+    truth.pinned = flags(trace, "preemptible")[rows] == 0
+    truth.unshared = flags(trace, "shares")[rows] == 0
+    truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
+    return truth

@@ -1,0 +1,100 @@
+"""What became of every job of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim.attempt_arrays import ENDED
+from rlsched_envs.sim.attempt_log import Attempts
+from rlsched_envs.sim.modelling import Energy
+from rlsched_envs.sim.placements import Placements
+from rlsched_envs.sim.sleeping import Slept
+
+
+@dataclass(frozen=True)
+class JobTable:
+    """What became of every job of a trace; J rows in its order.
+
+    Attributes:
+        trace: The jobs.
+        spec: The cluster.
+        start_s: (J,) first start, nan if it never started.
+        end_s: (J,) end, nan if it never ended.
+        rejected: (J,) whether it can never run on this cluster.
+        reject_reason: (J,) why, "" where it can.
+        gpus: Global GPU numbers of each job's last attempt, empty if it never started.
+        gpu_node: (G,) node number of each GPU.
+        decisions: Decisions taken.
+        decision_us: (decisions,) time of each, microseconds; empty for a compiled rule.
+        by_source: Decisions by who took them.
+        ended_by: (J,) how each job ended, position in `attempt_arrays.REASONS`: 0 not yet or never, 1 it
+            finished, 2 by its time limit, 3 by a failure. None: every job that ended finished.
+        eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
+            array has room. None: at its submission.
+        log: Every attempt. None: one for each job that started, from its start to its end.
+        energy: What the run drew. None: it had no models.
+        slept: What its nodes did that could sleep. None: all stayed on.
+    """
+
+    trace: Trace
+    spec: ClusterSpec
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    rejected: NDArray[np.bool_]
+    reject_reason: NDArray[np.str_]
+    gpus: Sequence[tuple[int, ...]]
+    gpu_node: NDArray[np.int32]
+    decisions: int
+    decision_us: NDArray[np.float64]
+    by_source: dict[str, int] = field(default_factory=dict)
+    ended_by: NDArray[np.int8] | None = None
+    eligible_s: NDArray[np.float64] | None = None
+    log: Attempts | None = None
+    energy: Energy | None = None
+    slept: Slept | None = None
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        """Every attempt, in the order of their starts where a log knows them, else of the jobs."""
+        if self.log is not None:
+            return self.log
+        job = np.flatnonzero(~np.isnan(self.start_s))
+        gpus = self.gpus if isinstance(self.gpus, Placements) else Placements.of_tuples(self.gpus)
+        gpus = gpus.take(job)
+        start_s, end_s = self.start_s[job], self.end_s[job]
+        ended = ~np.isnan(end_s)
+        reason = ended.astype(np.int8) * ENDED if self.ended_by is None else self.ended_by[job]
+        return Attempts(
+            job,
+            np.ones(len(job), np.int32),
+            start_s,
+            end_s,
+            np.where(ended, end_s - start_s, 0.0),
+            reason.astype(np.int32),
+            gpus.at,
+            gpus.gpu,
+        )
+
+    def first_rows(self, rows: int) -> JobTable:
+        """The table of the first jobs of the trace alone."""
+        log = self.log
+        return replace(
+            self,
+            trace=self.trace.select(slice(0, rows)),
+            start_s=self.start_s[:rows],
+            end_s=self.end_s[:rows],
+            rejected=self.rejected[:rows],
+            reject_reason=self.reject_reason[:rows],
+            gpus=self.gpus[:rows],
+            ended_by=None if self.ended_by is None else self.ended_by[:rows],
+            eligible_s=None if self.eligible_s is None else self.eligible_s[:rows],
+            log=None if log is None else log.select(log.job < rows),
+            energy=None if self.energy is None else self.energy.first_rows(rows),
+        )

@@ -1,0 +1,179 @@
+"""The event loop, compiled: events move the clock, a rule decides at every instant.
+
+It is specialised for a rule, and for what a run needs (`for_run`): the log of attempts, models of speed and
+power, a note of what it has cost at every instant.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records, StateArrays, records
+from rlsched.cluster.dials import OUTSIDE
+from rlsched.compile.jit import kernel, specialise
+from rlsched.compile.reference import by_reference
+from rlsched.decide.constants import DIALLED, MODELLED, after, begin, next_look_s, next_move
+from rlsched.decide.dials.turning import any_due, turn_due
+from rlsched.decide.options import RuleOptions
+from rlsched.decide.rules.steps import Steps
+from rlsched_envs.sim.attempts import has_room
+from rlsched_envs.sim.constants import (
+    DIALS_DUE,
+    LOGGED,
+    LOOKS,
+    MOVED,
+    NEED_ROOM,
+    RECORDS,
+    SKIPS_QUIET,
+    STOPPED,
+)
+from rlsched_envs.sim.events import next_instant, waiting_jobs
+from rlsched_envs.sim.moves import preempt, start
+from rlsched_envs.sim.sim_arrays import SimArrays
+
+INSTANT: Final = np.dtype(
+    [
+        ("at_s", np.float64),
+        ("cost_s", np.float64),  # queueing and time lost while running so far, job-seconds ...
+        ("slope", np.float64),  # ... jobs that wait, and time lost a second, from then on
+        ("energy_j", np.float64),  # energy of the jobs so far; with models, as the next
+        ("power_w", np.float64),  # their power from then on
+    ]
+)
+"""What a run has cost by an instant, and how fast that grows then."""
+
+
+@by_reference
+class Curve(NamedTuple):
+    """What a run has cost by each of its instants; `length` many are noted."""
+
+    instant: Records  # (I,) INSTANT
+    length: NDArray[np.int64]  # (1,) instants noted, -1: there was no room
+
+
+@kernel
+def _nothing_new(s: StateArrays, p: int) -> bool:
+    """Whether partition `p` is as it was when the rule last had nothing more to do in it."""
+    part = s.derived.part
+    return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
+
+
+@kernel
+def decide(sim: SimArrays, o: Any) -> None:
+    """All decisions of one instant: partition by partition, and again after a pass with a preemption.
+
+    `o`: what the rule's functions are told, RuleOptions or another tuple with its `start`.
+    """
+    s, run, again = sim.state, sim.progress.run[0], True
+    now_s, part = run.now_s, s.derived.part
+    if DIALLED:
+        turn_due(s, now_s)
+    while again:
+        again = False
+        for p in range(part.shape[0]):
+            if part.queue_len[p] > 0 and not (SKIPS_QUIET and _nothing_new(s, p)):
+                begin(s, p, o, now_s)
+                move = next_move(s, p, o, now_s)
+                while move.preempt >= 0 or move.start >= 0:
+                    if move.preempt >= 0:
+                        preempt(sim, move.preempt, move.for_gang)
+                        again = True
+                    elif not start(sim, p, move, o.start):
+                        break
+                    after(s, p, o, move, now_s)
+                    move = next_move(s, p, o, now_s)
+            if SKIPS_QUIET:
+                part.seen_changes[p], part.seen_arrivals[p] = part.changes[p], part.arrivals[p]
+    if LOOKS:
+        run.timer_s = math.inf
+        for p in range(part.shape[0]):
+            run.timer_s = min(run.timer_s, next_look_s(s, p, o, now_s))
+
+
+@kernel
+def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
+    """Run a rule until the trace is over, or until so many rows have arrived and been decided on.
+
+    Returns STOPPED, or what `next_instant` returns where that is not MOVED, or NEED_ROOM, or DIALS_DUE.
+    """
+    run = sim.progress.run[0]
+    while run.next_row < until_row or run.undecided:
+        arrived, started, running, preempted = run.next_row, run.starts, run.heap_len, run.preemptions
+        resumed = run.undecided
+        if not resumed:
+            moved = next_instant(sim)
+            if moved != MOVED:
+                return moved
+        run.undecided = 1
+        if LOGGED and not has_room(sim, sim.state.counters[0].live_jobs):
+            return NEED_ROOM
+        if DIALLED and sim.state.dials.who[0] == OUTSIDE and any_due(sim.state):
+            if RECORDS:
+                _note(sim, curve)
+            return DIALS_DUE
+        decide(sim, o)
+        run.undecided = 0
+        if RECORDS:
+            same = arrived == run.next_row and started == run.starts
+            if resumed or not (same and running == run.heap_len and preempted == run.preemptions):
+                _note(sim, curve)  # it was no tick at which the rule had nothing to say
+    return STOPPED
+
+
+@kernel
+def _note(sim: SimArrays, curve: Curve) -> None:
+    """Write down what the run has cost by now."""
+    run, k = sim.progress.run[0], curve.length[0]
+    if k < 0 or k == curve.instant.shape[0]:
+        curve.length[0] = -1
+        return
+    note = curve.instant[k]
+    note.at_s = run.now_s
+    note.cost_s, note.slope = run.queued_s, waiting_jobs(sim)
+    if MODELLED and sim.state.config[0].modelled:
+        books = sim.progress.books[0]
+        note.cost_s += books.lost_s
+        note.slope += books.lost_rate
+        note.energy_j, note.power_w = books.jobs_j, books.jobs_w
+    curve.length[0] = k + 1
+
+
+def new_curve(instants: int) -> Curve:
+    """A curve on which nothing is noted, with room for so many instants."""
+    return Curve(records(instants, INSTANT), np.zeros(1, np.int64))
+
+
+NO_CURVE = new_curve(0)
+"""For runs that note nothing."""
+
+
+@cache
+def for_run(
+    template: Any, steps: Steps | None, *, logged: bool, modelled: bool, records: bool = False
+) -> Any:
+    """A kernel of the simulator for a run.
+
+    Args:
+        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.sim.constants` name.
+        steps: The rule; None where the template asks none.
+        logged: Whether attempts are logged.
+        modelled: Whether there are models.
+        records: Whether its costs are noted.
+    """
+    bound = steps.bound if steps is not None else {"DIALLED": False}
+    looks = steps is not None and steps.looks
+    skips = steps is not None and steps.skips_quiet
+    return specialise(
+        template,
+        LOGGED=logged,
+        MODELLED=modelled,
+        RECORDS=records,
+        LOOKS=looks,
+        SKIPS_QUIET=skips,
+        **bound,
+    )

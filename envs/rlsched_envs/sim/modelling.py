@@ -1,0 +1,220 @@
+"""Which models a run has, and their arrays for one trace on one cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.slice_name import whole_type
+from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.errors import InputError
+from rlsched.models.arrays import ModelArrays
+from rlsched.models.catalogue import Catalogue, load_catalogue
+from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
+from rlsched.models.node_power import PowerByState
+from rlsched.models.power import NodePower, gpu_models
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.settings import read_table, settle
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim.physics import begin_books
+from rlsched_envs.sim.sim_arrays import SimArrays
+
+MOST_LUCK: Final = 2**53
+"""Runs have so many kinds of luck: a whole number below it is exact as a float."""
+
+
+class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How fast jobs run and what they draw: what a models file (TOML) may say.
+
+    Attributes:
+        workload_seed: Of the draw of workloads for jobs whose trace names none, and of how pairs of them
+            scatter.
+        assumed_scale: Factor on the catalogue's assumed figures.
+        noise: Whether pairs that were never measured scatter about the formula.
+        learning: Whether what is predicted of pairs follows what was observed of them; without noise, there
+            is nothing to learn.
+        energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
+        power_cap_frac: Power cap of every GPU, of its board's limit.
+        sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all of them.
+        fault_frac: Of the failures of jobs, those that are faults of their GPU's context.
+        node_power: Nodes beside their GPUs.
+        power_down: How idle nodes are put to sleep; None: all nodes stay on.
+    """
+
+    workload_seed: int = 0
+    assumed_scale: float = 1.0
+    noise: bool = True
+    learning: bool = True
+    energy_weight: float = 0.0
+    power_cap_frac: float = 1.0
+    sharing_mode: SharingMode = "time-sliced"
+    fault_frac: float = FAULT_FRAC
+    node_power: NodePower = NodePower()
+    power_down: PowerDownPlan | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Models:
+        """Models from a TOML file; all of its settings may be left out.
+
+        Raises:
+            InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
+        """
+        models = settle(read_table(path, "models file"), cls, str(path))
+        models.check(str(path))
+        return models
+
+    def check(self, where: str) -> None:
+        """Find out whether the settings are in range.
+
+        Raises:
+            InputError: naming the setting, what was expected and what came.
+        """
+        for name, (low, high, expected) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InputError(f"{where}: {name}: expected {expected}, got {value:g}")
+        if self.power_down is not None:
+            self.power_down.check(f"{where}: power_down")
+
+    @property
+    def in_words(self) -> str:
+        """The draw of workloads, and every other setting that is not the default."""
+        settings = (
+            (f"workloads drawn with seed {self.workload_seed}", True),
+            (f"assumed figures x {self.assumed_scale:g}", self.assumed_scale != 1.0),
+            ("pairs without scatter", not self.noise),
+            ("nothing learnt of pairs", not self.learning),
+            (f"energy weighs {self.energy_weight:g}", self.energy_weight != 0.0),
+            (f"power capped at {self.power_cap_frac:.0%} of each board's limit", self.power_cap_frac != 1.0),
+            ("GPUs shared under MPS", self.sharing_mode == "mps"),
+            ("idle nodes sleep", self.power_down is not None),
+        )
+        return ", ".join(words for words, said in settings if said)
+
+    def catalogue(self) -> Catalogue:
+        """The catalogue of workloads, with its assumed figures scaled."""
+        return load_catalogue(assumed_scale=self.assumed_scale)
+
+    def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
+        """What is known of these GPU types, their power capped."""
+        arrays = catalogue.arrays(kinds)
+        arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
+        return arrays
+
+    @property
+    def spreading_frac(self) -> float:
+        """Of the failures of jobs, those that end the others on their GPUs as well."""
+        return self.fault_frac if FAULT_SHARED[SHARING_MODES.index(self.sharing_mode)] else 0.0
+
+
+_RANGES: Final[dict[str, tuple[float, float, str]]] = {
+    "workload_seed": (0, 2**63 - 1, "a whole number, 0 or more"),
+    "assumed_scale": (1e-9, 1e9, "a number above 0 (0.7, 1.3)"),
+    "energy_weight": (0.0, 1.0, "a number from 0 to 1"),
+    "power_cap_frac": (1e-9, 1.0, "a part of the board's limit, up to 1 (0.7)"),
+    "fault_frac": (0.0, 1.0, "a share from 0 to 1"),
+}
+
+
+def fair_cores_milli(spec: ClusterSpec) -> int:
+    """CPU cores that go with each GPU on every node that tells its cores, thousandths; 0 where none does."""
+    fair = [group.cpus * 1000 // group.gpus for group in spec.nodes if group.cpus and group.gpus]
+    return min(fair, default=0)
+
+
+def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
+    """The same demand; one that tells no cores asks for the fair ones of its GPUs."""
+    if demand.cpu_milli or not demand.gpus or not fair_milli:
+        return demand
+    share = demand.gpus * demand.share_milli / 1000
+    return msgspec.structs.replace(demand, cpu_milli=int(fair_milli * share))
+
+
+def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
+    """(D,) GPU type that run times under each demand are of, -1 where all nodes are of one type.
+
+    The one type that the job asks for, else the type of most of the cluster's GPUs: traces do not tell. Where
+    GPUs are cut into MIG slices, it is the whole GPU, which `kind_names` has to have.
+    """
+    gpus: Counter[str] = Counter()
+    for group in spec.nodes:
+        gpus[whole_type(group.gpu_type)] += group.count * group.devices
+    if len(+gpus) < 2 and not spec.num_slices:
+        return np.full(len(demands), -1, np.int32)
+    common = gpus.most_common(1)[0][0]
+    asked = [one.gpu_types[0] if len(one.gpu_types) == 1 else common for one in demands]
+    return np.array([kind_names.index(name if name in kind_names else common) for name in asked], np.int32)
+
+
+def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
+    """(T,) what a restart of each job costs by the catalogue: to save and load its workload, seconds."""
+    truth = arrays.truth
+    return np.asarray(
+        arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]
+    )
+
+
+def job_keys(trace: Trace) -> NDArray[np.uint64]:
+    """(J,) a number for each job that depends on its name alone: what draws are keyed by."""
+    digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
+    return np.frombuffer(b"".join(digests), np.uint64).copy()
+
+
+def unmade_w(node: NodeGroup | NodeSpec) -> float:
+    """Idle power of a node's GPUs that is no MIG slice's, W: of memory slices that no slice was made of."""
+    if not node.slices:
+        return 0.0
+    whole, cut = gpu_models([whole_type(node.gpu_type), node.gpu_type]).idle_w.tolist()
+    return float(node.devices * whole - node.gpus * cut)
+
+
+def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
+    """Note in a state what its nodes draw beside their GPUs."""
+    power, at = power or NodePower(), 0
+    for group in spec.nodes:
+        part = state.arrays.node[at : at + group.count]
+        part.idle_w = power.idle_w(group.cpus, group.devices, 0.0) + unmade_w(group)
+        part.core_w = power.busy_core_w
+        by_state = PowerByState.of(power, group.devices, group.gpu_type, group.cpus)
+        part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
+        at += group.count
+
+
+def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
+    """Begin the books of a run of these rows of a trace; nothing has happened yet."""
+    arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
+    books = arrays.progress.books
+    books.noise, books.luck = models.noise, models.workload_seed % MOST_LUCK
+    books.learns = models.learning and models.noise
+    begin_books(arrays.progress, arrays.state)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a run drew.
+
+    Attributes:
+        job_j: (J,) each job's part: of its GPUs, and its busy cores; 0 for one that never ran.
+        idle_j: Nodes, and GPUs without jobs.
+        cluster_j: The whole cluster, counted apart from the two; from the first submission to the last event.
+        span_s: Time from the one to the other.
+    """
+
+    job_j: NDArray[np.float64]
+    idle_j: float
+    cluster_j: float
+    span_s: float
+
+    def first_rows(self, rows: int) -> Energy:
+        """The same with the first jobs alone."""
+        return replace(self, job_j=self.job_j[:rows])

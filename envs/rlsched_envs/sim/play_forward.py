@@ -1,0 +1,407 @@
+"""The live state played forward in many futures, by the simulator's own loop and the rule in force.
+
+The entry point `futures` of `rlsched.forecasters`. A future is a copy of the state: running jobs end as
+drawn, waiting ones run as drawn, jobs come as they came in earlier hours and days. Nodes stay as they
+are. What is imagined teaches no predictor, and a preempted job goes on with the work that it has done.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING, OrderArrays, Records, empty_state
+from rlsched.cluster.dials import NOBODY, OUTSIDE, DialArrays
+from rlsched.cluster.kernels import rebuild_index
+from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import specialise
+from rlsched.forecast.arrivals import BLOCK_S
+from rlsched.forecast.bursts import Bursts
+from rlsched.forecast.drawing import EVERY, outlived, run_times
+from rlsched.forecast.lengths import Lengths
+from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, Asked, World
+from rlsched.workload.predict.distribution import BINS
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.constants import NEED_SLOTS
+from rlsched_envs.sim.lookahead import Packed, fill, let_run, pack
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
+
+MORE_SLOTS: Final = 2_048
+"""Jobs beside those of now that a future may hold at once; one that would hold more ends there."""
+MORE_ROWS: Final = 16_384
+"""Jobs that may come in a future."""
+MANY: Final = 500
+"""Where more jobs wait, half of the futures are played: each takes as long as two."""
+_ROOM: Final = 256
+_HALF: Final = 0.5
+
+Floats = NDArray[np.float64]
+_take_up = specialise(let_run, LOGGED=False, MODELLED=False)
+
+
+class PlayForward:
+    """Plays states forward; belongs to one thread.
+
+    Args:
+        futures: S, how many futures; half of them where more than `MANY` jobs wait.
+        horizon_s: How far.
+        seed: Of what comes.
+    """
+
+    def __init__(self, futures: int = FUTURES, horizon_s: float = HORIZON_S, seed: int = 0) -> None:
+        self.futures = futures
+        self._horizon_s, self._seed = horizon_s, seed
+        self._copies = _Copies()
+
+    def play(self, world: World, asked: Asked | None = None) -> Ahead:
+        """Futures of all live jobs, or of one more job alone."""
+        if asked is not None:
+            world.state.demand_number(asked.demand)  # which may move the arrays
+        live = self._copies.take(world)
+        like = live.lengths(world)
+        futures = self.futures if np.count_nonzero(~live.running) <= MANY else -(-self.futures // 2)
+        run_s = live.run_times(world, futures, like)
+        of_past = live.of_past(world)
+        start_s, end_s = np.full((2, len(live.slots) + (asked is not None), futures), math.inf)
+        stopped_s = np.full(futures, math.inf)
+        for sample in range(futures):
+            draws = np.random.default_rng((self._seed, sample))
+            self._copies.begin(live, run_s[:, sample])
+            extra = _asked_row(world.state, asked, (draws, like)) if asked is not None else None
+            ran_s = world.past.rows["run_s"].copy()
+            ran_s[of_past >= 0] = run_s[of_past[of_past >= 0], sample]
+            blocks = next(most for every, most in _BLOCKS if sample % every == 0)
+            start_s[:, sample], end_s[:, sample] = self._played(world, live, extra, draws, blocks, ran_s)
+            if blocks < _ALL_BLOCKS:
+                stopped_s[sample] = world.now_s + blocks * BLOCK_S
+        go_on(start_s, end_s, stopped_s)
+        return live.ahead(start_s, end_s, asked is not None)
+
+    def listed(self, world: World, asked: Asked | None = None) -> Ahead:
+        """The one future in which nothing comes and all run for their predicted times: list scheduling."""
+        if asked is not None:
+            world.state.demand_number(asked.demand)
+        live = self._copies.take(world)
+        self._copies.begin(live, live.predicted(world))
+        extra = _asked_row(world.state, asked) if asked is not None else None
+        start_s, end_s = self._played(world, live, extra, None)
+        return live.ahead(start_s[:, None], end_s[:, None], asked is not None)
+
+    def _played(
+        self,
+        world: World,
+        live: _Live,
+        extra: Records | None,
+        draws: np.random.Generator | None,
+        blocks: int = 0,
+        ran_s: Floats | None = None,
+    ) -> tuple[Floats, Floats]:
+        """(L,) starts and ends in the future that has begun; where `extra`, one more, and it alone counts.
+
+        Nothing comes where there are no `draws`; else it ends after so many `blocks`, or at the horizon, and
+        (N,) `ran_s` is how long those that came lately run here, nan: it is not known, nor drawn.
+        """
+        run, rule = self._copies.work.sim, world.rule
+        go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
+        jobs, outcome = len(live.slots), run.progress.outcome
+        until_s = world.now_s + self._horizon_s
+        if draws is not None:
+            until_s = min(until_s, world.now_s + blocks * BLOCK_S)
+        row, extra_row, block = jobs, -1, 0
+        while draws is not None and world.now_s + block * BLOCK_S < until_s:
+            came = _coming(world, block, draws, ran_s)
+            block += 1
+            if extra is not None and extra_row < 0 and extra.submit_s[0] < world.now_s + block * BLOCK_S:
+                came = np.concatenate([came, extra]).view(np.recarray)
+                came = came[np.argsort(came["submit_s"], kind="stable")]
+                extra_row = row + int(np.flatnonzero(came["workload"] == _MARK)[0])
+                came["workload"] = 0
+            if row + len(came) >= len(run.truth):
+                break
+            run.truth[row : row + len(came)] = came
+            row += len(came)
+            if go_on_until(run, rule.options, row, loop.NO_CURVE) == NEED_SLOTS:
+                break
+            if extra_row >= 0 and not np.isnan(outcome.start_s[extra_row]):
+                break
+            if extra is None and live.is_done(outcome):
+                break
+        else:
+            if extra is not None and extra_row < 0:
+                run.truth[row], extra_row, row = extra[0], row, row + 1
+                run.truth.workload[extra_row] = 0
+            run.truth[row] = _last_row(until_s)
+            go_on_until(run, rule.options, row + 1, loop.NO_CURVE)
+        wanted = list(range(jobs)) + ([extra_row] if extra is not None else [])
+        start_s, end_s = outcome.start_s[wanted], outcome.end_s[wanted]
+        stays = np.append(~live.may_stop, [True] if extra is not None else []).astype(np.bool_)
+        will_end_s = start_s + run.truth.duration_s[wanted]
+        will_end_s[:jobs][live.running] = live.end_s
+        end_s = np.where(stays, will_end_s, end_s)
+        start_s[:jobs][live.running] = live.started_s
+        known = np.where(stays & (start_s <= until_s), world.now_s + self._horizon_s, until_s)
+        return _within(start_s, until_s), _within(end_s, known)
+
+
+def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
+    """Futures that were stopped go on as one of those that went further, job by job.
+
+    A job that had not started in a future when that was stopped takes its start and end from a longer one in
+    which it had not started by then either. One that ran takes its length from a longer one, where it is long
+    enough there.
+
+    Args:
+        start_s: (L, S) starts, infinite where none was seen; filled in.
+        end_s: (L, S) likewise ends.
+        stopped_s: (S,) when each was stopped, infinite: never.
+    """
+    for at_s in sorted({float(one) for one in stopped_s if one < math.inf}, reverse=True):
+        short, longer = np.flatnonzero(stopped_s == at_s), np.flatnonzero(stopped_s > at_s)
+        for row in np.flatnonzero(np.isinf(end_s[:, short]).any(axis=1)):
+            waits = short[np.isinf(start_s[row, short])]
+            runs = short[np.isinf(end_s[row, short]) & np.isfinite(start_s[row, short])]
+            later = longer[start_s[row, longer] > at_s]
+            if len(later):
+                chosen = later[np.arange(len(waits)) % len(later)]
+                start_s[row, waits], end_s[row, waits] = start_s[row, chosen], end_s[row, chosen]
+            else:
+                start_s[row, waits] = end_s[row, waits] = at_s
+            begun = longer[np.isfinite(start_s[row, longer])]
+            length_s = end_s[row, begun] - start_s[row, begun]
+            for place, one in enumerate(runs.tolist()):
+                enough = length_s[length_s > at_s - start_s[row, one]]
+                longest_s = enough[place % len(enough)] if len(enough) else at_s - start_s[row, one]
+                end_s[row, one] = start_s[row, one] + longest_s
+    np.maximum(end_s, start_s, out=end_s)
+
+
+_BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
+"""Every so many futures go so far, in `BLOCK_S`: all see the next hours, some two days, a few a week."""
+_ALL_BLOCKS: Final = 28
+_MARK: Final = -7
+"""As `workload`: the job that nobody has submitted."""
+
+
+class _Live(NamedTuple):
+    """The live jobs of a world that is copied.
+
+    Attributes:
+        slots: (L,) their slots.
+        job: (L,) JOB.
+        running: (L,) whether each runs.
+        may_stop: (L,) whether it may be preempted: its end does not follow from its start.
+        started_s: (R,) when those that run have started.
+        end_s: (R,) when they end in the future that has begun.
+    """
+
+    slots: NDArray[np.int32]
+    job: NDArray[np.void]
+    running: NDArray[np.bool_]
+    may_stop: NDArray[np.bool_]
+    started_s: Floats
+    end_s: Floats
+
+    def is_done(self, outcome: Records) -> bool:
+        """Whether all has happened that tells starts and ends."""
+        jobs = len(self.slots)
+        open_start = np.isnan(outcome.start_s[:jobs]) & ~self.running
+        return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
+
+    def lengths(self, world: World) -> Lengths:
+        """How long jobs have lately run, those of now among them."""
+        came, gpus = world.past.rows, world.state.arrays.demand.gpus
+        ended, runs = ~np.isnan(came["run_s"]), self.job[self.running]
+        parts = (
+            (gpus[came["demand"][ended]], gpus[runs["demand"]]),
+            (came["run_s"][ended], world.now_s - runs["start_s"]),
+            (came["predicted_s"][ended], runs["predicted_s"]),
+            (came["spread"][ended], runs["spread"]),
+        )
+        both = [np.concatenate(part).astype(np.float64) for part in parts]
+        return Lengths.of(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
+
+    def predicted(self, world: World) -> Floats:
+        """(L,) whole run times in the middle of their distributions."""
+        return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
+
+    def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
+        """(L, samples) whole run times, drawn; those of a burst together."""
+        chances, age_s = self._chances(world), self._age_s(world)
+        gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
+        mine, said_s = gpus[self.job["demand"]], self._first_predicted_s(world)
+        bursts = Bursts.of_past(past, gpus[past["demand"]], like)
+        gone = outlived(chances, said_s, self.job["spread"], age_s, (like, mine))
+        rows, seqs = self._rows(world), self.job["seq"]
+        where = bursts.places(rows, seqs, mine, gone, samples)
+        return self._run_times(world, where, said_s, (like, mine))
+
+    def of_past(self, world: World) -> NDArray[np.int64]:
+        """(N,) which of the live jobs each that came lately is, -1: none."""
+        found, rows = np.full(len(world.past), -1, np.int64), self._rows(world)
+        found[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+        return found
+
+    def _rows(self, world: World) -> NDArray[np.int64]:
+        """(L,) which of those that came lately each is, -1: none."""
+        return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
+
+    def _first_predicted_s(self, world: World) -> Floats:
+        """(L,) medians as predicted at submission: what a burst tells is counted once."""
+        said_s = self.job["predicted_s"].copy()
+        rows = self._rows(world)
+        said_s[rows >= 0] = world.past.rows["predicted_s"][rows[rows >= 0]]
+        return np.asarray(said_s)
+
+    def _run_times(
+        self, world: World, where: Floats, said_s: Floats, like: tuple[Lengths, Floats] | None = None
+    ) -> Floats:
+        job, chances, age_s = self.job, self._chances(world), self._age_s(world)
+        return run_times(chances, said_s, job["spread"], job["limit_s"], age_s, where, like)
+
+    def _age_s(self, world: World) -> Floats:
+        """(L,) how long each has run, 0: it waits."""
+        return np.where(self.running, np.maximum(world.now_s - self.job["start_s"], 0.0), 0.0)
+
+    def _chances(self, world: World) -> Floats:
+        """(L, BINS) what is predicted of each, nan where only a median is."""
+        chances = np.full((len(self.slots), BINS), math.nan)
+        for row, seq in enumerate(self.job["seq"].tolist()):
+            known = world.chances.get(seq)
+            if known is not None:
+                chances[row] = known
+        return chances
+
+    def ahead(self, start_s: Floats, end_s: Floats, asked: bool) -> Ahead:
+        """As it is handed back."""
+        seqs = np.append(self.job["seq"], [-1] if asked else []).astype(np.int64)
+        running = np.append(self.running, [False] if asked else []).astype(np.bool_)
+        return Ahead(seqs, running, start_s, end_s)
+
+
+class _Copies:
+    """Room for a copy of a state, and for the run that it goes through."""
+
+    def __init__(self) -> None:
+        self._base: Packed | None = None
+        self._shape: tuple[object, ...] = ()
+        self.work: Packed
+
+    def take(self, world: World) -> _Live:
+        """Copy a world."""
+        s, rule = world.state.arrays, world.rule
+        job = s.job.view(np.ndarray)
+        ran = np.sort(s.derived.slot.running[: s.derived.running_len[0]])
+        waits = np.flatnonzero((job["status"] == WAITING) | (job["status"] == LEAVING))
+        slots = np.concatenate([ran, waits[np.argsort(job["seq"][waits])]]).astype(np.int32)
+        base = self._sized(s, len(slots)).sim
+        fill(base.state, s, slots)
+        state, truth, progress = base.state, base.truth, base.progress
+        state.job.status[: len(slots)][state.job.status[: len(slots)] == LEAVING] = WAITING
+        state.config.sorts_queue = int(rule.sorted_queue)
+        for mine, theirs in zip(state.dials, s.dials, strict=True):
+            mine[...] = theirs
+        if state.dials.who[0] == OUTSIDE:  # they stay as they are
+            state.dials.who[0] = NOBODY
+        rebuild_index(state)
+        truth[:] = np.zeros(1, TRUTH)
+        truth.submit_s[:] = np.inf
+        truth.fixed_end_s[:] = truth.limit_s[:] = np.nan
+        truth.reference_kind[:] = -1
+        progress.ends.row[:] = np.arange(len(progress.ends))
+        progress.run[:] = 0
+        run = progress.run[0]
+        run.now_s, run.timer_s, run.review_s, run.next_row = world.now_s, np.inf, np.inf, len(slots)
+        run.undecided = 1
+        progress.outcome.start_s[:] = progress.outcome.end_s[:] = np.nan
+        mine = job[slots].copy()
+        running = mine["status"] == RUNNING
+        may_stop = (mine["pinned"] == 0) & rule.options.preempts
+        started_s = mine["start_s"][running]
+        return _Live(slots, mine, running, may_stop, started_s, np.zeros(len(ran)))
+
+    def begin(self, live: _Live, run_s: Floats) -> None:
+        """A future begins, in which the live jobs run for so long."""
+        assert self._base is not None
+        self.work.memory[:] = self._base.memory
+        run, jobs = self.work.sim, len(live.slots)
+        live.end_s[:] = live.started_s + run_s[live.running]
+        run.truth.duration_s[:jobs] = run_s
+        run.truth.fixed_end_s[:jobs][live.running] = live.end_s
+        _take_up(run, jobs)
+
+    def _sized(self, like: Any, jobs: int) -> Packed:
+        """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
+        partitions, sizes = like.derived.holes.shape
+        slots = -(-jobs // _ROOM) * _ROOM + MORE_SLOTS
+        dials = tuple(part.shape for part in like.dials)
+        counts = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand), slots)
+        shape = (counts, dials, like.order.code.shape, id(like.order.cost))
+        if self._base is None or shape != self._shape:
+            self._shape = shape
+            order = OrderArrays(like.order.code.copy(), like.order.cost)
+            state = empty_state(
+                counts[0], counts[1], slots, partitions, sizes - 1, order=order, demands=counts[4]
+            )
+            state = state._replace(dials=DialArrays(*(part.copy() for part in like.dials)))
+            truth = np.zeros(slots + MORE_ROWS, TRUTH).view(np.recarray)
+            progress = new_progress(slots, truth, len(like.gpu), keep_placements=False)
+            run = SimArrays(state, truth, progress)
+            self._base, self.work = pack(run), pack(run)
+        return self._base
+
+
+def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
+    """Rows that come in a stretch of a future; (N,) how long those of the past ran, nan: it is unknown."""
+    places, later_s = world.past.next_block(world.now_s, block, draws)
+    rows = world.past.rows[places]
+    found = np.zeros(len(rows), TRUTH).view(np.recarray)
+    if not len(rows):
+        return found
+    for name in ("predicted_s", "spread", "limit_s", "demand", "vc"):
+        found[name] = rows[name]
+    found.own_partition, found.shared_partition = world.served[rows["vc"] + 1].T
+    found.pinned, found.reference_kind = rows["pinned"], -1
+    found.submit_s, found.fixed_end_s = rows["submit_s"] + later_s, np.nan
+    found.duration_s = rows["run_s"] if ran_s is None else ran_s[places]
+    nobody = np.isnan(found.duration_s)
+    if nobody.any():
+        some = rows[nobody]
+        said = some["predicted_s"], some["spread"], some["limit_s"], np.zeros(len(some))
+        at = draws.random((len(some), 1))
+        found.duration_s[nobody] = run_times(np.full((len(some), BINS), np.nan), *said, at)[:, 0]
+    return found
+
+
+def _last_row(until_s: float) -> Records:
+    """A job that comes when nothing is looked at any more: rules may look again and again until then."""
+    row = np.zeros(1, TRUTH).view(np.recarray)
+    row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
+    row.duration_s = row.predicted_s = row.spread = row.pinned = 1
+    return row[0]
+
+
+def _asked_row(
+    state: ClusterState, asked: Asked, drawn: tuple[np.random.Generator, Lengths] | None = None
+) -> Records:
+    """The row of a job that nobody has submitted; with its predicted run time, or with one that is drawn."""
+    row = np.zeros(1, TRUTH).view(np.recarray)
+    row.demand = state.demand_number(asked.demand)
+    row.vc = state.vc_number(asked.vc)
+    row.own_partition, row.shared_partition = state.partitions_of(asked.vc)
+    row.submit_s, row.fixed_end_s, row.reference_kind = asked.submit_s, np.nan, -1
+    row.predicted_s, row.spread, row.limit_s = asked.predicted_s, asked.spread, asked.limit_s
+    row.pinned, row.workload = not asked.preemptible, _MARK
+    unknown, at, of = np.full((1, BINS), np.nan), np.full((1, 1), _HALF), None
+    if drawn is not None:
+        at, of = drawn[0].random((1, 1)), (drawn[1], np.array([float(asked.num_gpus)]))
+    said = row["predicted_s"], row["spread"], row["limit_s"], np.zeros(1)
+    row.duration_s = run_times(unknown, *said, at, of)[:, 0]
+    return row
+
+
+def _within(time_s: Floats, until_s: float | Floats) -> Floats:
+    """Times up to the horizon; infinite what is later, or has not come."""
+    return np.where(time_s <= until_s, time_s, math.inf)

@@ -1,0 +1,218 @@
+"""Nodes that sleep during a run: asks the power-down services, and carries out what they say.
+
+A set of nodes that can stand in for each other has a service and the states of its nodes
+(`rlsched.power_down`); the engine's node statuses follow the states. The compiled loops stop where the
+clock's REVIEW says: every `PowerDownPlan.review`, and when a node has booted or has powered down.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import (
+    NODE_ASLEEP,
+    NODE_BOOTING,
+    NODE_DRAINED,
+    NODE_UP,
+    StateArrays,
+)
+from rlsched.cluster.state import ClusterState
+from rlsched.models.node_power import PowerByState
+from rlsched.models.power import NodePower
+from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
+from rlsched.power_down.plan import PowerDownPlan
+from rlsched.power_down.service import PowerDown
+from rlsched.power_down.states import NodeState, NodeStates
+from rlsched_envs.sim.events import set_nodes
+from rlsched_envs.sim.loop import for_run
+from rlsched_envs.sim.sim_arrays import SimArrays
+
+_STATUS: Final = np.zeros(len(NodeState), np.int32)
+_STATUS[NodeState.ON], _STATUS[NodeState.DRAINING] = NODE_UP, NODE_DRAINED
+_STATUS[NodeState.ASLEEP], _STATUS[NodeState.BOOTING] = NODE_ASLEEP, NODE_BOOTING
+_REVIEWS_STUCK: Final = 1440
+"""A run in which nothing else can happen ends after so many reviews that changed nothing."""
+
+
+@dataclass(frozen=True)
+class Slept:
+    """What the nodes of a run did that could sleep, from its first submission to its last event.
+
+    Attributes:
+        wake_up_events: Moments at which one or more sleeping nodes were woken.
+        nodes_booted: Wakes of sleeping nodes.
+        asleep_node_s: Node-seconds at sleeping power.
+        saved_j: What the same nodes without their jobs would have drawn more, had they stayed on.
+    """
+
+    wake_up_events: int
+    nodes_booted: int
+    asleep_node_s: float
+    saved_j: float
+
+
+class _Asked:
+    """One set of nodes, its service, and the states of its nodes."""
+
+    def __init__(self, nodes: NodeSet, service: PowerDown, power: NodePower, now_s: float) -> None:
+        spec = nodes.spec
+        by_state = PowerByState.of(power, spec.devices, spec.gpu_type, spec.cpus)
+        self.nodes, self.service = nodes.nodes, service
+        self.states = NodeStates(len(nodes.nodes), by_state, now_s)
+
+    def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int) -> bool:
+        """Tell the service how things stand, and do what it says; whether a state may have changed."""
+        states = self.states
+        states.advance(now_s)
+        ended = np.flatnonzero(states.busy & ~busy)
+        done = [command for node in ended.tolist() for command in states.ended(node, now_s)]
+        states.keep_busy(busy, now_s)
+        commands = self.service.review(now_s, states.busy, waiting, states)
+        for command in commands:
+            states.apply(command, now_s)
+        return bool(done or commands)
+
+    def statuses(self, now_s: float) -> NDArray[np.int32]:
+        """(n,) what the engine has to make of the nodes: one that powers down is drained until it is off."""
+        states = self.states
+        off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
+        return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
+
+    def due_s(self, now_s: float) -> float:
+        """When the next node has booted, or has powered down."""
+        states = self.states
+        off_s = states.since_s[states.state == NodeState.ASLEEP] + states.power.shutdown_s
+        return min(states.next_due_s(), float(off_s[off_s > now_s].min(initial=math.inf)))
+
+
+class SleepingNodes:
+    """The nodes of one run.
+
+    Args:
+        state: The cluster, idle and on.
+        plan: How they sleep.
+        power: What they draw, and how long they take.
+        now_s: The start of the run.
+    """
+
+    def __init__(self, state: ClusterState, plan: PowerDownPlan, power: NodePower, now_s: float) -> None:
+        sets = node_sets(state)
+        services = plan.services([len(one.nodes) for one in sets])
+        self._sets = [
+            _Asked(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
+        ]
+        self._need, self._ledger = NodeNeed(sets), state
+        self._review_s, self._slot_s = float(plan.review), float(plan.slot)
+        self._review_at_s = (now_s // self._review_s + 1) * self._review_s
+        self._due_s = np.full(len(sets), math.inf)
+        self._slot, self._seen = -1, np.zeros(0, np.int64)
+        self._since_s, self._asleep, self._saved_w = now_s, 0, 0.0
+        self._asleep_node_s = self._saved_j = 0.0
+        self._events = self._stuck = 0
+
+    @property
+    def next_s(self) -> float:
+        """When to review next."""
+        return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
+
+    def review(self, sim: SimArrays) -> bool:
+        """Look at the nodes now, and say when to look next; whether nodes have come up that jobs may use."""
+        now_s = float(sim.progress.run.now_s[0])
+        self._pass_time(now_s)
+        touched = np.flatnonzero(self._due_s <= now_s).tolist()
+        for at in touched:
+            self._sets[at].states.advance(now_s)
+        commanded: list[int] = []
+        if now_s >= self._review_at_s:
+            self._review_at_s = (now_s // self._review_s + 1) * self._review_s
+            booted = self._booted()
+            commanded = self._ask(sim.state, now_s)
+            self._events += self._booted() > booted
+        up = self._carry_out(sim, sorted({*touched, *commanded}), now_s)
+        self._end_if_stuck(sim, quiet=not (touched or commanded))
+        sim.progress.run.review_s = self.next_s
+        return up
+
+    def slept(self, now_s: float) -> Slept:
+        """Totals up to now."""
+        self._pass_time(now_s)
+        return Slept(self._events, self._booted(), self._asleep_node_s, self._saved_j)
+
+    def node_states(self) -> list[tuple[NDArray[np.int64], NodeStates]]:
+        """The sets: numbers of the nodes, and their states."""
+        return [(one.nodes, one.states) for one in self._sets]
+
+    def _booted(self) -> int:
+        return sum(one.states.nodes_booted for one in self._sets)
+
+    def _pass_time(self, now_s: float) -> None:
+        span_s = now_s - self._since_s
+        self._asleep_node_s += self._asleep * span_s
+        self._saved_j += self._saved_w * span_s
+        self._since_s = now_s
+
+    def _ask(self, state: StateArrays, now_s: float) -> list[int]:
+        """Ask the services; numbers of the sets whose states may have changed.
+
+        A set is asked when something about it has changed or jobs wait for its nodes, and once in a slot of
+        the forecasts.
+        """
+        slot, changes = int(now_s // self._slot_s), state.derived.part.changes
+        waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
+        fresh = slot != self._slot
+        if not fresh and not waiting and np.array_equal(changes, self._seen):
+            return []
+        self._slot, self._seen = slot, changes.copy()
+        busy = _busy(state)
+        by_set = [busy[one.nodes] for one in self._sets]
+        counts = np.array([int(one.sum()) for one in by_set])
+        wanted = self._need.waiting_nodes(state, self._ledger.demands, counts) if waiting else 0 * counts
+        return [
+            at
+            for at, one in enumerate(self._sets)
+            if (fresh or wanted[at] or not np.array_equal(by_set[at], one.states.busy))
+            and one.ask(now_s, by_set[at], int(wanted[at]))
+        ]
+
+    def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
+        """Make the engine's nodes what their states say; whether any has come up."""
+        up = False
+        for at in sets:
+            one = self._sets[at]
+            statuses = one.statuses(now_s)
+            before = sim.state.node.status[one.nodes]
+            changed = np.flatnonzero(statuses != before)
+            if len(changed):
+                self._saved_w -= _set_nodes(sim, one.nodes[changed], statuses[changed])
+                self._asleep += int((statuses == NODE_ASLEEP).sum()) - int((before == NODE_ASLEEP).sum())
+                up = up or bool((statuses[changed] == NODE_UP).any())
+            self._due_s[at] = one.due_s(now_s)
+        return up
+
+    def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
+        """Ask no more in a run in which nothing can happen: jobs wait for what no node has."""
+        run = sim.progress.run[0]
+        over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
+        self._stuck = self._stuck + 1 if over and quiet else 0
+        all_on = bool((sim.state.node.status == NODE_UP).all())
+        if (self._stuck and all_on) or self._stuck > _REVIEWS_STUCK:
+            self._review_at_s = math.inf
+
+
+def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
+    """Give idle nodes their statuses. Returns how much more these nodes draw now, W."""
+    return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
+
+
+def _busy(state: StateArrays) -> NDArray[np.bool_]:
+    """(N,) whether each node runs a job."""
+    busy = np.asarray(state.node.free < state.node.gpus)
+    if (state.demand.gpus == 0).any():
+        running = state.derived.slot.running[: state.derived.running_len[0]]
+        busy[state.job.host[running[state.job.gpus[running] == 0]]] = True
+    return busy

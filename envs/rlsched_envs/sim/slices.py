@@ -1,0 +1,80 @@
+"""Which jobs may have which MIG slices of a cluster: by the GPU memory of their workloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.models.memory import memory_limit_mib
+from rlsched.models.mig import slice_of
+from rlsched.workload.distinct import distinct_rows
+from rlsched.workload.load import Runnable, runnable_mask, trace_demands
+from rlsched.workload.relations import reject_dependents
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim.modelling import Models
+
+
+class Fitted(NamedTuple):
+    """A trace whose jobs ask for no slice that is too small for them, and which of them can ever run."""
+
+    trace: Trace
+    runnable: Runnable
+
+
+def fit_slices(trace: Trace, spec: ClusterSpec, models: Models | None) -> Fitted:
+    """Keep jobs from slices with too little memory: `gpu_type` of such a job names the types that are left.
+
+    A scheduler's choice leaves the margin of `rlsched.models.memory`: no more than 90 % of a slice's usable
+    memory. A job that asks for the slice by its name may use all of it: there the user knows. Nothing is
+    changed on a cluster without slices, nor without models, where nobody knows the memory of a job.
+
+    Args:
+        trace: J jobs.
+        spec: The cluster.
+        models: Those of the run, which know each job's workload.
+    """
+    if models is None or not spec.num_slices:
+        return Fitted(trace, runnable_mask(trace, spec))
+    kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
+    catalogue = models.catalogue()
+    workload, memory_mib = catalogue.draw(trace, models.workload_seed), catalogue.traits(kinds).memory_mib
+    demands, which = trace_demands(trace)
+    types, reasons = trace.gpu_type.astype(object), np.full(len(trace), "", object)
+    first, case = distinct_rows([which, workload])
+    for number, row in enumerate(first.tolist()):
+        demand, needs_mib = demands[which[row]], memory_mib[workload[row]].tolist()
+        accepted = [k for k, kind in enumerate(kinds) if demand.accepts(kind)] if demand.gpus else []
+        left = [k for k in accepted if _fits(demand, kinds[k], needs_mib[k])]
+        if left == accepted:
+            continue
+        if left:
+            types[case == number] = "|".join(kinds[k] for k in left)
+        else:
+            reasons[case == number] = (
+                f"its workload takes {needs_mib[accepted[0]]:,.0f} MiB of GPU memory, more than it may of "
+                f"{', '.join(kinds[k] for k in accepted)}"
+            )
+    fitted = replace(trace, gpu_type=types.astype(np.str_))
+    return Fitted(fitted, _with_reasons(fitted, runnable_mask(fitted, spec), reasons))
+
+
+def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
+    """Whether a workload that takes so much memory may have a GPU of this type; whole ones take all."""
+    cut = slice_of(kind)
+    if cut is None:
+        return True
+    tenants = 1 if kind in demand.gpu_types else 2
+    return needs_mib <= memory_limit_mib(float(cut.profile.memory_mib), tenants)
+
+
+def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
+    """The same, less the jobs that have one more reason, and less those that wait for them."""
+    if not (more != "").any():
+        return runnable
+    reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))
+    return Runnable(reasons == "", reasons)

@@ -1,0 +1,208 @@
+"""Many episodes in one set of arrays: a leading axis over environments, and compiled loops over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Index, OrderArrays, StateArrays
+from rlsched.cluster.dials import DialArrays
+from rlsched.compile.jit import kernel
+from rlsched.decide.rows.arrays import WindowArrays
+from rlsched.models.arrays import ModelArrays
+from rlsched_envs.sim.loop import Curve
+from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
+from rlsched_envs.training.episode import DONE, EpisodeArrays, begin, observe, step
+
+BEGIN: Final = -1
+LEAVE: Final = -2
+
+
+def stack(episode: Any, count: int) -> Any:
+    """`count` copies of nested arrays, along a new first axis."""
+    if episode is None:
+        return None
+    if isinstance(episode, tuple):
+        return type(episode)(*(stack(part, count) for part in episode))
+    copies = np.repeat(np.asarray(episode)[None], count, axis=0)
+    return copies.view(np.recarray) if copies.dtype.names else copies
+
+
+def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
+    """`count` copies of a run. What no run changes is one for all; what is known of workloads too, unless a
+    run `learns`; and the network that sets dials."""
+    shared, made = one.state, stack(one, count)
+    models = shared.models._replace(trait=stack(shared.models.trait, count if learns else 1))
+    dials = shared.dials._replace(
+        dial=made.state.dials.dial, counted=made.state.dials.counted, seen=made.state.dials.seen
+    )
+    order = made.state.order._replace(cost=shared.order.cost)
+    return made._replace(state=made.state._replace(models=models, order=order, dials=dials))
+
+
+def leaves(episode: Any) -> list[NDArray[Any]]:
+    """The arrays of nested tuples, in order."""
+    if isinstance(episode, tuple):
+        return [leaf for part in episode for leaf in leaves(part)]
+    return [] if episode is None else [episode]
+
+
+def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
+    """Put the values of `leaves` back. Arrays that cannot be written are the same in both.
+
+    Raises:
+        ValueError: they are of other shapes or types, and nothing was changed.
+    """
+    mine = leaves(episode)
+    if len(mine) != len(saved):
+        raise ValueError(
+            f"its episodes have {len(saved)} arrays, these {len(mine)}: they are of another version"
+        )
+    for one, other in zip(mine, saved, strict=True):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            raise ValueError(
+                f"its episodes have an array of shape {other.shape} where these have {one.shape}: they "
+                "are of other traces, of another number of clusters, or of another version"
+            )
+    for one, other in zip(mine, saved, strict=True):
+        if one.flags.writeable:
+            one[...] = other
+
+
+@kernel
+def view_run(b: SimArrays, k: int) -> SimArrays:
+    """Run `k` of a batch: views, nothing is copied. Where nothing is learnt, all share one `trait`; the
+    network that sets dials is one for all."""
+    s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
+    index = Index(
+        i.slot[k],
+        i.part[k],
+        i.holes[k],
+        i.whole[k],
+        i.by_free[k],
+        i.by_whole[k],
+        i.class_queue[k],
+        i.queue[k],
+        i.running_len[k],
+    )
+    trait = s.models.trait[min(k, s.models.trait.shape[0] - 1)]
+    models = ModelArrays(s.models.gpu, trait, s.models.pair)
+    state = StateArrays(
+        s.node[k],
+        s.gpu[k],
+        s.job[k],
+        s.demand[k],
+        index,
+        s.config[k],
+        s.counters[k],
+        s.scratch[k],
+        OrderArrays(s.order.code[k], s.order.cost),
+        models,
+        DialArrays(d.who, d.dial[k], d.counted[k], d.seen[k], d.first, d.second, d.last, d.between, d.moved),
+    )
+    progress = ProgressArrays(
+        r.ends[k],
+        r.work[k],
+        r.outcome[k],
+        r.placed_at[k],
+        r.placed_gpu[k],
+        r.scratch[k],
+        r.run[k],
+        r.books[k],
+    )
+    return SimArrays(state, b.truth[k], progress, None)
+
+
+@kernel
+def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
+    """Episode `k` of a batch (`view_run`)."""
+    w, c = b.window, b.curve
+    window = WindowArrays(
+        w.slot[k],
+        w.node[k],
+        w.reason[k],
+        w.features[k],
+        w.info[k],
+        w.clock[k],
+        w.partner[k],
+        w.out[k],
+        w.picks,
+        w.logs,
+        w.shared,
+        w.profile,
+        w.places,
+        w.own[k],
+        w.claim,
+    )
+    return EpisodeArrays(
+        view_run(b.sim, k),
+        window,
+        Curve(c.instant[k], c.length[k]),
+        b.quiet,
+        b.known[k],
+        b.critic[k],
+        b.turn[k],
+    )
+
+
+@kernel
+def step_all(
+    b: EpisodeArrays,
+    rows: NDArray[np.int64],
+    masks: NDArray[np.bool_],
+    rewards: NDArray[np.float32],
+    dones: NDArray[np.bool_],
+) -> None:
+    """Apply a row in every environment, go on, and see what comes next. (N,) actions and results.
+
+    In place of a row stands BEGIN for an episode that begins, which is done where it holds nothing to decide,
+    and LEAVE for one that stays as it is. What each sees is in `b.window.features`, (N, K, F + C); of one
+    that is done it means nothing.
+    """
+    for k in range(rows.shape[0]):
+        if rows[k] == LEAVE:
+            continue
+        e = view(b, k)
+        status, reward = step(e, rows[k]) if rows[k] != BEGIN else begin(e)
+        rewards[k] = reward
+        dones[k] = status == DONE
+        if status != DONE:
+            observe(e, masks[k])
+
+
+@kernel
+def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
+    """The first environment whose row is not legal, -1 if all are. (N, K), (N,)"""
+    for k in range(rows.shape[0]):
+        if not 0 <= rows[k] < masks.shape[1] or not masks[k, rows[k]]:
+            return k
+    return -1
+
+
+@kernel
+def sample(masks: NDArray[np.bool_], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
+    """Draw a legal row for every environment, each as likely as any other. (N, K), (2,), (N,)
+
+    The k-th draw of a key is SplitMix64's (Steele, Lea, Flood, OOPSLA'14), scaled by Lemire's multiplication
+    (2019). `key`: the seed, and how many draws there were.
+    """
+    for k in range(rows.shape[0]):
+        legal = 0
+        for row in range(masks.shape[1]):
+            legal += masks[k, row]
+        key[1] += np.uint64(1)
+        z = key[0] + key[1] * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+        left = np.int64(((z >> np.uint64(32)) * np.uint64(legal)) >> np.uint64(32))
+        rows[k] = 0
+        for row in range(masks.shape[1]):
+            if masks[k, row]:
+                if left == 0:
+                    rows[k] = row
+                    break
+                left -= 1

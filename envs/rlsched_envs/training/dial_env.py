@@ -1,0 +1,330 @@
+"""`rlsched/Cluster-v0`: a GPU cluster whose rule has dials to set; one, or many that step together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import records
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError
+from rlsched.workload.synth import synthesize
+from rlsched.workload.trace import Trace
+from rlsched_envs.sim.loop import new_curve
+from rlsched_envs.training import batch
+from rlsched_envs.training.actions import checked_dials
+from rlsched_envs.training.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
+from rlsched_envs.training.fleet import drawn_seed
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import DialledRuns, Drawn, draw_setting
+
+DEFAULT_POLICY = "tuned"
+_TRIES = 100
+
+
+class DialFleet:
+    """N clusters, and the windows that they play.
+
+    Args:
+        sources: Where windows are drawn from, each as likely as its weight says.
+        count: How many clusters.
+        drawn: What windows are like.
+        policy: The rule whose dials are set.
+        seed: Of the draws; None: another one each time.
+        in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows, for comparisons.
+
+    Attributes:
+        observations: (N, F) float32, by `rlsched.decide.dials.observing.NAMES`.
+        rewards: (N,) float32.
+        dones: (N,) bool.
+        live: (N,) bool; whether an episode has begun and not ended.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[EpisodeSource],
+        count: int,
+        drawn: Drawn,
+        policy: Policy,
+        seed: int | None,
+        *,
+        in_pairs: bool = False,
+    ) -> None:
+        self._sources, self._drawn, self._in_pairs = list(sources), drawn, in_pairs
+        self._policy = policy
+        weights = np.array([source.weight for source in sources])
+        self._weights = weights / weights.sum()
+        self._runs = DialledRuns(count, sources, drawn, policy, outside=True)
+        curve = new_curve(6 * drawn.jobs + 1)
+        self._episodes = DialEpisode(
+            self._runs.batch,
+            batch.stack(curve, count),
+            np.full(1, -1, np.int64),
+            records((count, 1), ACCOUNT),
+        )
+        self._step_all = self._runs.compiled(step_all, records=True)
+        self.observations = np.zeros((count, NUM_COLUMNS), np.float32)
+        self.rewards, self.dones = np.zeros(count, np.float32), np.zeros(count, np.bool_)
+        self.live = np.zeros(count, np.bool_)
+        self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
+        self._names, self._began = [""] * count, time.time()
+        self.reseed(seed)
+
+    def reseed(self, seed: int | None) -> None:
+        """Begin the draws of every cluster again, by this seed; None: as of `Fleet.reseed`."""
+        self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
+        streams = [k // 2 if self._in_pairs else k for k in range(count)]
+        self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
+
+    def reseed_one(self, k: int, seed: int) -> None:
+        """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        self._seed_at_last()
+        self._rngs[k] = np.random.default_rng([seed, 0])
+
+    def _seed_at_last(self) -> None:
+        if self._is_unseeded:
+            self.reseed(drawn_seed())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "is_unseeded": self._is_unseeded,
+            "made": (self._sources, self.dones.size, self._drawn, self._policy, 0),
+            "in_pairs": self._in_pairs,
+            "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
+            "names": list(self._names),
+            "arrays": batch.leaves(self._episodes),
+            "results": self._results(),
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        DialFleet.__init__(self, *saved["made"], in_pairs=saved["in_pairs"])
+        for rng, state in zip(self._rngs, saved["rngs"], strict=True):
+            rng.bit_generator.state = state
+        self._names, self._is_unseeded = saved["names"], saved["is_unseeded"]
+        batch.restore(self._episodes, saved["arrays"])
+        for mine, other in zip(self._results(), saved["results"], strict=True):
+            mine[...] = other
+
+    def _results(self) -> tuple[NDArray[Any], ...]:
+        return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
+
+    def begin(self, k: int) -> None:
+        """Draw a window for cluster `k` in which dials are ever due.
+
+        Raises:
+            InputError: none was found.
+        """
+        self._seed_at_last()
+        rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
+        what[k] = BEGIN
+        for _ in range(_TRIES):
+            source = self._sources[int(rng.choice(len(self._sources), p=self._weights))]
+            self._runs.load(k, draw_setting(source, self._drawn, rng))
+            self._go(what, np.zeros((self.dones.size, NUM_DIALS)))
+            if not self.dones[k]:
+                self._names[k], self._returns[k], self._lengths[k] = source.name, 0.0, 0
+                self.live[k] = True
+                return
+        raise InputError(f"no window in {_TRIES} has anything to decide: raise the load")
+
+    def _go(self, what: NDArray[np.int64], moved: NDArray[np.float64]) -> None:
+        rewards, dones = self.rewards, self.dones
+        self._step_all(
+            self._episodes, self._runs.rule.options, what, moved, self.observations, rewards, dones
+        )
+
+    def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
+        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, clusters whose episode ends
+        begin another.
+
+        Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
+        """
+        self.rewards[~self.live], self.dones[~self.live] = 0.0, False
+        self._go(np.where(self.live, STEP, LEAVE), moved)
+        self._returns += self.rewards
+        self._lengths += 1
+        infos: list[dict[str, Any]] = [{} for _ in range(self.dones.size)]
+        for k in np.flatnonzero(self.dones).tolist():
+            infos[k] = self._summary(k)
+            infos[k]["terminal_observation"] = self.observations[k].copy()
+            self.live[k] = False
+            if restart:
+                reward = self.rewards[k]
+                self.begin(k)
+                self.rewards[k], self.dones[k] = reward, True
+        return infos
+
+    def _summary(self, k: int) -> dict[str, Any]:
+        episodes = self._episodes
+        progress, account = episodes.sim.progress, episodes.account[k, 0]
+        last = episodes.curve.instant[k][int(episodes.curve.length[k, 0]) - 1]
+        jobs = episodes.sim.truth.shape[1]
+        delay_s = float(progress.run.queued_s[k, 0]) + float(progress.books.lost_s[k, 0])
+        return {
+            "episode": {
+                "r": float(self._returns[k]),
+                "l": int(self._lengths[k]),
+                "t": round(time.time() - self._began, 3),
+            },
+            "schedule": {
+                "delay_mean_s": delay_s / jobs,
+                "reference_delay_mean_s": float(last["cost_s"]) / jobs,
+                "jct_mean_s": (delay_s + float(account.work_s)) / jobs,
+                "reference_jct_mean_s": (float(last["cost_s"]) + float(account.work_s)) / jobs,
+                "energy_j": float(progress.books.jobs_j[k, 0]),
+                "reference_energy_j": float(last["energy_j"]),
+                "source": self._names[k],
+            },
+        }
+
+
+def spaces() -> tuple[gym.spaces.Box, gym.spaces.Box]:
+    """(observation space, action space)."""
+    return (
+        gym.spaces.Box(-3.0, 3.0, (NUM_COLUMNS,), np.float32),
+        gym.spaces.Box(-1.0, 1.0, (NUM_DIALS,), np.float32),
+    )
+
+
+class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """A GPU cluster on which a rule decides, and whose dials are to be set.
+
+    **Episode.** A window of a trace on a small cluster, under models of speed and power (`Drawn`). The rule
+    starts, shares, preempts and clocks; the agent prices what it does.
+
+    **Observation.** Box (F,) float32, -3 to 3: F = 56 named numbers of what waits, runs and comes, of how
+    predictions have done, and of what is allowed (`rlsched.decide.dials.observing.NAMES`). A live broker can
+    compute all of them.
+
+    **Action.** Box (D,) float32, -1 to 1: D = 9 dials, parts of their ranges
+    (`rlsched.decide.dials.turning.RANGES`). 0 leaves the rule's settings as they are. They are held for 10
+    simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
+
+    **Reward.** Minus the cost since the last step beyond that of the reference, which is the same rule with
+    all dials at 0, as per cent of all that the reference costs: 100 x ((1 - w) x time / its time in the
+    system + w x energy / its energy); w: weight of energy. Returns add up to the per cent that were saved;
+    leaving all dials at 0 gives exactly 0.
+
+    **Termination.** When the last job of the window has ended. Nothing is ever truncated. A step before the
+    first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
+
+    **Draws.** `reset(seed=...)` says which windows come; without a seed each environment draws others, and so
+    do copies that are made before the first `reset`. Later pickled and deep copies go on exactly where the
+    original stands.
+
+    **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, of the agent
+    and of the reference.
+
+    Args:
+        trace: Jobs to draw windows from, or their file; default: 20,000 synthetic Helios-like jobs.
+        cluster: What they run on, or its file; goes with `trace`.
+        sources: Several traces, each with a cluster of its own, instead of `trace` and `cluster`.
+        drawn: What windows are like.
+        policy: The rule whose dials are set.
+
+    Raises:
+        InputError: a trace without a cluster, or a cluster without a trace; or a file cannot be read.
+
+    >>> import gymnasium, rlsched
+    >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
+    >>> env = gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)
+    >>> env.observation_space.shape, env.action_space.shape
+    ((56,), (9,))
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012 - Gymnasium's own form
+
+    def __init__(
+        self,
+        trace: Trace | str | Path | None = None,
+        cluster: ClusterSpec | str | Path | None = None,
+        *,
+        sources: Sequence[EpisodeSource] | None = None,
+        drawn: Drawn | None = None,
+        policy: Policy | str = DEFAULT_POLICY,
+        render_mode: str | None = None,
+    ) -> None:
+        sources = sources_of(trace, cluster, sources)
+        self.render_mode = render_mode
+        seen, moved = spaces()
+        self.observation_space = cast("gym.spaces.Space[NDArray[np.float32]]", seen)
+        self.action_space = cast("gym.spaces.Space[NDArray[np.float32]]", moved)
+        self._fleet = DialFleet(sources, 1, drawn or Drawn(), without_dials(policy), None)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin a new episode; there are no options."""
+        del options
+        super().reset(seed=seed)
+        if seed is not None:
+            self._fleet.reseed(seed)
+        self._fleet.begin(0)
+        return self._fleet.observations[0].copy(), {}
+
+    def step(
+        self, action: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Set the dials, and go on until they are due again. Values outside -1 to 1 are clipped.
+
+        Raises:
+            ValueError: the action has another shape, is no array of real numbers, or is not finite.
+            ResetNeeded: no episode has begun, or the last one has ended.
+        """
+        check_live(self._fleet.live)
+        moved = checked_dials(action, (NUM_DIALS,))
+        info = self._fleet.step(moved[None], restart=False)[0]
+        for key in FOR_SB3:
+            info.pop(key, None)
+        done = bool(self._fleet.dones[0])
+        return self._fleet.observations[0].copy(), float(self._fleet.rewards[0]), done, False, info
+
+
+FOR_SB3 = ("episode", "terminal_observation")
+"""Keys of `info` that a `VecEnv` of Stable-Baselines3 gives itself. Other environments leave `episode` to
+wrappers: `RecordEpisodeStatistics` and `Monitor` add it."""
+
+
+def check_live(live: NDArray[np.bool_]) -> None:
+    """Raise ResetNeeded where a cluster has no episode to step."""
+    if not live.all():
+        which = f" of cluster {int(np.argmin(live))}" if live.size > 1 else ""
+        raise ResetNeeded(f"step: no episode{which} has begun, or the last one has ended; call reset() first")
+
+
+def without_dials(policy: Policy | str) -> Policy:
+    """The rule of a policy, for somebody else to set its dials."""
+    return Policy.of(policy).with_settings(dials="")
+
+
+def sources_of(
+    trace: Trace | str | Path | None,
+    cluster: ClusterSpec | str | Path | None,
+    sources: Sequence[EpisodeSource] | None,
+) -> Sequence[EpisodeSource]:
+    """Where windows are drawn from: several sources, or a trace with its cluster, by default a synthetic one.
+
+    Raises:
+        InputError: both are given, the trace or its cluster is missing, or a file cannot be read.
+    """
+    if sources is not None:
+        if trace is not None or cluster is not None:
+            raise InputError("expected a trace with a cluster, or sources, got both")
+        return sources
+    if trace is None and cluster is None:
+        return [EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))]
+    if trace is None or cluster is None:
+        given, lacking = ("cluster", "trace") if trace is None else ("trace", "cluster")
+        raise InputError(f"expected a trace and a cluster, got a {given} alone: give its {lacking} too")
+    jobs = trace if isinstance(trace, Trace) else Trace.read(trace)
+    spec = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
+    return [EpisodeSource.from_trace(jobs, spec)]

@@ -1,0 +1,128 @@
+"""One episode in which somebody sets the dials of a rule, compiled: play, observe when they are due, account.
+
+The rule runs the window first with all dials at 0, and leaves the curve of what that cost: the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import Records
+from rlsched.compile.jit import kernel
+from rlsched.compile.reference import by_reference
+from rlsched.decide.dials.turning import set_dials, turn_due
+from rlsched.decide.options import energy_weight
+from rlsched_envs.sim.constants import DIALS_DUE
+from rlsched_envs.sim.events import rewind
+from rlsched_envs.sim.loop import Curve, run_rule
+from rlsched_envs.sim.sim_arrays import SimArrays
+from rlsched_envs.training import batch
+
+BEGIN: Final = 0
+STEP: Final = 1
+LEAVE: Final = 2
+
+ACCOUNT: Final = np.dtype(
+    [
+        ("at", np.int64),  # position of the reference run's latest instant
+        ("work_s", np.float64),  # run times of all jobs, alone at full clock
+        ("cost", np.float64),  # beyond the reference's, up to the last step
+    ],
+    align=True,
+)
+"""One entry an episode."""
+
+
+@by_reference
+class DialEpisode(NamedTuple):
+    """Episodes of a batch: all but `quiet` have a leading axis."""
+
+    sim: SimArrays
+    curve: Curve
+    quiet: NDArray[np.int64]  # (1,) -1: the length of a curve on which nothing is noted
+    account: Records  # (1,) ACCOUNT
+
+
+@kernel
+def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
+    """Go on until dials are due, which are observed then, or to the end (False)."""
+    due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
+    if due:
+        turn_due(sim.state, sim.progress.run[0].now_s)
+    return due
+
+
+@kernel
+def _is_next(curve: Curve, at: int, now_s: float) -> bool:
+    """Whether the next note of a curve is of an instant by now; of this very one, the first note counts:
+    what is preempted at an instant is charged when its decisions are taken."""
+    next_s = curve.instant.at_s[at + 1]
+    return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
+
+
+@kernel
+def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
+    """What the run has cost so far beyond the reference run by now, per cent of all that this one costs.
+
+    100 x ((1 - w) x time / the reference's time in the system + w x energy / its energy), w: weight of
+    energy. Once all jobs have ended, against all of the reference run.
+    """
+    now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
+    while at + 1 < length and (over or _is_next(curve, at, now_s)):
+        at += 1
+    account.at = at
+    latest, last, books = curve.instant[at], curve.instant[length - 1], sim.progress.books[0]
+    since_s = 0.0 if over else now_s - latest.at_s
+    time_s = sim.progress.run[0].queued_s + books.lost_s - latest.cost_s - latest.slope * since_s
+    energy_j = books.jobs_j - latest.energy_j - latest.power_w * since_s
+    weight = energy_weight(sim.state)
+    relative = (1.0 - weight) * time_s / max(last.cost_s + account.work_s, 1.0)
+    return 100.0 * (relative + weight * energy_j / max(last.energy_j, 1.0))
+
+
+@kernel
+def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
+    """Play the reference, then to the first time that dials are due; False where they never are."""
+    rewind(sim)
+    curve.length[0], account.at, account.cost, account.work_s = 0, 0, 0.0, 0.0
+    for row in range(sim.truth.shape[0]):
+        account.work_s += sim.truth.duration_s[row]
+    due = True
+    while due:
+        due = _play(sim, o, curve)
+    if curve.length[0] <= 0:
+        return False  # there was no room for all of it
+    rewind(sim)
+    return _play(sim, o, Curve(curve.instant, quiet))
+
+
+@kernel
+def step_all(
+    b: DialEpisode,
+    o: Any,
+    what: NDArray[np.int64],
+    moved: NDArray[np.float64],
+    seen: NDArray[np.float32],
+    rewards: NDArray[np.float32],
+    dones: NDArray[np.bool_],
+) -> None:
+    """Begin, step or leave every episode; (N,) `what`, (N, D) positions of the dials, and results."""
+    for k in range(what.shape[0]):
+        if what[k] == LEAVE:
+            continue
+        sim, account = batch.view_run(b.sim, k), b.account[k, 0]
+        curve = Curve(b.curve.instant[k], b.curve.length[k])
+        rewards[k] = 0.0
+        if what[k] == BEGIN:
+            dones[k] = not _begin(sim, o, curve, b.quiet, account)
+        else:
+            set_dials(sim.state, 0, moved[k])
+            dones[k] = not _play(sim, o, Curve(curve.instant, b.quiet))
+            cost = _cost(sim, curve, account, dones[k])
+            rewards[k] = account.cost - cost
+            account.cost = cost
+        for column in range(seen.shape[1]):
+            seen[k, column] = sim.state.dials.seen[0, column]

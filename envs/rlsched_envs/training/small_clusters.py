@@ -1,0 +1,123 @@
+"""Small clusters of one partition in one batch of arrays: made once, loaded with window after window."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import NODE_DOWN, NODE_UP, records
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.errors import InputError
+from rlsched.models.catalogue import load_catalogue
+from rlsched_envs.sim.modelling import MOST_LUCK, set_watts
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, largest_gang
+
+GPU_TYPES: Final = ("V100", "P100", "A100")
+"""GPU types of the clusters of episodes with models: those that the catalogue knows best."""
+CORES_EACH: Final = 6
+"""CPU cores a GPU of their nodes, as Venus and Philly have them."""
+
+
+def node_size(sources: Sequence[EpisodeSource]) -> int:
+    """GPUs of a node, the same in all sources.
+
+    Raises:
+        InputError: it is not the same.
+    """
+    sizes = {source.gpus_per_node for source in sources}
+    if len(sizes) != 1:
+        raise InputError(f"all training traces need nodes of the same size, got {sorted(sizes)} GPUs")
+    return sizes.pop()
+
+
+def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
+    """All sizes of gangs that windows of these sources can hold, ascending."""
+    sizes: set[int] = set()
+    for source in sources:
+        own = np.unique(source.gpus)
+        for nodes in range(config.nodes_low, config.nodes_high + 1):
+            sizes.update(np.minimum(own, largest_gang(nodes, source.gpus_per_node)).tolist())
+    return sorted(sizes)
+
+
+def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
+    """(largest gang + 1,) demand class by GPUs, where a run was made for gangs of these sizes."""
+    numbers = np.zeros(max(gangs) + 1, np.int32)
+    numbers[list(gangs)] = np.arange(len(gangs))
+    return numbers
+
+
+def blank_run(
+    config: EpisodeConfig,
+    gpus_per_node: int,
+    gangs: Sequence[int],
+    order: Order,
+    *,
+    modelled: bool,
+    assumed_scale: float = 1.0,
+) -> SimArrays:
+    """A run on `config.nodes_high` nodes, all in one partition, that holds no jobs yet.
+
+    Args:
+        config: Jobs of a window, and nodes.
+        gpus_per_node: GPUs of a node.
+        gangs: Sizes of the gangs to come, ascending.
+        order: What the queue goes by.
+        modelled: Whether there are models.
+        assumed_scale: Factor on the assumed figures of their catalogue.
+    """
+    rows = config.rows
+    nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
+    spec = ClusterSpec(name="episode", nodes=(nodes,))
+    state = ClusterState.from_spec(spec, OrderedQueue(order), slots=rows)
+    state.reserve_demands([Demand(gpus=gang, cpu_milli=CORES_EACH * 1000 * gang) for gang in gangs])
+    if modelled:
+        state.use_models(load_catalogue(assumed_scale=assumed_scale).arrays(GPU_TYPES))
+        set_watts(state, spec)
+    truth = records(rows, TRUTH)
+    truth.fixed_end_s = truth.limit_s = np.nan
+    truth.vc = truth.own_partition = truth.reference_kind = -1
+    progress = new_progress(rows, truth, state.num_gpus, keep_placements=False)
+    progress.books.noise = 1.0
+    return SimArrays(state.arrays, truth, progress)
+
+
+def load_window(batch: SimArrays, k: int, window: Window, class_of: NDArray[np.int32]) -> None:
+    """Put a window's jobs and its number of nodes into run `k` of a batch; `class_of`: `class_numbers`."""
+    node, truth = batch.state.node, batch.truth
+    node.status[k] = np.where(np.arange(node.status.shape[1]) < window.nodes, NODE_UP, NODE_DOWN)
+    truth.submit_s[k], truth.duration_s[k] = window.submit_s, window.duration_s
+    truth.gpus[k], truth.demand[k] = window.gpus, class_of[window.gpus]
+    truth.predicted_s[k], truth.spread[k] = window.predicted_s, window.spread
+    truth.workload[k] = window.workload
+
+
+def set_models(
+    batch: SimArrays, k: int, modelled: bool, kinds: Sequence[int], weight: float, key: int
+) -> None:
+    """Let run `k` of a batch go with models or without.
+
+    Args:
+        batch: The runs.
+        k: Which.
+        modelled: Whether models say how fast jobs run.
+        kinds: GPU types of its nodes, in turn; positions in `GPU_TYPES`.
+        weight: What energy counts against time, 0 to 1.
+        key: What the draws of its jobs go by.
+    """
+    state, progress = batch.state, batch.progress
+    state.config.modelled[k, 0] = modelled
+    state.config.energy_ppm[k, 0] = round(weight * 1e6)
+    state.node.kind[k] = np.resize(kinds, state.node.kind.shape[1])
+    state.derived.part.kind[k] = kinds[0]
+    keys = progress.outcome.key
+    progress.books.luck[k, 0] = key % MOST_LUCK
+    keys[k] = np.random.SeedSequence(key).generate_state(keys.shape[1], np.uint64)

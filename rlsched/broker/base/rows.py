@@ -1,0 +1,119 @@
+"""Rows of the journal as they lie in SQLite: a checksum each, numbered without a gap, read with suspicion."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlsched.broker.base.entries import Entry, decode_entry, encode_entry, kind_of
+from rlsched.errors import JournalError
+
+MEND = "`rlsched journal check` says more, `rlsched journal restore` takes up a backup"
+_AT_ONCE = 1_000
+Stored = tuple[int, float, str, bytes, int]
+
+
+class Row(NamedTuple):
+    """One entry as it was journalled."""
+
+    n: int
+    now_s: float
+    entry: Entry
+
+
+class CheckedRow(NamedTuple):
+    """One entry with the checksum that it has in the journal."""
+
+    n: int
+    now_s: float
+    entry: Entry
+    crc: int
+
+
+def checksum(n: int, now_s: float, kind: bytes, payload: bytes) -> int:
+    """CRC-32 of a row: number (int64) and time (float64), little-endian, kind, NUL, payload."""
+    return zlib.crc32(payload, zlib.crc32(kind + b"\0", zlib.crc32(struct.pack("<qd", n, now_s))))
+
+
+def stored(n: int, now_s: float, entry: Entry) -> Stored:
+    """A row as the journal stores it: n, now_s, kind, payload, crc."""
+    kind, payload = kind_of(entry), encode_entry(entry)
+    return n, now_s, kind, payload, checksum(n, now_s, kind.encode(), payload)
+
+
+def read_rows(
+    path: Path, db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
+) -> Iterator[Row]:
+    """All entries in order.
+
+    Args:
+        path: What to call the journal.
+        db: The journal, open.
+        last: Number of the last entry; None for a journal of version 1, which has neither that nor checksums.
+        table: Where they are.
+        after: Only those with a higher number.
+
+    Raises:
+        JournalError: an entry is missing or damaged.
+    """
+    for row in rows_and_damage(db, last, table, after=after):
+        if isinstance(row, str):
+            raise JournalError(f"{path}: {row}; {MEND}")
+        yield row
+
+
+def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
+    """Rows after a number: a SELECT that stays open would keep SQLite from emptying its write-ahead log."""
+    while rows := db.execute(query, (after,)).fetchall():
+        yield from rows
+        after = rows[-1][0]
+
+
+def rows_and_damage(
+    db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
+) -> Iterator[Row | str]:
+    """As `read_rows`, but what is missing or damaged is a line in its place, and what follows is read on."""
+    expected = after + 1
+    crc_column = "NULL" if last is None else "crc"
+    columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"
+    query = f"SELECT {columns} FROM {table} WHERE n > ? ORDER BY n LIMIT {_AT_ONCE}"
+    for n, now_s, kind, payload, crc in _in_pieces(db, query, after or -(1 << 63)):
+        if n != expected:
+            yield f"entry {expected} is missing, entry {n} follows the one before"
+        expected = n + 1
+        if not (isinstance(now_s, float) and isinstance(kind, bytes) and isinstance(payload, bytes)):
+            yield f"entry {n}: damaged: its columns are of other types"
+        elif last is not None and crc != checksum(n, now_s, kind, payload):
+            yield f"entry {n}: damaged: its checksum does not fit"
+        else:
+            try:
+                yield Row(n, now_s, decode_entry(payload))
+            except JournalError as error:
+                yield f"entry {n}: {error}"
+    if last is not None and last != expected - 1:
+        yield f"expected {last} entries, found {expected - 1}: its end is missing or damaged"
+
+
+def rows_after(path: Path, db: sqlite3.Connection, n: int, most: int) -> Iterator[CheckedRow]:
+    """The entries behind entry `n`, in order, so many at most; of a journal of version 2.
+
+    Raises:
+        JournalError: an entry is missing or damaged.
+    """
+    query = (
+        "SELECT n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), crc FROM entries WHERE n > ? ORDER BY n"
+    )
+    for expected, (found, now_s, kind, payload, crc) in enumerate(
+        db.execute(f"{query} LIMIT ?", (n, most)), start=n + 1
+    ):
+        try:
+            fits = found == expected and crc == checksum(found, now_s, kind, payload)
+        except (TypeError, struct.error):
+            fits = False
+        if not fits:
+            raise JournalError(f"{path}: entry {expected}: missing or damaged; {MEND}")
+        yield CheckedRow(found, now_s, decode_entry(payload), crc)

@@ -1,0 +1,35 @@
+"""What SQLite says, in one clear line with what to do about it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlsched.broker.base.rows import MEND
+from rlsched.errors import JournalError, JournalFullError
+
+
+@contextmanager
+def clearly(path: Path) -> Iterator[None]:
+    """What SQLite says becomes one clear line. Names in a damaged file may be no text at all."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise clear_error(path, error) from error
+
+
+def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
+    """What SQLite says, with what to do about it."""
+    text = " ".join(str(error).split())  # it may quote a schema, or what has become of it
+    if "full" in text:
+        advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
+        return JournalFullError(f"{path}: journal: {text}; {advice}")
+    if "locked" in text or "busy" in text:
+        advice = "another program has it open for writing; close that, then start the broker again"
+    elif "disk I/O" in text or "unable to open" in text or "readonly" in text:
+        advice = "check the disk and its permissions"
+    else:
+        advice = MEND
+    return JournalError(f"{path}: journal: {text}; {advice}")

@@ -1,0 +1,189 @@
+"""Fits of boosting in the background: a process of its own, watched by a thread that only waits for it.
+
+A process and no thread, because a fit is seconds of Python and of code that holds the interpreter's lock now
+and then, and because a process can be ended when it hangs. The broker's loop hands the training set over and
+picks the model up; it waits for neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rlsched.broker.state.predictions import Predictions
+from rlsched.errors import RlschedError
+from rlsched.workload.predict.boosting import HazardModel
+from rlsched.workload.predict.distribution import Floats
+from rlsched.workload.predict.predictor import TrainingSet
+from rlsched.yielding import background_command
+
+LIMIT_S = 3600.0
+"""A fit that takes longer is ended. The largest, of 20,000 jobs, takes seconds of an idle core."""
+RETRY_S = 60.0
+MAX_RETRY_S = 3600.0
+"""After a fit that came to nothing the next waits, twice as long every time."""
+_JOIN_S = 5.0
+_WARM_ROWS = 64
+
+
+class FitError(RlschedError):
+    """A fit came to nothing."""
+
+
+def fit_command(limit_s: float) -> list[str]:
+    """The process that fits."""
+    module = "rlsched.workload.predict.fit_process"
+    return background_command(module, str(os.getpid()), str(max(1, round(limit_s))))
+
+
+class Fits:
+    """Keeps `Predictions` fitted. `step` is called by the loop, and never waits.
+
+    Args:
+        predictions: Told when a fit is there, or came to nothing.
+        say: Gets a line for the log.
+        command: Makes the process's command from its time limit; tests hand in one that fails or hangs.
+        limit_s: Time that a fit may take.
+        elapsed: A clock that never jumps, seconds.
+    """
+
+    def __init__(
+        self,
+        predictions: Predictions,
+        say: Callable[[str], None],
+        *,
+        command: Callable[[float], Sequence[str]] = fit_command,
+        limit_s: float = LIMIT_S,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._predictions, self._say = predictions, say
+        self._command, self._limit_s, self._elapsed = command, limit_s, elapsed
+        self._fit: _Fit | None = None
+        self._retry_s = RETRY_S
+        self._not_before_s = -float("inf")
+
+    def step(self, now_s: float) -> None:
+        """Pick up what is done, and start what is due; `now_s` is the broker's time, Unix seconds."""
+        if self._fit is not None and self._fit.done.is_set():
+            self._pick_up(self._fit, now_s)
+            self._fit = None
+        if self._fit is None and self._elapsed() >= self._not_before_s and self._predictions.fit_due():
+            training = self._predictions.training(now_s)
+            try:
+                self._fit = _Fit(training, self._command(self._limit_s), self._limit_s)
+            except RuntimeError as error:
+                self._failed(f"no thread can be started: {error}")
+
+    def close(self) -> None:
+        """End the fit under way."""
+        if self._fit is not None:
+            self._fit.cancel()
+
+    def _pick_up(self, fit: _Fit, now_s: float) -> None:
+        if fit.model is not None:
+            self._predictions.install(fit.model, now_s)
+            self._retry_s = RETRY_S
+            self._tell(f"boosting fitted on {fit.jobs:,} jobs in {fit.took_s:.1f} s")
+        else:
+            self._failed(fit.error)
+
+    def _failed(self, why: str) -> None:
+        self._predictions.fit_failed(why)
+        self._not_before_s = self._elapsed() + self._retry_s
+        self._tell(f"a fit came to nothing: {why}; again in {self._retry_s:,.0f} s")
+        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
+
+    def _tell(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads the log any more
+            self._say(f"predictions: {line}")
+
+
+class _Fit:
+    """One fit: a process, and the thread that feeds it and waits for it.
+
+    Attributes:
+        done: Set once there is a model or an error.
+    """
+
+    def __init__(self, training: TrainingSet, command: Sequence[str], limit_s: float) -> None:
+        self.done = threading.Event()
+        self.model: HazardModel | None = None
+        self.error = ""
+        self.took_s = 0.0
+        self.jobs = len(training.rows)
+        self._training, self._command, self._limit_s = training, list(command), limit_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._cancelled = False
+        self._thread = threading.Thread(target=self._run, name="fit", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """End the process, and wait for its end."""
+        with self._lock:
+            self._cancelled = True
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        began_s = time.monotonic()
+        try:
+            self.model = self._fitted()
+        except (FitError, OSError, subprocess.SubprocessError) as error:
+            self.error = str(error)
+        except Exception as error:  # whatever a damaged result makes of unpickling it
+            self.error = f"its result cannot be used: {error!r}"
+        self.took_s = time.monotonic() - began_s
+        self.done.set()
+
+    def _fitted(self) -> HazardModel:
+        training = pickle.dumps(self._training.arguments(), protocol=pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            if self._cancelled:
+                raise FitError("cancelled")
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=child_environment(),
+                start_new_session=True,  # Ctrl-C reaches the broker alone, which ends this
+            )
+        with self._process as process:
+            try:
+                result, said = process.communicate(training, timeout=self._limit_s)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise FitError(f"it took longer than {self._limit_s:g} s") from error
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode != 0:
+            last = said.decode(errors="replace").strip().splitlines()[-1:]
+            raise FitError(f"its process ended with {process.returncode}: {' '.join(last) or 'no message'}")
+        return _checked(pickle.loads(result), self._training.rows[-_WARM_ROWS:])  # from our own child
+
+
+def _checked(model: object, features: list[Floats]) -> HazardModel:
+    """Make a few predictions, here and not first in the loop: what comes back has to be distributions."""
+    if not isinstance(model, HazardModel):
+        raise FitError(f"expected a HazardModel, got {type(model).__name__}")
+    rows = model.probabilities(np.stack(features))
+    if not (abs(rows.sum(axis=1) - 1.0) < 1e-6).all():
+        raise FitError("what it predicts are no distributions")
+    return model
+
+
+def child_environment() -> dict[str, str]:
+    """This process's, with the same import path; one OpenMP thread."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

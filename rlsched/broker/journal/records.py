@@ -1,0 +1,199 @@
+"""The broker's store of decisions, and curves for TensorBoard; kept once commit and replies are out.
+
+No decision depends on them: whatever goes wrong here is counted and said once (`Troubles`), and tried again
+with the next ones.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rlsched.broker.base.troubles import Troubles
+from rlsched.decide.record import DecisionRecord
+from rlsched.decisions.deciders import note_decider
+from rlsched.decisions.reading import last_records
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.segments import segment_files
+from rlsched.decisions.store import KEEP_BYTES, DecisionStore, decision_row
+from rlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from rlsched.board.writer import DecisionWriter
+    from rlsched.decide.policy import Policy
+
+STORE_FOLDER: Final = "decisions"
+LAST_RECORDS: Final = 5_000
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of TensorBoard's folder that a broker starts with: there may be room later."""
+
+
+class RecordLog:
+    """Keeps what is decided and what happens.
+
+    Args:
+        folder: The store of decisions.
+        logdir: Also write curves for TensorBoard there.
+        troubles: Counts what is lost: `written` (to the store) and `drawn` (for TensorBoard).
+        keep_bytes: The oldest rows go while the store has more than this.
+
+    Attributes:
+        last: The last records of the store as it was found, oldest first.
+        kept: Decisions written since.
+
+    Raises:
+        InputError: TensorBoard's folder can never be written, or tensorboard is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        logdir: str | Path | None = None,
+        troubles: Troubles | None = None,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
+        self.folder = Path(folder)
+        self.troubles = troubles or Troubles()
+        self.last: list[DecisionRecord] = []
+        self.kept = 0
+        self._keep_bytes = keep_bytes
+        self._held = 0  # decisions that are not written yet
+        self._store: DecisionStore | None = None
+        self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
+        try:
+            self.last = last_records(self.folder, LAST_RECORDS)
+            self._open()
+        except Exception as error:  # a broker starts without its records
+            self._not_written(error)
+
+    def add(
+        self,
+        records: Sequence[DecisionRecord],
+        events: Sequence[JobEvent | NodeEvent | ForecastSeen] = (),
+    ) -> None:
+        """Keep these, or count them as lost."""
+        rows = self._rows(records)
+        self._held += len(rows)
+        try:
+            store = self._open()
+            store.add_rows(rows)
+            store.add_events(events)
+        except Exception as error:  # whatever a disk does
+            self._not_written(error)
+        else:
+            self._written(store)
+        self._draw(records)
+
+    def _rows(self, records: Sequence[DecisionRecord]) -> list[list[Any]]:
+        rows = []
+        for record in records:
+            try:
+                rows.append(decision_row(record))
+            except Exception as error:  # one that cannot be packed does not cost the others
+                self.troubles.count("packed", f"the record of decision {record.number}", error)
+        return rows
+
+    def begins(self) -> bool:
+        """Whether nothing is known yet of what happened before."""
+        return not segment_files(self.folder, "nodes")
+
+    def decides(self, policy: Policy, since_s: float) -> None:
+        """Keep who decides from now on."""
+        try:
+            note_decider(self.folder, policy, since_s)
+        except Exception as error:  # whatever a disk does
+            self.troubles.count("written", f"{self.folder}: cannot keep who decides", error, 0)
+
+    def step(self) -> None:
+        """Write what has been held for long enough."""
+        if self._store is not None and self._store.due():
+            self._write()
+
+    def _open(self) -> DecisionStore:
+        if self._store is None:
+            info = StoreInfo(time="unix", of=f"the broker in {self.folder.absolute().parent}")
+            self._store = DecisionStore(self.folder, info, keep_bytes=self._keep_bytes)
+        return self._store
+
+    def _write(self) -> None:
+        if self._store is not None:
+            try:
+                self._store.flush()
+            except Exception as error:  # whatever a disk does
+                self._not_written(error)
+            else:
+                self._written(self._store)
+
+    def _written(self, store: DecisionStore) -> None:
+        if not store.holds():
+            self.kept, self._held = self.kept + self._held, 0
+            self.troubles.over("written", f"{self.folder}: decisions are kept")
+
+    def _not_written(self, error: Exception) -> None:
+        lost, self._held, self._store = self._held, 0, None
+        self.troubles.count("written", f"{self.folder}: cannot keep decisions", error, lost)
+
+    # ---- TensorBoard ------------------------------------------------------------------------------
+
+    def _first_writer(self, logdir: str | Path) -> DecisionWriter | None:
+        try:
+            return _new_writer(logdir)
+        except InputError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in _PASSING:
+                raise
+            self._not_drawn(error, 0)
+            return None
+
+    def _draw(self, records: Sequence[DecisionRecord]) -> None:
+        if self._logdir is None:
+            return
+        for at, record in enumerate(records):
+            try:
+                if self._writer is None:
+                    self._writer = _new_writer(self._logdir)
+                self._writer.add(record)
+            except Exception as error:  # a curve that cannot be drawn is left out
+                self._not_drawn(error, len(records) - at if self._writer is None else 1)
+                if self._writer is None:
+                    return
+
+    def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
+        """A point of other curves for TensorBoard, at a number of decisions."""
+        if self._writer is not None and scalars:
+            try:
+                self._writer.add_scalars(step, scalars)
+            except Exception as error:
+                self._not_drawn(error, 1)
+
+    def flush(self) -> None:
+        """Write all that has been added, and let TensorBoard see it."""
+        self._write()
+        if self._writer is not None:
+            try:
+                self._writer.flush()
+            except Exception as error:
+                self._not_drawn(error, 1)
+            else:
+                self.troubles.over("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
+
+    def close(self) -> None:
+        """Flush, and close."""
+        self._write()
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except Exception as error:
+                self._not_drawn(error, 1)
+
+    def _not_drawn(self, error: Exception, lost: int) -> None:
+        why = str(error) if isinstance(error, InputError) else error
+        self.troubles.count("drawn", f"{self._logdir}: cannot draw for TensorBoard", why, lost)
+
+
+def _new_writer(logdir: str | Path) -> DecisionWriter:
+    from rlsched.board.writer import DecisionWriter
+
+    return DecisionWriter(logdir)

@@ -1,0 +1,316 @@
+"""A broker's journal as inputs and decisions, so that a simulator can be fed with the same life."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlsched.broker.base.eligibility import Eligibility
+from rlsched.broker.base.entries import (
+    AttemptOver,
+    BasePart,
+    BrokerStarted,
+    Decided,
+    EligibilityReviewed,
+    GpusHeld,
+    JobCancelled,
+    JobHeld,
+    JobsRanked,
+    JobSubmitted,
+    JobUpdated,
+    NodeEntry,
+    QuotaSet,
+    TasksCancelled,
+    TasksHeld,
+    TaskSubmitted,
+)
+from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.journal.journal import JOURNAL_FILE as JOURNAL_FILE
+from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.records import STORE_FOLDER
+from rlsched.broker.state.arrays import NO_SEQ, Arrays
+from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.state.gates import Gates
+from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.jobs import called
+from rlsched.broker.state.nodes import Node, change_node
+from rlsched.broker.state.priorities import Priorities
+from rlsched.broker.state.quotas import Quotas, owner_of
+from rlsched.broker.state.tasks import Heads
+from rlsched.broker.state.updates import change_ledger, updated
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start
+from rlsched.decide.loop import apply, decide_all
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.decisions.reading import read_records
+from rlsched.errors import JournalError
+from rlsched.wire.messages import Holding
+
+Change = (
+    NodeEntry
+    | GpusHeld
+    | JobSubmitted
+    | JobHeld
+    | TasksHeld
+    | TasksCancelled
+    | JobUpdated
+    | JobCancelled
+    | JobsRanked
+    | AttemptOver
+    | QuotaSet
+    | EligibilityReviewed
+    | Decided
+)
+"""A `Decided` among them is an engine's own start."""
+
+
+@dataclass
+class Instant:
+    """What one batch did to the cluster: first the changes, in order, then the decisions.
+
+    Attributes:
+        now_s: Unix seconds.
+        changes: `NodeUp` of a node that is known and not down changes nothing but is a decision point.
+            `JobSubmitted` with `rejected` does not enter the cluster. `AttemptOver` with outcome `queued`
+            requeues its job, any other releases it; a preempted job has lost its GPUs before.
+        decisions: In order; the first has the number that the state counted before.
+        speed_energy: What energy counts from now on, before all changes; None: as before.
+        shares: Likewise whether GPUs are shared.
+    """
+
+    now_s: float
+    changes: list[Change] = field(default_factory=list)
+    decisions: list[Decided] = field(default_factory=list)
+    speed_energy: float | None = None
+    shares: bool | None = None
+
+
+@dataclass
+class JournalEvents:
+    """A whole journal.
+
+    Attributes:
+        instants: In order; `now_s` grows.
+        seq_of: Job number -> number in the `ClusterState`, of the jobs that entered it.
+        starts: Each start of a broker.
+    """
+
+    instants: list[Instant] = field(default_factory=list)
+    seq_of: dict[int, int] = field(default_factory=dict)
+    starts: list[BrokerStarted] = field(default_factory=list)
+
+    @property
+    def decisions(self) -> list[Decided]:
+        """All decisions, in order."""
+        return [decision for instant in self.instants for decision in instant.decisions]
+
+
+def journal_events(path: str | Path) -> JournalEvents:
+    """Read a journal (or the broker's directory that holds it), also of a broker that runs.
+
+    Raises:
+        JournalError: there is none, or it is damaged.
+    """
+    path = Path(path)
+    events = JournalEvents()
+    next_seq, held = 0, dict[str, list[Holding]]()
+    heads = Heads()
+    for row in read_journal(path / JOURNAL_FILE if path.is_dir() else path):
+        entry = row.entry
+        heads.note(entry)
+        if isinstance(entry, TaskSubmitted):
+            entry = heads[entry.array].task(entry)
+        if isinstance(entry, BasePart):
+            raise JournalError(
+                f"{path}: compacted, so entries before {row.n} are not known; take a backup from before"
+            )
+        if isinstance(entry, BrokerStarted):
+            before = events.starts[-1] if events.starts else None
+            events.starts.append(entry)
+            was = (0.0, False) if before is None else (before.speed_energy, before.shares)
+            if (entry.speed_energy, entry.shares) == was:
+                continue
+        elif not isinstance(entry, Change):
+            continue
+        if not events.instants or events.instants[-1].now_s != row.now_s:
+            events.instants.append(Instant(row.now_s))
+        if isinstance(entry, BrokerStarted):
+            events.instants[-1].speed_energy = entry.speed_energy
+            events.instants[-1].shares = entry.shares
+            continue
+        if isinstance(entry, Decided) and entry.source != "engine":
+            events.instants[-1].decisions.append(entry)
+            continue
+        events.instants[-1].changes.append(entry)
+        if isinstance(entry, JobSubmitted) and not entry.rejected and not entry.tasks:
+            events.seq_of[entry.job] = next_seq
+            next_seq += 1
+        elif isinstance(entry, GpusHeld):
+            known = held.get(entry.name, [])
+            next_seq += sum(one not in known for one in entry.held)
+            held[entry.name] = entry.held
+    return events
+
+
+def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
+    """The decision records of a broker's directory."""
+    return {record.number: record for record in read_records(Path(directory) / STORE_FOLDER)}
+
+
+def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
+    """What a scheduler decides on a fresh state to which the journal's changes happen.
+
+    A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
+    """
+    state = ClusterState.empty(OrderedQueue(scheduler.order))
+    permit(state, scheduler)
+    state.stops_take_time = True
+    models, priorities, eligibility = LedgerModels(state), Priorities(state), Eligibility(state)
+    quotas, gates = Quotas(eligibility), Gates(eligibility)
+    arrays, specs = Arrays(gates), dict[int, JobSubmitted]()
+    job_of = {seq: job for job, seq in events.seq_of.items()}
+    nodes: dict[str, Node] = {}
+    held = HeldGpus(state)
+    records: list[DecisionRecord] = []
+    for instant in events.instants:
+        if instant.speed_energy is not None:
+            models.weigh(instant.speed_energy)
+        if instant.shares is not None:
+            models.share(instant.shares)
+        for change in instant.changes:
+            if isinstance(change, JobSubmitted):
+                specs[change.job] = change
+            elif isinstance(change, JobUpdated) and change.job in specs:
+                specs[change.job] = updated(specs[change.job], change)
+            _happen(
+                state,
+                models,
+                priorities,
+                quotas,
+                gates,
+                held,
+                nodes,
+                events.seq_of,
+                specs,
+                change,
+                instant.now_s,
+            )
+            _happen_to_arrays(arrays, specs, change, instant.now_s)
+            if isinstance(change, Decided) and isinstance(change.action, Start):
+                gates.started(job_of[change.action.seq], instant.now_s)
+                arrays.started(specs[job_of[change.action.seq]], instant.now_s)
+        if instant.decisions or any(map(_is_asked_after, instant.changes)):
+            made = decide_all(
+                state,
+                scheduler,
+                instant.now_s,
+                record=True,
+                job_name=lambda seq: called(specs[job_of[seq]]) if seq in job_of else "of others",
+            )
+            for _, decision in made:
+                quotas.decided(decision.action, instant.now_s)
+                if isinstance(decision.action, Start):
+                    gates.started(job_of[decision.action.seq], instant.now_s)
+                    arrays.started(specs[job_of[decision.action.seq]], instant.now_s)
+                records += [decision.record] if decision.record else []
+    return records
+
+
+def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
+    """What a change says to arrays, once it has happened to their tasks."""
+    match change:
+        case JobSubmitted(rejected="") if change.tasks:
+            arrays.submitted(change, now_s)
+        case JobSubmitted(rejected=""):
+            arrays.came(change)
+        case TasksHeld():
+            arrays.held(change)
+        case TasksCancelled():
+            arrays.cancelled(change, now_s)
+        case JobUpdated(job=job) if job in arrays.live:
+            arrays.update(change)
+        case JobCancelled(job=job) if job in arrays.live:
+            arrays.stop(job, change.reason, now_s)
+        case JobCancelled(job=job):
+            arrays.over(specs[job], "cancelled", now_s)
+        case AttemptOver(job=job, outcome=outcome) if outcome != "queued":
+            arrays.over(specs[job], outcome, now_s)
+
+
+def _is_asked_after(change: Change) -> bool:
+    """Whether the scheduler is asked after this."""
+    return not isinstance(change, Decided) and not (isinstance(change, JobSubmitted) and change.rejected)
+
+
+def _happen(
+    state: ClusterState,
+    models: LedgerModels,
+    priorities: Priorities,
+    quotas: Quotas,
+    gates: Gates,
+    held: HeldGpus,
+    nodes: dict[str, Node],
+    seq_of: dict[int, int],
+    specs: dict[int, JobSubmitted],
+    change: Change,
+    now_s: float,
+) -> None:
+    match change:
+        case node_entry if isinstance(node_entry, NodeEntry):
+            change_node(nodes, state, models, node_entry)
+        case GpusHeld():
+            held.set(change, nodes[change.name], now_s)
+        case Decided(partition=partition, source=source, action=action):
+            decision = Decision(action=action, source=source)
+            apply(state, state.partition_names.index(partition), decision, now_s)
+            quotas.decided(action, now_s)
+        case JobSubmitted(rejected="") if not change.tasks:
+            level, ln_weight = priorities.of(change)
+            seq = state.add_job(
+                demand=demand_of(change),
+                vc=change.vc,
+                submit_s=now_s,
+                spread=change.spread,
+                predicted_s=change.predicted_s,
+                time_limit_s=math.nan if change.time_limit_s is None else change.time_limit_s,
+                preemptible=change.preemptible,
+                workload=runs_as(change),
+                energy_weight=change.speed_energy,
+                **sharing_of(change),
+                level=level,
+                ln_weight=ln_weight,
+            )
+            models.came(change.job, change.speed_energy)
+            priorities.came(change, seq)
+            quotas.submitted(seq, owner_of(change), change.num_gpus, now_s)
+            gates.submitted(seq, change, now_s)
+        case JobHeld(job=job):
+            gates.held(seq_of.get(job, NO_SEQ), change, now_s)
+        case JobUpdated(job=job):
+            seq = seq_of.get(job, NO_SEQ)
+            change_ledger(state, priorities, gates, seq, specs.get(job), change, now_s)
+        case JobsRanked():
+            priorities.rank(change, now_s)
+        case JobCancelled(job=job) if job in seq_of:
+            state.remove_waiting(seq_of[job])
+            quotas.gone(seq_of[job], now_s)
+            models.gone(job)
+            priorities.gone(job)
+            gates.over(job, "cancelled", now_s)
+        case QuotaSet():
+            quotas.set(change, now_s)
+        case EligibilityReviewed():
+            quotas.review(now_s)
+            gates.review(now_s)
+        case AttemptOver(job=job, outcome="queued"):
+            state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)
+            quotas.over(seq_of[job], now_s, waits=True)
+        case AttemptOver(job=job, outcome=outcome):
+            state.release(seq_of[job], now_s, ended=outcome != "cancelled")
+            quotas.over(seq_of[job], now_s, waits=False)
+            models.gone(job)
+            priorities.gone(job)
+            gates.over(job, outcome, now_s)

@@ -1,0 +1,134 @@
+"""Facts of the journal as events of the store of decisions: what happened to jobs and nodes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rlsched.broker.base.entries import (
+    AttemptOver,
+    Decided,
+    Entry,
+    JobCancelled,
+    JobSubmitted,
+    NodeEntry,
+    TaskSubmitted,
+)
+from rlsched.decide.actions import Start
+from rlsched.decisions.schema import JobEvent, JobKind, NodeEvent
+
+if TYPE_CHECKING:
+    from rlsched.broker.state.book import Book
+    from rlsched.broker.state.jobs import Job
+    from rlsched.broker.state.nodes import Node
+
+Happened = JobEvent | NodeEvent
+
+
+def happened(entry: Entry, book: Book, now_s: float) -> list[Happened]:
+    """What a fact comes to; empty of most.
+
+    Args:
+        entry: The fact.
+        book: As it is with this fact, and none after it.
+        now_s: When, Unix seconds.
+    """
+    match entry:
+        case JobSubmitted() if entry.tasks:
+            return []  # its tasks are jobs
+        case JobSubmitted() | TaskSubmitted():
+            job = book.jobs[entry.job]
+            events: list[Happened] = [_event(job, "submit", now_s, predicted_s=entry.predicted_s)]
+            return [*events, _event(job, "end", now_s)] if job.state == "rejected" else events
+        case JobCancelled(job=number) if number in book.jobs:
+            return [_event(book.jobs[entry.job], "end", now_s)]
+        case Decided(action=Start() as start):
+            job = book.job_of_seq[start.seq]
+            return [_started(job, now_s, start.share_milli, start.sm_clock_frac)]
+        case AttemptOver():
+            job = book.jobs[entry.job]
+            assert job.attempt is not None
+            attempt = job.attempt
+            return [
+                _event(
+                    job,
+                    "end",
+                    now_s,
+                    attempt=attempt.number,
+                    run_s=attempt.run_s,
+                    energy_j=attempt.energy_j,
+                )
+            ]
+        case node_entry if isinstance(node_entry, NodeEntry):
+            return [_of_node(book.nodes[node_entry.name], now_s)]
+    return []
+
+
+def as_it_stands(book: Book) -> list[Happened]:
+    """What a store that begins now has to know: nodes, and live jobs from their submission on."""
+    found: list[Happened] = [_of_node(node, book.now_s) for node in book.nodes.values()]
+    for job in book.job_of_seq.values():
+        found.append(_event(job, "submit", job.submit_s, predicted_s=job.spec.predicted_s))
+        attempt = job.active
+        if attempt is not None:
+            share_milli = int(book.cluster.arrays.job.share_milli[book.cluster.slot_of(job.seq)])
+            found.append(_started(job, attempt.start_s, share_milli, attempt.sm_clock_frac))
+    return found
+
+
+def _of_node(node: Node, now_s: float) -> NodeEvent:
+    return NodeEvent(
+        time_s=now_s,
+        node=node.spec.name,
+        num_gpus=node.spec.gpus,
+        gpu_type=node.spec.gpu_type,
+        state="removed" if node.removed else node.state,
+        reason=node.reason,
+    )
+
+
+def _event(
+    job: Job,
+    kind: JobKind,
+    now_s: float,
+    *,
+    predicted_s: float = math.nan,
+    attempt: int = 0,
+    run_s: float = math.nan,
+    energy_j: float | None = None,
+) -> JobEvent:
+    ends = kind == "end"
+    return JobEvent(
+        time_s=now_s,
+        kind=kind,
+        job=job.called,
+        name=job.spec.name,
+        user=job.spec.user,
+        vc=job.spec.vc,
+        num_gpus=float(job.spec.num_gpus),
+        predicted_s=predicted_s,
+        attempt=attempt,
+        state=job.state if ends else "",
+        reason=job.reason if ends else "",
+        run_s=run_s,
+        energy_j=math.nan if energy_j is None else energy_j,
+    )
+
+
+def _started(job: Job, now_s: float, share_milli: int, sm_clock_frac: float) -> JobEvent:
+    assert job.attempt is not None
+    ranks = job.attempt.ranks
+    return JobEvent(
+        time_s=now_s,
+        kind="start",
+        job=job.called,
+        name=job.spec.name,
+        user=job.spec.user,
+        vc=job.spec.vc,
+        num_gpus=float(job.spec.num_gpus),
+        attempt=job.attempt.number,
+        nodes=[rank.node for rank in ranks for _ in rank.gpus],
+        gpus=[gpu for rank in ranks for gpu in rank.gpus],
+        share_milli=share_milli,
+        sm_clock_frac=sm_clock_frac,
+    )

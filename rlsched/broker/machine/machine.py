@@ -1,0 +1,550 @@
+"""The broker's state machine: a batch of events and the time in, effects out. No socket, file or clock."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rlsched.broker.base.entries import (
+    AttemptOver,
+    BrokerStarted,
+    Decided,
+    EligibilityReviewed,
+    Entry,
+    JobCancelled,
+    JobsRanked,
+    JobSubmitted,
+    NodeAway,
+    NodeDrained,
+    NodeResumed,
+    TaskSubmitted,
+)
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.events import (
+    ClientAsked,
+    Due,
+    Effect,
+    Event,
+    Intake,
+    NodeSaid,
+    PowerDone,
+    Records,
+    Tick,
+)
+from rlsched.broker.machine.happenings import Happened, happened
+from rlsched.broker.machine.requests import CHANGES, Requests
+from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.leases import Leases
+from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.node_orders import NodeOrders
+from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
+from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.queries.backlog import TOO_MANY, Backlog
+from rlsched.broker.queries.forecasts import NO_FORECASTS, Forecasts
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.queries.report import Reports
+from rlsched.broker.queries.vitals import Vitals
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.priorities import Ranks, level_of, ranked
+from rlsched.decide.actions import Preempt, Start
+from rlsched.decide.loop import decide_all
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.candidates import next_hold_end_s
+from rlsched.decide.rows.schema import HOLD_S
+from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.wire.messages import (
+    ClockHeld,
+    Ended,
+    EndedAck,
+    Heartbeat,
+    Held,
+    Hello,
+    LaterBroker,
+    Launched,
+    LaunchRefused,
+    Leaving,
+    LogData,
+    Metered,
+    Refused,
+    SayHello,
+    TimeLimited,
+)
+
+_log = logging.getLogger("rlsched.broker")
+_Kind = TypeVar("_Kind")
+LISTENS_EVERY_S = 0.5
+"""A broker that listens hands in a batch at least so often; a longer gap says that it did not."""
+
+
+class Machine:
+    """Applies events to the book, decides once a batch, and says what is to be journalled and sent.
+
+    Args:
+        book: As the journal made it.
+        scheduler: The policy.
+        started: The fact that begins this broker's epoch; journalled with the first batch.
+        now_s: When it started, Unix seconds; later than everything in the book.
+        ended: Jobs that are over, as the journal has them.
+        limits: Its times.
+        ranks: Which jobs go before others.
+        memory: The last record of each job.
+        troubles: Counts records that could not be `made`, or `remembered`.
+        vitals: What reports tell of the loop around it.
+        forecasts: What is said of starts and ends to come.
+        sleep: How idle nodes sleep; None: they do not.
+        up_since_s: When the process began to serve, Unix seconds; None: now.
+
+    Attributes:
+        started: The fact that began its epoch.
+        up_since_s: When the process began to serve, Unix seconds.
+        backlog: Questions that wait for `answer`.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        scheduler: Scheduler,
+        started: BrokerStarted,
+        now_s: float,
+        *,
+        ended: EndedTable,
+        limits: Limits | None = None,
+        ranks: Ranks | None = None,
+        memory: RecordMemory | None = None,
+        troubles: Troubles | None = None,
+        vitals: Callable[[], Vitals] = Vitals,
+        forecasts: Forecasts = NO_FORECASTS,
+        sleep: SleepPlan | None = None,
+        up_since_s: float | None = None,
+    ) -> None:
+        self.book, self.scheduler = book, scheduler
+        permit(book.cluster, scheduler)
+        self.limits, self._ranks = limits or Limits(), ranks or Ranks()
+        self._ranked_s = -math.inf
+        self.memory = memory or RecordMemory()
+        self.troubles = troubles or Troubles()
+        self.now_s = book.now_s
+        self._started_s = now_s
+        self.started = started
+        self.up_since_s = now_s if up_since_s is None else up_since_s
+        self._unrecorded: list[Entry] = [started]
+        self._out = Outbox(book, self._recorded)
+        self._records: list[DecisionRecord] = []
+        self._happened: list[Happened] = []
+        self._dirty = self._forget_due(now_s)
+        self._held_until_s = float(book.cluster.arrays.job.held_until_s.max(initial=-math.inf))
+        self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
+        book.seats.emptied.clear()  # launched when their nodes say hello
+        self.backlog = Backlog()
+        self._killed_s: dict[int, float] = {}
+        self._attempts = Attempts(book, self.limits, self._out)
+        self._time_limits = TimeLimits(book, self._out)
+        self._leases = Leases(book, self.limits, now_s)
+        self._members = Members(
+            book, self._attempts, self._time_limits, self._leases, self.limits, self._out, now_s
+        )
+        self._sleepers = Sleepers(book, sleep, self._leases.alive_s, self._out)
+        node_orders = NodeOrders(
+            book,
+            self._attempts,
+            self._leases,
+            self.limits,
+            self._out,
+            wake=lambda name: self._sleepers.wake(name, self.now_s),
+        )
+        self._reports = Reports(
+            book,
+            scheduler,
+            started,
+            self.up_since_s,
+            backlog=self.backlog,
+            troubles=self.troubles,
+            vitals=vitals,
+            forecasts=forecasts,
+            members=self._members,
+        )
+        self._requests = Requests(
+            book,
+            self._attempts,
+            self._time_limits,
+            self._members,
+            node_orders,
+            self.memory,
+            self.limits,
+            self._ranks,
+            out=self._out,
+            reports=self._reports,
+            ended=ended,
+            forecasts=forecasts,
+        )
+
+    def due_s(self) -> float:
+        """When the scheduler asked to be asked again, Unix seconds; infinite where it did not."""
+        if self.book.arrays.hungry():
+            return self.now_s
+        due_s = min(self.book.asked_for_s.values(), default=math.inf)
+        return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
+
+    def later_epoch(self) -> int:
+        """The epoch of a later broker of this cluster that most nodes know, 0 where they know none."""
+        return self._members.later_epoch()
+
+    def ask_next(self) -> None:
+        """Let the scheduler be asked in the next batch, whatever happens in it."""
+        self._dirty = True
+
+    # ---- a batch ----------------------------------------------------------------------------------
+
+    def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
+        """Apply a batch of events, decide, and return the output in order.
+
+        The first effect is the `Journal`, if any fact was recorded; it must be committed before any other
+        effect is carried out. `now_s` (Unix seconds, whole milliseconds) grows from batch to batch.
+
+        Raises:
+            ValueError: `now_s` is not later than that of the batch before.
+        """
+        self._begin(now_s)
+        # 1. Reports of nodes: ends first, so that their GPUs are free for the decisions of this batch.
+        for event in sorted(_of_kind(events, NodeSaid), key=_is_greeting):
+            self._node_reported(event)
+        # 2. Whether submissions are accepted: the journal's disk may be full.
+        for intake in _of_kind(events, Intake):
+            self._requests.submitting.refusal = intake.refusal
+        # 3. Changes by clients, in order. Submissions that follow each other are predicted together.
+        asked = _of_kind(events, ClientAsked)
+        self._requests.change([one for one in asked if isinstance(one.message, CHANGES)], now_s)
+        # 4. Questions are queued; `answer` answers them once the output of this batch has left.
+        for question in asked:
+            if not isinstance(question.message, CHANGES) and not self.backlog.add(question):
+                self._out.reply(question.peer, question.request, Refused(message=TOO_MANY))
+        # 5. Results of the commands that power nodes up and down.
+        for done in _of_kind(events, PowerDone):
+            self._sleepers.done(done, now_s)
+        # 6. Timers: leases, drains, launch time-outs, and the time that the scheduler asked for.
+        if _of_kind(events, Tick):
+            self._tick()
+        elif _of_kind(events, Due):
+            self._dirty = self._dirty or now_s >= self._ask_again_s
+        # 7. Jobs whose GPUs have been left by preempted jobs are launched; GPUs of others are held.
+        self._launch_seated()
+        self._members.hold()
+        # 8. Jobs that become eligible or can never run, and tasks of arrays that become jobs.
+        self._review_eligibility()
+        self._let_tasks_come()
+        # 9. Decisions, if anything changed that the scheduler looks at.
+        if self._dirty:
+            self._decide()
+        kept = self._records or self._happened
+        return self._out.take() + ([Records(self._records, self._happened)] if kept else [])
+
+    def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
+        """Answer at least one question, and more while there is time, one of each client in turn.
+
+        The answers may be sent once the output of the last batch has been.
+        """
+        self._out.begin(self.now_s)
+        while self.backlog:
+            self._requests.answer(self.backlog.pop(), self.now_s)
+            if not has_time():
+                break
+        return self._out.take()
+
+    def _begin(self, now_s: float) -> None:
+        """Start a batch; the first one records that this broker has started."""
+        if now_s <= self.now_s:
+            raise ValueError(f"time must grow from batch to batch: {now_s} after {self.now_s}")
+        if now_s - self.now_s > max(self.limits.lease_s / 4, LISTENS_EVERY_S):
+            self._leases.extend(now_s)
+        self.now_s = now_s
+        self._out.begin(now_s)
+        self._records, self._happened = [], []
+        for fact in self._unrecorded:
+            self._out.record(fact)
+        self._unrecorded = []
+
+    def _node_reported(self, event: NodeSaid) -> None:
+        """Handle a message of a node. If that raises, fail only what the message is about."""
+        try:
+            if self._is_from_member(event):
+                self._node_said(event.node, event)
+        except Exception as error:
+            self._set_aside(event, error)
+
+    def _is_from_member(self, event: NodeSaid) -> bool:
+        """Whether the sender is registered, or registers by this message."""
+        node, message = event.node, event.message
+        if isinstance(message, Hello | LaterBroker):
+            return True
+        if self._members.foreign.is_known(node):  # its job numbers are those of another cluster
+            if isinstance(message, Heartbeat):
+                self._out.send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
+            return False
+        if node not in self.book.nodes:
+            return False  # its `Hello` will repeat what this message says
+        self._leases.seen(node, self.now_s)
+        return True
+
+    def _node_said(self, node: str, event: NodeSaid) -> None:
+        members, attempts = self._members, self._attempts
+        match event.message:
+            case LaterBroker() as message:
+                members.later(node, message.cluster, message.epoch)
+            case Launched() as message if members.strangers.knows(node, message.key):
+                pass
+            case Launched() as message:
+                attempts.launched(node, message)
+                self._limited(node, message)
+            case TimeLimited() as message:
+                self._limited(node, message)
+            case LaunchRefused() as message:
+                attempts.refused(node, message, held=members.held_gpus(node))
+            case Ended() as message:
+                attempts.ended(node, message)
+                members.strangers.ended(node, message.key)
+            case ClockHeld() as message:
+                attempts.clocked(node, message)
+            case Hello() as message:
+                members.hello(node, message, event.request, self.now_s, event.wall_s)
+            case LogData() as message:
+                self._requests.logs.data(node, event.request, message)
+            case Heartbeat() as message:
+                members.heartbeat(node, event.request, self.now_s, message)
+                if message.wall_s is not None:
+                    members.compare_clocks(node, message.wall_s, event.wall_s)
+            case Metered() as message:
+                members.metered.told(node, message, self.now_s)
+            case Held() as message:
+                members.held(node, message.held)
+            case Leaving():
+                members.leaving(node)
+
+    def _limited(self, node: str, message: Launched | TimeLimited) -> None:
+        """A node reports the time limit that it enforces for a rank."""
+        job = self._attempts.current(node, message.key)
+        self._time_limits.told(job, message.attempt, message.rank, message.limit_s)
+
+    def _set_aside(self, event: NodeSaid, error: Exception) -> None:
+        """A message raised: log it, fail only the attempt that it is about, drain the node for `drain_s`."""
+        node, message = event.node, event.message
+        kind = type(message).__name__
+        _log.error(
+            "%s of node %s is set aside: %r", kind, node, message, exc_info=error, extra={"node": node}
+        )
+        known = self.book.nodes.get(node)
+        if known is not None and known.up and not known.drained:
+            reason = f"its message {kind} could not be processed: {error!r:.200}"
+            self._out.record(NodeDrained(name=node, until_s=self.now_s + self.limits.drain_s, reason=reason))
+        if isinstance(message, Ended):
+            job = self._attempts.current(node, message.key)
+            if job is not None:
+                self._attempts.lost(node, job, f"could not process the exit report from node {node}")
+            self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
+
+    def _review_eligibility(self) -> None:
+        """Review quotas and begin times that are due; cancel jobs whose dependencies can never be met."""
+        if self.now_s >= min(self.book.quotas.due_s, self.book.gates.due_s):
+            self._out.record(EligibilityReviewed())
+        while self.book.gates.hopeless:
+            job, why = next(iter(self.book.gates.hopeless.items()))
+            self._out.record(JobCancelled(job=job, reason=why))
+
+    def _tick(self) -> None:
+        for name in self._leases.expired(self.now_s):
+            self._out.drop(name)
+            self._out.record(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
+        for name, job in self._leases.lost_jobs(self.now_s):
+            why = f"node {name} was unreachable for its --lost-after of {job.spec.lost_after_s:g} s"
+            self._attempts.lost(name, job, why)
+        for name in self._members.returning():
+            self._out.drop(name)
+        self._members.settle(self.now_s)
+        for name in self._leases.expired_drains(self.now_s):
+            self._out.record(NodeResumed(name=name))
+        self._sleepers.step(self.now_s)
+        self._rank()
+        active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
+        self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}
+        self._time_limits.keep(active)
+        launching_s = max(self._started_s, self._members.strangers.settled_s())
+        for number in active:
+            self._tick_job(self.book.jobs[number], launching_s)
+        self._requests.logs.expire(self.now_s)
+        self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
+        self._dirty = self._dirty or self.now_s >= self._ask_again_s
+
+    def _rank(self) -> None:
+        """Look at shares and ages, where it is time to."""
+        if self.now_s - self._ranked_s < self._ranks.every_s:
+            return
+        self._ranked_s = self.now_s
+        book = self.book
+        entry = ranked(self._ranks, book.priorities, book.usage, book.job_of_seq.values(), self.now_s)
+        if entry is not None:
+            self._out.record(entry)
+
+    def _rank_again(self, job: Job) -> None:
+        """A job has been queued again; what ended its attempt may have changed its place in the queue."""
+        level = level_of(self._ranks, job, self.now_s)
+        if level != self.book.priorities.level(job.number):
+            self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
+
+    def _tick_job(self, job: Job, launching_s: float) -> None:
+        """`launching_s`: since then nodes may start it at least, Unix seconds."""
+        attempt = job.active
+        if attempt is None:
+            return
+        if attempt.ending:
+            if self.now_s - self._killed_s.setdefault(job.number, self.now_s) >= self.limits.kill_again_s:
+                self._killed_s[job.number] = self.now_s
+                self._attempts.kill(job)
+        elif job.state == "running":
+            self._time_limits.tell(job)
+        elif job.state == "launching" and not attempt.leaving:
+            nodes = {rank.node for rank in attempt.ranks if rank.state == "launching"}
+            back_s = max((self._members.engine_back_s(name, self.now_s) for name in nodes), default=0.0)
+            waited_s = self.now_s - max(attempt.seated_s, launching_s, back_s)
+            if waited_s >= self.limits.launch_timeout_s:
+                self._attempts.end(
+                    job,
+                    "queued",
+                    f"{', '.join(sorted(nodes))} did not start it within {self.limits.launch_timeout_s:g} s",
+                    charged=self._members.are_own(nodes),
+                )
+
+    def _let_tasks_come(self) -> None:
+        """Tasks of arrays that are to come now become jobs."""
+        drafts = self.book.arrays.drafts(self.book.last_number) if self.book.arrays.live else []
+        if not drafts:
+            return
+        try:
+            drafts = self.book.predictions.predict(drafts, self.now_s)
+        except Exception as error:  # whatever a predictor makes of it
+            for array in sorted({draft.array for draft in drafts}):
+                _log.error("the tasks of array %d cannot be predicted", array, exc_info=error)
+                self._out.record(
+                    JobCancelled(job=array, reason=f"its tasks cannot be predicted: {error!r:.200}")
+                )
+            return
+        for draft in drafts:
+            self._out.record(
+                TaskSubmitted(
+                    job=draft.job,
+                    array=draft.array,
+                    task=draft.task,
+                    predicted_s=draft.predicted_s,
+                    spread=draft.spread,
+                    predicted_by=draft.predicted_by,
+                    said=draft.said,
+                )
+            )
+
+    # ---- deciding ---------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        self._dirty = False
+        cluster = self.book.cluster
+        self._forget_due(self.now_s)
+        number = cluster.decisions
+        for partition, decision in decide_all(
+            cluster, self.scheduler, self.now_s, record=True, job_name=self._job_name
+        ):
+            entry = Decided(
+                number=number,
+                partition=cluster.partition_names[partition],
+                source=decision.source,
+                action=decision.action,
+                contested=_contested(decision),
+                guard=decision.guard,
+                marks_hold=decision.marks_hold,
+            )
+            if decision.marks_hold:
+                self._held_until_s = self.now_s + HOLD_S
+            number = cluster.decisions
+            self._out.record(entry, already_decided=True)
+            self._keep(decision, entry.number)
+            if isinstance(decision.action, Start):
+                self._attempts.launch(self.book.job_of_seq[decision.action.seq])
+            elif isinstance(decision.action, Preempt):
+                self._attempts.kill(self.book.job_of_seq[decision.action.seq])
+        self._ask_again_s = self.due_s()
+        if self.now_s < self._held_until_s:  # else nothing is kept back, in a queue that may be long
+            self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster, self.now_s))
+
+    def _job_name(self, seq: int) -> str:
+        if self.book.held.stands_for(seq):
+            return "of others"
+        job = self.book.job_of_seq.get(seq)
+        return self.book.called(self.book.number_of_seq[seq]) if job is None else job.called
+
+    def _keep(self, decision: Decision, number: int) -> None:
+        """Keep a decision's record; one that cannot be made or remembered changes nothing else."""
+        record = decision.record
+        if record is None:
+            if decision.record_failed:
+                what = f"the record of decision {number} could not be made"
+                self.troubles.count("made", what, decision.record_failed)
+            return
+        self.troubles.over("made", "decision records are made")
+        self._records.append(record)
+        try:
+            self.memory.add(record)
+            self._reports.decided(record)
+        except Exception as error:  # whatever a record holds
+            what = f"the record of decision {number} could not be remembered for `why`"
+            self.troubles.count("remembered", what, error)
+
+    def _launch_seated(self) -> None:
+        """Launch the jobs whose GPUs have just become empty."""
+        for job in self.book.seats.emptied:
+            if job.active is not None and not job.active.ending:
+                self._attempts.launch(job)
+        self.book.seats.emptied.clear()
+
+    def _forget_due(self, now_s: float) -> bool:
+        """Forget the times to ask again at that have come; whether there were any."""
+        asked_for_s = self.book.asked_for_s
+        due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
+        for partition in due:
+            del asked_for_s[partition]
+        return bool(due)
+
+    # ---- facts ------------------------------------------------------------------------------------
+
+    def _recorded(self, fact: Entry) -> None:
+        """A fact has been applied and will be journalled."""
+        self._keep_event(fact)
+        is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
+        self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
+        if isinstance(fact, AttemptOver) and fact.outcome == "queued":
+            self._rank_again(self.book.jobs[fact.job])
+
+    def _keep_event(self, fact: Entry) -> None:
+        """Keep the events of a fact for the store of decisions; a failure changes nothing else."""
+        try:
+            self._happened += happened(fact, self.book, self.now_s)
+        except Exception as error:  # whatever a fact holds
+            what = f"the event of a fact {type(fact).__name__} could not be recorded"
+            self.troubles.count("told", what, error)
+
+
+def _of_kind(events: Sequence[Event], kind: type[_Kind]) -> list[_Kind]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def _is_greeting(event: NodeSaid) -> bool:
+    return isinstance(event.message, Hello | Heartbeat)
+
+
+def _contested(decision: Decision) -> bool:
+    record = decision.record
+    if decision.source == "automatic" or record is None:
+        return False
+    open_ways = record.halves[0].legal if record.halves else [not plan.verdict for plan in record.plans]
+    return sum(open_ways) > 1

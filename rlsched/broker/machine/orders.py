@@ -1,0 +1,358 @@
+"""Orders about jobs: cancel, hold, release, requeue, update; and what a new one may wait for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.base.entries import (
+    JobCancelled,
+    JobHeld,
+    JobSubmitted,
+    JobUpdated,
+    TasksCancelled,
+    TasksHeld,
+)
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.machine.submissions import wrong_change
+from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.queries.never import never_runs
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.asked import demand_of, types_asked
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.gates import is_met
+from rlsched.broker.state.jobs import Job, called
+from rlsched.broker.state.tasks import common, count, has, in_words, minus
+from rlsched.broker.state.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes_of
+from rlsched.errors import InputError
+from rlsched.transport.roles import Peer
+from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
+
+WITHDRAWN: Final = "withdrawn by its engine"
+"""Why a job is cancelled that its engine no longer offers, see `rlsched.engine`."""
+MOST_DEPENDENCIES: Final = 1_000
+
+
+class JobOrders:
+    """Carries them out.
+
+    Args:
+        book: What is known.
+        attempts: The launch protocol.
+        time_limits: Those of jobs that run.
+        limits: The broker's times.
+        out: Output of the batch.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        attempts: Attempts,
+        time_limits: TimeLimits,
+        limits: Limits,
+        out: Outbox,
+    ) -> None:
+        self._book, self._attempts, self._time_limits, self._out = book, attempts, time_limits, out
+        self._limits = limits
+
+    def obey(self, order: JobOrder, job: Job, by: Peer) -> None:
+        """Carry an order out; said twice, it does nothing more.
+
+        Raises:
+            InputError: the job is over, or in a state in which this cannot be.
+        """
+        if not job.live:
+            if isinstance(order, Cancel) and job.state == "cancelled":
+                return
+            raise InputError(f"job {job.called} is over already: {job.state}")
+        match order:
+            case Cancel(waiting=True) if job.state != "queued":
+                raise InputError(f"job {job.called} does not wait any more: it is {job.state}, and goes on")
+            case Cancel():
+                self._cancel(job, by)
+            case Hold():
+                self._hold(job, by)
+            case Release():
+                self._release(job.spec, by)
+            case Requeue():
+                if job.active is not None:
+                    self._attempts.end(job, "queued", f"requeued by {by.person or by.name}", charged=False)
+            case Update():
+                self._update(order, job, by)
+
+    def obey_all(self, order: JobOrder, array: JobArray, by: Peer) -> None:
+        """Carry an order out for an array: for what is still to come of it, and for each task that there is.
+
+        Raises:
+            InputError: it is over, or an admin holds it.
+        """
+        if array.end_s is not None:
+            if isinstance(order, Cancel) and array.state == "cancelled":
+                return
+            raise InputError(f"array {array.number} is over already: {array.state}")
+        tasks = [self._book.jobs[number] for number in array.live.values()]
+        waiting = [job for job in tasks if job.state == "queued"]
+        match order:
+            case Cancel(waiting=True):
+                self._set_aside(array, msgspec.structs.replace(order, tasks=array.spec.tasks), by)
+                tasks = waiting
+            case Cancel():
+                self._out.record(JobCancelled(job=array.number, reason=_why(by)))
+            case Hold() if array.left:
+                self._note_hold(array.spec, by)
+            case Release():
+                self._release(array.spec, by)
+                self._set_aside(array, Release(job=array.number, tasks=array.spec.tasks), by)
+            case Update():
+                waits = bool(waiting) and set(changes_of(order)) <= {*OF_TASKS}
+                self._out.record(self._update_of(order, array.spec, array.left > 0 or waits))
+                order = msgspec.structs.replace(
+                    order, begin_s=None, depends_on=None, singleton=False, array_limit=None
+                )
+                tasks = waiting = waiting if changes_of(order) else []
+        for job in tasks if isinstance(order, Cancel | Requeue) else waiting:
+            self.obey(order, job, by)
+
+    def obey_some(self, order: JobOrder, array: JobArray, by: Peer) -> None:
+        """Carry an order out for some tasks of an array, whether they are jobs yet or not.
+
+        Raises:
+            InputError: the array has no such task, none of them is left, or this cannot be of one of them.
+        """
+        own, number = array.spec.tasks, array.number
+        strange = minus(order.tasks, own)
+        if strange:
+            raise InputError(f"array {number} has no task {in_words(strange)}: it has {in_words(own)}")
+        jobs = [self._book.jobs[job] for task, job in array.live.items() if has(order.tasks, task)]
+        if not self._set_aside(array, order, by) and not jobs:
+            self._say_over(order, array)
+        passes_over = isinstance(order, Hold | Update) or (isinstance(order, Cancel) and order.waiting)
+        if count(order.tasks) > 1 and passes_over:
+            jobs = [job for job in jobs if job.state == "queued"]  # a range passes over those that run
+        for job in jobs:
+            self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
+
+    def _say_over(self, order: JobOrder, array: JobArray) -> None:
+        """None of these tasks is live, or to come."""
+        is_gone = not minus(order.tasks, array.dropped)
+        if count(order.tasks) == 1:
+            job = self._book.task(array, order.tasks[0].first)
+            known = None if job is None else self._book.job(job)
+            is_gone = is_gone or (known is not None and known.state == "cancelled")
+        if not (is_gone and isinstance(order, Cancel)):
+            said = in_words(order.tasks)
+            which = (
+                f"task {said} of array {array.number} is"
+                if count(order.tasks) == 1
+                else f"tasks {said} of array {array.number} are"
+            )
+            raise InputError(f"{which} over already")
+
+    def _set_aside(self, array: JobArray, order: JobOrder, by: Peer) -> bool:
+        """Carry an order out for those of its tasks that are no jobs yet; whether there are any.
+
+        Raises:
+            InputError: an admin holds them, or this cannot be of tasks that are no jobs yet.
+        """
+        if array.end_s is not None or array.stopped:
+            return False
+        held = {who: common(tasks, order.tasks) for who, tasks in array.aside.items()}
+        coming = common(array.coming, order.tasks)
+        everything = [*coming, *(one for tasks in held.values() for one in tasks)]
+        if not everything:
+            return False
+        match order:
+            case Cancel():
+                self._out.record(TasksCancelled(array=array.number, tasks=everything, reason=_why(by)))
+            case Hold():
+                holder = self._holder(array.spec, by)
+                chosen = coming if holder == "user" else [*coming, *held.get("user", [])]
+                if chosen:
+                    self._out.record(TasksHeld(array=array.number, tasks=chosen, by=holder))
+            case Release():
+                theirs = [] if by.role == "admin" else held.get("admin", [])
+                if theirs:
+                    said = f"{array.number}_{in_words(theirs)}"
+                    raise InputError(f"job {said} is held by an admin, who alone can release it")
+                tasks = [one for some in held.values() for one in some]
+                if tasks:
+                    self._out.record(TasksHeld(array=array.number, tasks=tasks, by=""))
+            case Update():
+                odd = [name for name in changes_of(order) if name not in OF_TASKS]
+                if odd:
+                    said = f"{array.number}_{in_words(everything)}"
+                    raise InputError(
+                        f"job {said} is not in the queue yet: of it alone {WORDS[odd[0]]} cannot change; "
+                        f"that of the whole array {array.number} can"
+                    )
+                entry = self._update_of(order, array.spec, waits=True)
+                self._out.record(msgspec.structs.replace(entry, tasks=everything))
+        return True
+
+    def _update(self, order: Update, job: Job, by: Peer) -> None:
+        limits = order.time_limit_s is not None and job.state != "queued"
+        entry = self._update_of(order, job.spec, job.state == "queued", job.called, limits=limits)
+        if limits and order.time_limit_s is not None:
+            self._time_limits.check(job, order.time_limit_s, by_admin=by.role == "admin")
+        self._out.record(entry)
+        if limits:
+            self._time_limits.tell(job)
+
+    def _update_of(
+        self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
+    ) -> JobUpdated:
+        """The fact that an update comes to; `limits`: the time limit may change though it does not wait.
+
+        Raises:
+            InputError: something of it cannot change, now or ever, or can never be.
+        """
+        number = name or str(spec.job)
+        changes = changes_of(order)
+        if not changes:
+            raise InputError("expected something to change, such as --priority or --time-limit")
+        always = (*WHILE_RUNNING, "array_limit", *(["time_limit_s"] if limits else []))
+        late = [one for one in changes if one not in always] if not waits else []
+        if late:
+            raise InputError(
+                f"job {number} has GPUs: {WORDS[late[0]]} changes of waiting jobs alone; "
+                f"`rlsched requeue {number}` ends it and queues it again"
+            )
+        if order.array_limit is not None and not spec.tasks:
+            raise InputError(f"job {number} is no array: {WORDS['array_limit']} is that of an array")
+        refusal = wrong_change(order) or self._limits.wrong_lost_after(order.lost_after_s)
+        if refusal:
+            raise InputError(refusal)
+        types = None if order.gpu_types is None else types_asked(order.gpu_types)
+        if types is not None and self._book.nodes:
+            never = never_runs(self._book, spec.vc, demand_of(msgspec.structs.replace(spec, gpu_types=types)))
+            if never:
+                raise InputError(never)
+        others = None
+        if "depends_on" in changes:
+            others = self._waits_for(order.depends_on or [])
+            if order.singleton:
+                others = self.alone(msgspec.structs.replace(spec, depends_on=others)).depends_on
+            self._check_circle(spec.job, number, others)
+        return JobUpdated(
+            job=spec.job,
+            name=order.name,
+            priority=order.priority,
+            time_limit_s=order.time_limit_s,
+            begin_s=order.begin_s,
+            depends_on=others,
+            lost_after_s=order.lost_after_s,
+            share=order.share,
+            array_limit=order.array_limit,
+            gpu_types=types,
+        )
+
+    def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:
+        """Find out whether a job would wait for itself.
+
+        Raises:
+            InputError: it would.
+        """
+        left, seen = [one.job for one in others], set[int]()
+        while left:
+            other = left.pop()
+            if other == job:
+                raise InputError(f"job {name} would wait for itself")
+            if other not in seen:
+                seen.add(other)
+                left += [one.job for one in self._book.gates.awaited(other)]
+                array = self._book.arrays.live.get(other)
+                left += array.live.values() if array is not None else ()
+
+    def _cancel(self, job: Job, by: Peer) -> None:
+        if job.state == "queued":
+            self._out.record(JobCancelled(job=job.number, reason=_why(by)))
+        else:
+            self._attempts.end(job, "cancelled", _why(by))
+
+    def _hold(self, job: Job, by: Peer) -> None:
+        if job.state != "queued":
+            raise InputError(
+                f"job {job.called} is {job.state}: only waiting jobs are held; "
+                f"`rlsched requeue {job.called}` ends it and queues it again"
+            )
+        self._note_hold(job.spec, by)
+
+    def _note_hold(self, job: JobSubmitted, by: Peer) -> None:
+        holder = self._holder(job, by)
+        if self._book.gates.holder(job.job) not in (holder, "admin"):
+            self._out.record(JobHeld(job=job.job, by=holder))
+
+    def _holder(self, job: JobSubmitted, by: Peer) -> str:
+        return "admin" if by.role == "admin" and by.person != job.user else "user"
+
+    def _release(self, job: JobSubmitted, by: Peer) -> None:
+        holder = self._book.gates.holder(job.job)
+        if holder == "admin" and by.role != "admin":
+            raise InputError(f"job {called(job)} is held by an admin, who alone can release it")
+        if holder:
+            self._out.record(JobHeld(job=job.job, by=""))
+
+    def waits_for(self, submit: Submit) -> list[DependsOn]:
+        """What a new job waits for, without what has been so already.
+
+        Raises:
+            InputError: there is no such job, it can no longer become what is waited for, or there are too
+                many.
+        """
+        return self._waits_for(submit.depends_on)
+
+    def _waits_for(self, depends_on: list[DependsOn]) -> list[DependsOn]:
+        _check_number(len(depends_on))  # each may have to be read from the journal
+        found: dict[DependsOn, None] = {}
+        for one in depends_on:
+            job = self._book.arrays.known.get(one.job) or self._book.job(one.job)
+            if job is None:
+                raise InputError(
+                    f"there is no job {one.job} to wait for; `rlsched queue --all` lists all jobs"
+                )
+            met = self._is_met(one, job)
+            if met is False:
+                name = self._book.called(one.job)
+                raise InputError(f"{one.kind}:{name} can never be: job {name} is {job.state}")
+            if met is None:
+                found[one] = None
+        return list(found)
+
+    def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
+        """A job that also waits for all live jobs and arrays of its user's before it of the same name.
+
+        A new one is to be journalled next: those that came with it in one batch count too, if they are; else
+        `beside` says how many of them will be.
+
+        Raises:
+            InputError: there are too many.
+        """
+        live: list[Job | JobArray] = [*self._book.job_of_seq.values(), *self._book.arrays.live.values()]
+        alike = sorted(
+            one.number
+            for one in live
+            if one.spec.user == entry.user and one.spec.name == entry.name
+            if one.number < entry.job and one.number != entry.array
+            if one.spec.array not in self._book.arrays.live  # of a task, its array
+        )
+        found = dict.fromkeys([*entry.depends_on, *(DependsOn("afterany", number) for number in alike)])
+        _check_number(len(found) + beside)
+        return msgspec.structs.replace(entry, depends_on=list(found))
+
+    def _is_met(self, one: DependsOn, job: Job | JobArray) -> bool | None:
+        if job.end_s is not None:
+            return is_met(one.kind, job.state)
+        started_s = job.start_s if isinstance(job, JobArray) else job.first_start_s  # it may wait again
+        return None if started_s is None else is_met(one.kind, "running")
+
+
+def _check_number(others: int) -> None:
+    if others > MOST_DEPENDENCIES:
+        raise InputError(f"expected at most {MOST_DEPENDENCIES:,} jobs to wait for, got {others:,}")
+
+
+def _why(by: Peer) -> str:
+    return WITHDRAWN if by.role == "engine" else "cancelled by its user"

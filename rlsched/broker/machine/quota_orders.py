@@ -1,0 +1,97 @@
+"""What operators order about quotas and accounts, checked, and what everybody may see of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from msgspec import UNSET
+
+from rlsched.broker.base.entries import MemberSet, QuotaSet
+from rlsched.broker.state.accounts import Accounts
+from rlsched.broker.state.quotas import Quotas
+from rlsched.errors import InputError
+from rlsched.terminal import CONTROL, visible
+from rlsched.transport.names import MAX_PERSON_CHARACTERS
+from rlsched.wire.messages import Accounts as AccountsPage
+from rlsched.wire.messages import Quotas as QuotasPage
+from rlsched.wire.messages import SetMember, SetQuota
+
+Row = TypeVar("Row")
+Limit = TypeVar("Limit", int | None, float | None)
+MAX_PAGE_ROWS = 500
+MAX_COUNT = 1_000_000_000
+"""Of GPUs, jobs, GPU-hours in a limit."""
+
+
+def changed_quota(quotas: Quotas, order: SetQuota) -> QuotaSet:
+    """The fact that an order makes true.
+
+    Raises:
+        InputError: the name cannot be, or a limit is out of range, or none is given.
+    """
+    check_party(order.kind, order.name)
+    own = quotas.own(order.kind, order.name)
+    if order.gpus is UNSET and order.jobs is UNSET and order.gpu_hours is UNSET:
+        raise InputError("expected a limit: --gpus, --jobs or --gpu-hours; `none` lifts one")
+    return QuotaSet(
+        kind=order.kind,
+        name=order.name,
+        gpus=own.gpus if order.gpus is UNSET else _checked("--gpus", order.gpus),
+        jobs=own.jobs if order.jobs is UNSET else _checked("--jobs", order.jobs),
+        gpu_hours=own.gpu_hours if order.gpu_hours is UNSET else _checked("--gpu-hours", order.gpu_hours),
+    )
+
+
+def changed_member(accounts: Accounts, order: SetMember) -> MemberSet | None:
+    """The fact that an order makes true; None where it is true already.
+
+    Raises:
+        InputError: a name cannot be, or who is to leave is no member.
+    """
+    check_party("account", order.account)
+    check_party("user", order.person)
+    is_member = accounts.has(order.account, order.person)
+    if not order.member and not is_member:
+        raise InputError(f"{order.person} is no member of account {order.account}")
+    if order.member == is_member:
+        return None
+    return MemberSet(account=order.account, person=order.person, member=order.member)
+
+
+def check_party(kind: str, name: str) -> None:
+    """Whether there can be such a user, account or VC.
+
+    Raises:
+        InputError: there cannot.
+    """
+    if not 0 < len(name) <= MAX_PERSON_CHARACTERS or CONTROL.search(name):
+        raise InputError(
+            f"{kind} {visible(name)!r}: expected 1 to {MAX_PERSON_CHARACTERS} characters, "
+            "no control characters"
+        )
+
+
+def quotas_page(quotas: Quotas, first: int, now_s: float) -> QuotasPage:
+    """A page of the quotas from a place in their order on."""
+    page, omitted = _page(quotas.rows(now_s), first)
+    return QuotasPage(quotas=page, omitted=omitted)
+
+
+def accounts_page(accounts: Accounts, first: int) -> AccountsPage:
+    """A page of the members of accounts from a place in their order on."""
+    page, omitted = _page(accounts.members(), first)
+    return AccountsPage(members=page, omitted=omitted)
+
+
+def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
+    """(some rows, how many follow)."""
+    first = max(first, 0)
+    page = rows[first : first + MAX_PAGE_ROWS]
+    return page, max(len(rows) - first - len(page), 0)
+
+
+def _checked(option: str, limit: Limit) -> Limit:
+    if limit is not None and not (math.isfinite(limit) and 0 <= limit <= MAX_COUNT):
+        raise InputError(f"{option}: expected 0 to {MAX_COUNT:,}, or `none`, got {limit:g}")
+    return limit

@@ -1,0 +1,339 @@
+"""What clients ask: submissions and cancels before the decisions of a batch, questions when there is time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.events import ClientAsked
+from rlsched.broker.machine.log_reads import LogReads
+from rlsched.broker.machine.orders import JobOrders
+from rlsched.broker.machine.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
+from rlsched.broker.machine.submissions import wrong_tasks
+from rlsched.broker.machine.submitting import Drafts, Submitting
+from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.node_orders import NodeOrders
+from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.queries.explain import explain
+from rlsched.broker.queries.forecasts import Forecasts
+from rlsched.broker.queries.history import Past
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.queries.pages import Pages
+from rlsched.broker.queries.report import Reports
+from rlsched.broker.queries.views import MAX_NAME_CHARS, array_info, shortened
+from rlsched.broker.queries.waiting import kept_out
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.jobs import Job, called
+from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.tasks import has, in_words
+from rlsched.errors import InputError
+from rlsched.transport.roles import Peer, rules_over
+from rlsched.wire.messages import (
+    Begin,
+    Cancel,
+    ClientReply,
+    DownNode,
+    DrainNode,
+    DryRun,
+    Explanation,
+    Hold,
+    JobOrder,
+    Jobs,
+    ListAccounts,
+    ListHistory,
+    ListJobs,
+    ListNodes,
+    ListQuotas,
+    ListUsage,
+    Ok,
+    ReadLog,
+    Refused,
+    Release,
+    RemoveNode,
+    Requeue,
+    ResumeNode,
+    Serving,
+    SetMember,
+    SetQuota,
+    Stats,
+    Submit,
+    SubmitMany,
+    Update,
+    WhoServes,
+    Why,
+)
+
+CHANGES = (
+    *(Submit, SubmitMany, *JobOrder.__args__, Begin),
+    *(DrainNode, ResumeNode, DownNode, RemoveNode, SetQuota, SetMember),
+)
+"""What changes something, and is done before the decisions of its batch; all else is a question."""
+_log = logging.getLogger("rlsched.broker")
+OF_ONE_JOB = JobOrder | ReadLog | Begin
+"""What only the job's user and admins may ask."""
+
+
+class Requests:
+    """Answers clients.
+
+    Args:
+        book: What is known.
+        attempts: The launch protocol.
+        time_limits: Those of jobs that run.
+        members: The nodes.
+        node_orders: Carries out orders about nodes.
+        memory: The last record of each job.
+        limits: The broker's times.
+        ranks: Which jobs go before others, and who may ask for that.
+        out: Output of the batch.
+        reports: How the broker does.
+        ended: Jobs that are over.
+        forecasts: What is said of starts and ends to come.
+
+    Attributes:
+        logs: Reads of output that nodes are asked for.
+        submitting: Takes submissions.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        attempts: Attempts,
+        time_limits: TimeLimits,
+        members: Members,
+        node_orders: NodeOrders,
+        memory: RecordMemory,
+        limits: Limits,
+        ranks: Ranks,
+        *,
+        out: Outbox,
+        reports: Reports,
+        ended: EndedTable,
+        forecasts: Forecasts,
+    ) -> None:
+        self._book, self._attempts, self._members = book, attempts, members
+        self._node_orders = node_orders
+        self._memory, self._limits, self._ranks = memory, limits, ranks
+        self._out = out
+        self._forecasts, self._time_limits = forecasts, time_limits
+        self._pages = Pages(book, members, limits, forecasts.of)
+        self._past = Past(book, ended, members.metered)
+        self._reports = reports
+        self._orders = JobOrders(book, attempts, time_limits, limits, out)
+        self.logs = LogReads(book, limits.log_timeout_s, out)
+        self.submitting = Submitting(book, ranks, limits, self._orders, out)
+
+    # ---- changes ----------------------------------------------------------------------------------
+
+    def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
+        """Carry out `CHANGES`, in order; new jobs that follow each other are predicted together."""
+        signed = [one for one in map(self._signed, asked) if one is not None]
+        for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
+            self._change_run(list(run), now_s)
+
+    def _change_run(self, asked: Sequence[ClientAsked], now_s: float) -> None:
+        submitted = [one.message for one in asked if isinstance(one.message, Submit)]
+        drafts = self.submitting.drafts(submitted, now_s)
+        for one in asked:
+            try:
+                reply = self._changed(one, drafts, now_s)
+            except InputError as error:
+                reply = Refused(message=str(error))
+            except Exception as error:
+                reply = _set_aside(one, error)
+            if reply is not None:
+                self._out.reply(one.peer, one.request, reply)
+
+    def _changed(self, one: ClientAsked, drafts: Drafts, now_s: float) -> ClientReply | None:
+        match one.message:
+            case Submit() as submit:
+                return self.submitting.submit(submit, drafts)
+            case SubmitMany() as many:
+                return self.submitting.submit_many(many, one.by, now_s)
+            case Cancel() | Hold() | Release() | Requeue() | Update() as order:
+                if isinstance(order, Update) and order.priority is not None and one.by.role != "admin":
+                    self._ranks.check(order.priority)
+                return self._not_theirs(one) or self._ordered(order, one.by)
+            case Begin() as begin:
+                return self._not_theirs(one) or self._begin(begin)
+            case DrainNode() | ResumeNode() | DownNode() | RemoveNode() as order:
+                refusal = self._node_orders.obey(order)
+                return Refused(message=refusal) if refusal else Ok()
+            case SetQuota() as order:
+                self._out.record(changed_quota(self._book.quotas, order))
+                return Ok()
+            case SetMember() as order:
+                joined = changed_member(self._book.accounts, order)
+                if joined is not None:
+                    self._out.record(joined)
+                return Ok()
+        return None
+
+    def _signed(self, asked: ClientAsked) -> ClientAsked | None:
+        """A submission in the name of its key's person; None where that was refused."""
+        if not isinstance(asked.message, Submit):
+            return asked
+        try:
+            return msgspec.structs.replace(asked, message=self.submitting.signed_by(asked.by, asked.message))
+        except InputError as error:
+            self._out.reply(asked.peer, asked.request, Refused(message=str(error)))
+            return None
+
+    def _not_theirs(self, asked: ClientAsked) -> Refused | None:
+        """Why whoever asks may not rule over this job, None if they may."""
+        spec = self._book.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        if spec is None or rules_over(asked.by, spec.user, spec.token):
+            return None
+        owner = spec.user or "nobody"
+        return Refused(
+            message=f"job {called(spec)} is {owner}'s, and this key is {asked.by.person}'s: only {owner} and "
+            "admins may read its output, cancel and change it"
+        )
+
+    def _ordered(self, order: JobOrder, by: Peer) -> ClientReply:
+        refusal = wrong_tasks(order.tasks)
+        if refusal:
+            return Refused(message=refusal)
+        array = self._book.arrays.known.get(order.job)
+        if array is not None:
+            obey = self._orders.obey_some if order.tasks else self._orders.obey_all
+            obey(order, array, by)
+            return Ok()
+        if order.tasks and self._book.job(order.job) is not None:
+            return _no_array(order.job)
+        job = self._book.job(order.job)
+        is_stray = job is None and isinstance(order, Cancel) and by.role == "admin"
+        if is_stray and self._members.strangers.cancel(order.job):
+            return Ok()
+        if job is None:
+            return _no_such(order.job)
+        self._orders.obey(order, job, by)
+        return Ok()
+
+    def _begin(self, order: Begin) -> ClientReply:
+        job = self._book.job(order.job)
+        if job is None or not job.live:
+            return _no_such(order.job)
+        refusal = self._attempts.begun(job, order)
+        return Refused(message=refusal) if refusal else Ok()
+
+    # ---- questions --------------------------------------------------------------------------------
+
+    def answer(self, asked: ClientAsked, now_s: float) -> None:
+        """Everything that changes nothing. A question that cannot be answered is refused in one line."""
+        try:
+            self._answer(asked, now_s)
+        except Exception as error:
+            self._reports.failed_answers += 1
+            self._out.reply(asked.peer, asked.request, _set_aside(asked, error))
+
+    def _answer(self, asked: ClientAsked, now_s: float) -> None:
+        match asked.message:
+            case ListJobs(job=None) as wanted:
+                self._out.reply(asked.peer, asked.request, self._pages.jobs(wanted))
+            case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number) if (
+                array := self._book.arrays.known.get(number)
+            ) is not None:
+                self._out.reply(asked.peer, asked.request, self._of_array(asked.message, array))
+            case ListJobs(job=int() as number, task=int()) if number in self._book.numbers:
+                self._out.reply(asked.peer, asked.request, _no_array(number))
+            case ListJobs(job=int() as number) if number in self._book.numbers:
+                self._out.reply(asked.peer, asked.request, self._pages.job(number))
+            case ListHistory() as wanted:
+                self._out.reply(asked.peer, asked.request, self._past.history(wanted, now_s))
+            case ListUsage() as wanted:
+                self._out.reply(asked.peer, asked.request, self._past.usage(wanted))
+            case ListNodes() as wanted:
+                self._out.reply(asked.peer, asked.request, self._pages.nodes(wanted))
+            case ListQuotas(first=first):
+                self._out.reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
+            case ListAccounts(first=first):
+                self._out.reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
+            case Why(job=number) if (job := self._book.job(number)) is not None:
+                record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
+                late = self._time_limits.late(job)
+                metered = self._members.metered
+                said = explain(
+                    self._book,
+                    job,
+                    record,
+                    now_s,
+                    self._forecasts.of(job),
+                    late,
+                    usage=metered.job(job, now_s),
+                    energy_j=metered.energy_j(job, now_s),
+                    grace_s=self._limits.grace_of(job.spec.grace_s),
+                )
+                self._out.reply(asked.peer, asked.request, said)
+            case ReadLog(job=number) as wanted if number in self._book.numbers:
+                refusal = self._not_theirs(asked)
+                if refusal is not None:
+                    self._out.reply(asked.peer, asked.request, refusal)
+                else:
+                    self.logs.read(asked, wanted, now_s)
+            case WhoServes():
+                answer = Serving(cluster=self._book.identity, epoch=self._book.epoch, person=asked.by.person)
+                self._out.reply(asked.peer, asked.request, answer)
+            case DryRun() as question:
+                why_not = self._forecasts.ask(asked, question)
+                if why_not:
+                    self._out.reply(asked.peer, asked.request, Refused(message=why_not))
+            case Stats():
+                self._out.reply(asked.peer, asked.request, self._reports.report(now_s))
+            case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number):
+                self._out.reply(asked.peer, asked.request, _no_such(number))
+
+    def _of_array(self, asked: ListJobs | Why | ReadLog, array: JobArray) -> ClientReply:
+        match asked:
+            case ListJobs(task=None):
+                return Jobs(jobs=[array_info(self._book, array)])
+            case ListJobs(task=int() as task):
+                found = self._book.task(array, task)
+                if found is not None:
+                    return self._pages.job(found)
+                if not has(array.spec.tasks, task):
+                    own = shortened(in_words(array.spec.tasks, MAX_NAME_CHARS))
+                    return Refused(message=f"array {array.number} has no task {task}: it has {own}")
+                return Refused(
+                    message=f"task {task} of array {array.number} is no job yet, or was cancelled before; "
+                    f"`rlsched why {array.number}` says how far the array is"
+                )
+            case Why():
+                how_far = self._book.arrays.said(array.number, self._book.jobs)
+                lines = kept_out(self._book, array.spec)
+                return Explanation(job=array.number, summary=f"an array: {how_far}", details=lines)
+        return Refused(
+            message=f"{array.number} is an array: name a task of it, such as {array.number}_"
+            f"{array.spec.tasks[0].first}"
+        )
+
+    def _partitions(self, job: Job) -> list[str]:
+        """Names of the partitions that serve a job."""
+        cluster = self._book.cluster
+        return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
+
+
+def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
+    """A request that nobody foresaw harms nobody but who sent it."""
+    kind = type(asked.message).__name__
+    what = (
+        "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"
+    )  # commands hold secrets
+    _log.error("%s of %s is set aside%s", kind, asked.by.name or "a client", what, exc_info=error)
+    return Refused(message=f"the broker could not deal with this {kind}: {error!r:.200}; its log says more")
+
+
+def _no_array(number: int) -> Refused:
+    return Refused(message=f"job {number} is no array: it has no tasks")
+
+
+def _no_such(number: int) -> Refused:
+    return Refused(message=f"there is no job {number}; `rlsched queue --all` lists all jobs")

@@ -1,0 +1,256 @@
+"""Submissions become entries: signed, checked, predicted together, one by one or many at once."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.machine.orders import JobOrders
+from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.queries.never import never_runs, unknown_vc
+from rlsched.broker.state.asked import demand_asked, types_asked
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.quotas import PartyKey, owner_of
+from rlsched.broker.state.tasks import joined
+from rlsched.errors import InputError, RlschedError
+from rlsched.models.profiles import signature_of
+from rlsched.transport.roles import Peer, signed
+from rlsched.wire.messages import ClientReply, Refused, Submit, SubmitMany, Submitted, SubmittedMany
+
+_log = logging.getLogger("rlsched.broker")
+
+
+class Drafts(NamedTuple):
+    """What becomes of the submissions of a batch, by token."""
+
+    entries: dict[str, JobSubmitted]
+    refused: dict[str, str]
+
+
+class Submitting:
+    """Takes submissions.
+
+    Args:
+        book: What is known.
+        ranks: Who may ask for which priority.
+        limits: The broker's times.
+        orders: Knows what a job may wait for.
+        out: Output of the batch.
+
+    Attributes:
+        refusal: What new submissions are answered with, "" where they are taken.
+    """
+
+    def __init__(self, book: Book, ranks: Ranks, limits: Limits, orders: JobOrders, out: Outbox) -> None:
+        self._book, self._ranks, self._orders, self._out = book, ranks, orders, out
+        self._limits = limits
+        self.refusal = ""
+
+    def signed_by(self, by: Peer, submit: Submit) -> Submit:
+        """A submission in the name of its key's person.
+
+        Raises:
+            InputError: it asks for somebody else's name, or for a priority that is not for this key.
+        """
+        if by.role != "admin":
+            self._ranks.check(submit.priority)
+        return signed(by, submit)
+
+    def submit_many(self, many: SubmitMany, by: Peer, now_s: float) -> ClientReply:
+        """Queue all of them, or none.
+
+        Raises:
+            InputError: one of them is refused, or there are too many.
+        """
+        if len(many.jobs) > MOST_AT_ONCE:
+            raise InputError(f"expected at most {MOST_AT_ONCE} jobs in a message, got {len(many.jobs)}")
+        messages: list[Submit] = []
+        for place, one in enumerate(many.jobs, 1):
+            try:
+                own = msgspec.structs.replace(one, env=many.env | one.env)
+                messages.append(self.signed_by(by, own))
+                if self.refusal and not self._is_known(own.token):
+                    raise InputError(self.refusal)
+            except InputError as error:
+                raise InputError(f"job {place}: {error}") from error
+        drafts, called = self._drafted(messages), Counter[tuple[str, str]]()
+        for place, message in enumerate(messages, 1):
+            draft = drafts.entries.get(message.token)
+            refusal = drafts.refused.get(message.token, "" if draft is None else draft.rejected)
+            if draft is not None and not refusal:
+                refusal = self._not_alone(draft, called) if message.singleton else ""
+                called[draft.user, draft.name] += 1
+            if refusal:
+                raise InputError(f"job {place}: {refusal}")
+        if many.check:
+            return SubmittedMany(jobs=[])
+        drafts = self._foretold(drafts, now_s)
+        found: list[int] = []
+        for place, message in enumerate(messages, 1):
+            reply = self.submit(message, drafts)
+            if not isinstance(reply, Submitted):
+                raise InputError(f"job {place}: {reply.message if isinstance(reply, Refused) else reply}")
+            found.append(reply.job)
+        return SubmittedMany(jobs=found)
+
+    def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
+        """Why a job of many cannot wait for all that are called as it is; `called`: those before it."""
+        try:
+            self._orders.alone(draft, called[draft.user, draft.name])
+        except InputError as error:
+            return str(error)
+        return ""
+
+    def drafts(self, messages: Sequence[Submit], now_s: float) -> Drafts:
+        """What becomes of these submissions, which follow each other; they are predicted together."""
+        try:
+            return self._predicted(messages, now_s)
+        except Exception:
+            return self._one_by_one(messages, now_s)
+
+    def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
+        """Journal it, unless that was done or it is refused."""
+        array = self._book.arrays.of_token(message.token)
+        if array is not None:
+            return Submitted(job=array.number)
+        number = self._book.tokens.get(message.token)
+        job = None if number is None else self._book.jobs[number]
+        if job is None and message.token not in drafts.entries:  # those that are have been looked up
+            job = self._book.job_of_token(message.token)
+        if job is None:
+            refusal = self.refusal or drafts.refused.get(message.token)
+            if refusal:
+                return Refused(message=refusal)
+            entry = drafts.entries.get(message.token)
+            if entry is None:
+                raise RlschedError("it cannot be numbered and predicted")
+            if entry.tasks and entry.rejected:
+                return Refused(message=f"rejected: {entry.rejected}")
+            self._out.record(self._orders.alone(entry) if message.singleton and not entry.rejected else entry)
+            if entry.tasks:
+                return Submitted(job=entry.job)
+            job = self._book.jobs[entry.job]
+        if job.state == "rejected":
+            return Refused(message=f"job {job.called} is rejected: {job.reason}")
+        return Submitted(job=job.number)
+
+    def _predicted(
+        self,
+        messages: Sequence[Submit],
+        now_s: float,
+        beside: Counter[PartyKey] | None = None,
+        numbered: int = 0,
+    ) -> Drafts:
+        """The submissions among these that are new and make sense, numbered and predicted."""
+        return self._foretold(self._drafted(messages, beside, numbered), now_s)
+
+    def _foretold(self, found: Drafts, now_s: float) -> Drafts:
+        """Predict them."""
+        if found.entries:
+            predicted = self._book.predictions.predict(list(found.entries.values()), now_s)
+            found.entries.update((entry.token, entry) for entry in predicted)
+        return found
+
+    def _drafted(
+        self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
+    ) -> Drafts:
+        """The submissions among these that are new and make sense, numbered.
+
+        `beside`: jobs of each party that will be submitted before these; `numbered`: all such jobs.
+        """
+        found, beside = Drafts({}, {}), Counter() if beside is None else beside
+        for message in messages if not self.refusal else ():
+            token = message.token
+            if token in found.entries or token in found.refused:
+                continue
+            if refusal := wrong(message) or self._limits.wrong_time(message):
+                found.refused[token] = refusal
+                continue
+            if self._is_known(token):
+                continue
+            try:
+                draft = self._draft(self._book.last_number + 1 + numbered + len(found.entries), message)
+                self._book.quotas.check(owner_of(draft), draft.num_gpus, beside)
+            except InputError as error:
+                found.refused[token] = str(error)
+                continue
+            found.entries[token] = draft
+            if not draft.rejected:
+                beside.update(owner_of(draft).parties())
+        return found
+
+    def _is_known(self, token: str) -> bool:
+        """Whether it has been submitted, and is said again."""
+        return self._book.job_of_token(token) is not None or self._book.arrays.of_token(token) is not None
+
+    def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
+        """One of them raises: the others get their predictions all the same."""
+        found, beside = Drafts({}, {}), Counter[PartyKey]()
+        for message in messages:
+            if message.token in found.entries:
+                continue
+            try:
+                drafts = self._predicted([message], now_s, beside, len(found.entries))
+            except Exception:
+                _log.exception("a submission of %d GPUs cannot be predicted", message.num_gpus)
+                continue
+            found.refused.update(drafts.refused)
+            found.entries.update(drafts.entries)
+        return found
+
+    def _draft(self, number: int, message: Submit) -> JobSubmitted:
+        """A submission as it will be journalled, not predicted yet.
+
+        Raises:
+            InputError: its user may not charge it to its account, or it waits for what can never be.
+        """
+        return JobSubmitted(
+            job=number,
+            token=message.token,
+            command=message.command,
+            num_gpus=message.num_gpus,
+            name=name_of(message),
+            vc=message.vc,
+            user=message.user,
+            num_cpus=message.num_cpus,
+            memory_mib=message.memory_mib,
+            counted=True,
+            gpu_memory_mib=message.gpu_memory_mib,
+            gpu_types=types_asked(message.gpu_types),
+            time_limit_s=message.time_limit_s,
+            env=message.env,
+            cwd=message.cwd,
+            preemptible=message.preemptible or self._ranks.may_be_preempted(message.priority),
+            priority=message.priority,
+            workload=message.workload,
+            speed_energy=message.speed_energy,
+            lost_after_s=self._limits.lost_after_s if message.lost_after_s is None else message.lost_after_s,
+            share=message.share,
+            account=self._book.accounts.charged(message.user, message.account),
+            notify=message.notify,
+            held="user" if message.hold else "",
+            begin_s=message.begin_s,
+            depends_on=self._orders.waits_for(message),
+            tasks=joined(message.tasks),
+            array_limit=message.array_limit,
+            launcher=message.launcher,
+            grace_s=message.grace_s,
+            profiles=self._book.profiles.of(signature_of(message.user, message.command)),
+            predicted_s=math.nan,
+            spread=math.nan,
+            rejected=self._refused_by_nodes(message) if self._book.nodes else "",
+        )
+
+    def _refused_by_nodes(self, message: Submit) -> str:
+        """Why no node that has registered can ever run it, "" if one can."""
+        unknown = unknown_vc(self._book, message.vc)
+        return unknown or never_runs(self._book, message.vc, demand_asked(message))

@@ -1,0 +1,507 @@
+"""How attempts begin, go on and end: facts from what nodes report, and what nodes are told.
+
+A started attempt is never started twice: its number grows with every start, a node starts (job, attempt,
+rank) at most once and obeys the highest broker epoch alone, and an attempt is given up only when every rank
+has ended, its node has ended it for `--lost-after`, or an operator or a reboot says that it is dead.
+
+A preempted job's GPUs are given away in the ledger at once, and in truth when its ranks are over: an attempt
+that has got such a GPU is launched, all its ranks together, once the last of them is empty. The job itself
+is no candidate before all its ranks are over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import msgspec
+
+from rlsched.broker.base.entries import (
+    AttemptEnding,
+    AttemptOver,
+    Decided,
+    NodeDrained,
+    RankClocked,
+    RankEnded,
+    RankLaunched,
+)
+from rlsched.broker.base.ledger_models import nearest_mhz
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.state.asked import memory, needs, on_a_rank
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank
+from rlsched.decide.actions import Start
+from rlsched.errors import AllocationError, WireError
+from rlsched.terminal import visible
+from rlsched.wire.messages import (
+    END_REASONS,
+    Begin,
+    ClockHeld,
+    Ended,
+    EndedAck,
+    HoldClock,
+    Kill,
+    Launch,
+    Launched,
+    LaunchRefused,
+    RankKey,
+    encode,
+)
+from rlsched.wire.states import RankState
+
+MAX_RETRIES = 3
+LOCALHOST = "127.0.0.1"
+LOST_EXIT_CODE = 255
+REFUSED_EXIT_CODE = 126
+VANISHED_EXIT_CODE = 137
+MAX_RUN_S = 10 * 366 * 86_400.0
+"""A rank that says that it ran for longer says nothing."""
+FENCED = "fenced"
+TIME_LIMIT = "time_limit"
+VANISHED = "vanished"
+OUT_OF_MEMORY = "out_of_memory"
+GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
+CANCELLED = "cancelled"
+_NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
+"""Reasons for which a rank ended and its job is queued again, uncharged: in words."""
+MAX_REASON_CHARACTERS = 300
+
+
+class Attempts:
+    """The launch protocol, without I/O.
+
+    Args:
+        book: The state; changed only through `out`.
+        limits: The broker's times.
+        out: Output of the batch.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        limits: Limits,
+        out: Outbox,
+    ) -> None:
+        self._book, self._limits, self._out = book, limits, out
+
+    def current(self, node: str, key: RankKey) -> Job | None:
+        """The job, if this rank of it runs or starts on this node."""
+        known = self._book.jobs.get(key.job)
+        active = known.active if known else None
+        if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
+            return None
+        return known if active.ranks[key.rank].node == node else None
+
+    def _in_state(self, node: str, key: RankKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
+        """The job, attempt and rank, if this rank is on this node and in one of these states."""
+        known = self.current(node, key)
+        if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:
+            return None
+        return known, known.attempt, known.attempt.ranks[key.rank]
+
+    # ---- what an engine begins itself ---------------------------------------------------------------
+
+    def begun(self, job: Job, order: Begin) -> str:
+        """An engine that places jobs itself has started a job. Returns why that cannot be, "" where it is."""
+        cluster, ranks = self._book.cluster, dict(zip(order.nodes, order.gpus, strict=False))
+        if job.active is not None:
+            if {rank.node: rank.gpus for rank in job.active.ranks} != ranks:
+                return f"job {job.called} runs elsewhere"
+            self.launch(job)
+            return ""
+        nodes = [self._book.nodes.get(name) for name in ranks]
+        gpus: list[int] = []
+        for node, numbers in zip(nodes, ranks.values(), strict=True):
+            if (
+                node is None
+                or node.spec.capabilities.places
+                or not set(numbers) <= set(range(node.spec.gpus))
+            ):
+                return (
+                    f"job {job.called}: {', '.join(ranks)}: no such GPUs of an engine that places jobs itself"
+                )
+            gpus += [int(cluster.arrays.node.first_gpu[node.number]) + gpu for gpu in numbers]
+        if not gpus or nodes[0] is None:
+            return f"job {job.called}: on no GPU"
+        partition = cluster.partition_names[int(cluster.arrays.node.part_of[nodes[0].number])]
+        entry = Decided(
+            number=cluster.decisions,
+            partition=partition,
+            source="engine",
+            action=Start(seq=job.seq, gpus=tuple(gpus)),
+            contested=False,
+            guard="",
+            marks_hold=False,
+        )
+        try:
+            self._out.record(entry)
+        except AllocationError as error:
+            return str(error)
+        self.launch(job)
+        return ""
+
+    # ---- what nodes report ------------------------------------------------------------------------
+
+    def launched(self, node: str, message: Launched) -> None:
+        """The process of a rank runs. If the broker has given the rank up, its node is told to end it."""
+        if self._in_state(node, message.key, "launching", "running") is None:
+            order = Kill(
+                epoch=self._book.epoch,
+                job=message.job,
+                attempt=message.attempt,
+                rank=message.rank,
+                grace_s=self.grace_s(self._book.jobs.get(message.job)),
+            )
+            self._out.send(node, order)
+        elif self._in_state(node, message.key, "launching"):
+            self._out.record(
+                RankLaunched(
+                    job=message.job,
+                    attempt=message.attempt,
+                    rank=message.rank,
+                    pid=message.pid,
+                    sm_clock_mhz=message.sm_clock_mhz,
+                    clock_note=message.clock_note,
+                )
+            )
+
+    def clocked(self, node: str, message: ClockHeld) -> None:
+        """A node has changed a running rank's clock, or failed to."""
+        if self._in_state(node, message.key, "running"):
+            self._out.record(
+                RankClocked(
+                    job=message.job,
+                    attempt=message.attempt,
+                    rank=message.rank,
+                    sm_clock_mhz=message.sm_clock_mhz,
+                    clock_note=message.clock_note,
+                )
+            )
+
+    def refused(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
+        """A rank could not be started: the attempt ends on all nodes and the job is queued again.
+
+        The node is drained for `drain_s`: if it were tried at once, it would refuse until the job's retries
+        are used up. If the GPUs of the rank are in `held`, they are out of service: the node keeps the other
+        ones in service, and the attempt does not count as a retry.
+
+        `message.is_about_owner`: the node runs no jobs of this user. If no node ever did, the job fails and
+        the node stays in service. If another node did, this node lacks the account. If this node did, it has
+        lost the account (its directory service is down, for example), and the attempt does not count.
+        """
+        found = self._in_state(node, message.key, "launching")
+        if found is None:
+            return
+        job, _, rank = found
+        why, charged = visible(message.message)[:MAX_REASON_CHARACTERS], not message.is_for_now
+        self._out.record(
+            RankEnded(
+                job=message.job,
+                attempt=message.attempt,
+                rank=message.rank,
+                exit_code=REFUSED_EXIT_CODE,
+                reason="refused",
+            )
+        )
+        if message.is_about_owner:
+            ran_on = self._book.ran_on.get(job.spec.user, 0)
+            if not ran_on:
+                self.end(job, "failed", f"{node} refused to start it: {why}")
+                return
+            charged = not ran_on >> self._book.nodes[node].number & 1
+        refusing, has_held = self._book.nodes[node], not set(held).isdisjoint(rank.gpus)
+        if refusing.up and not refusing.drained and not has_held:
+            until_s = self._book.now_s + self._limits.drain_s
+            reason = f"it refused to start a rank: {why}"
+            self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
+        why = f"{node} refused to start rank {message.rank}: {why}"
+        self.end(job, "queued", why, charged=charged and not has_held)
+
+    def ended(self, node: str, message: Ended) -> None:
+        """A rank has ended. The report is acknowledged even if the attempt is no longer known."""
+        found = self._in_state(node, message.key, "launching", "running")
+        if found is not None:
+            job, attempt, _ = found
+            exit_code, reason = _plausible(message.exit_code, message.reason, job)
+            ended_s, ran_s, usage = message.ended_s, message.ran_s, message.usage
+            self._out.record(
+                RankEnded(
+                    job=message.job,
+                    attempt=message.attempt,
+                    rank=message.rank,
+                    exit_code=exit_code,
+                    reason=reason,
+                    ended_s=ended_s if ended_s is not None and math.isfinite(ended_s) else None,
+                    ran_s=ran_s if ran_s is not None and 0.0 <= ran_s <= MAX_RUN_S else None,
+                    usage=usage if usage is not None and usage.is_sound() else None,
+                )
+            )
+            self._after_rank(job, attempt, message.rank)
+        self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
+
+    def lost(self, node: str, job: Job, why: str, outcome: Ending = "queued") -> None:
+        """The ranks of a job on this node are gone, and the job becomes `outcome`."""
+        attempt = job.active
+        if attempt is None:
+            return
+        for rank in attempt.live_ranks():
+            if attempt.ranks[rank].node == node:
+                self._out.record(
+                    RankEnded(
+                        job=job.number,
+                        attempt=attempt.number,
+                        rank=rank,
+                        exit_code=LOST_EXIT_CODE,
+                        reason="lost",
+                    )
+                )
+        self.end(job, outcome, why)
+
+    def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
+        ended = attempt.ranks[rank]
+        if ended.reason in _NOT_ITS_DOING and not attempt.ending:
+            why = f"node {ended.node} {_NOT_ITS_DOING[ended.reason]}"
+            self.end(job, "queued", why, charged=False)
+        elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
+            self.end(job, "queued", "was out of GPU memory beside others: it goes back alone", charged=False)
+        elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
+            small = memory(self._gpu_memory_mib(ended.node))
+            why = f"was out of GPU memory on GPUs of {small}: it goes back once, to larger ones"
+            self.end(job, "queued", why, charged=False)
+        elif ended.reason == CANCELLED:
+            self.end(job, "cancelled", f"cancelled on {ended.node}, past rlsched")
+        elif ended.exit_code != 0 and not attempt.ending and not attempt.over:
+            self.end(job, "failed", f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
+        elif attempt.over:
+            self._finish(job, attempt)
+
+    # ---- ending -----------------------------------------------------------------------------------
+
+    def end(self, job: Job, outcome: Ending, reason: str, *, charged: bool = True) -> None:
+        """End what is left of a job's attempt; the job then becomes `outcome`.
+
+        A user's cancel stands above everything, and a failure above another attempt.
+        """
+        attempt = job.active
+        if attempt is None:
+            return
+        if PRECEDENCE[outcome] > PRECEDENCE[attempt.ending]:
+            self._out.record(
+                AttemptEnding(
+                    job=job.number, attempt=attempt.number, outcome=outcome, reason=reason, charged=charged
+                )
+            )
+            self.kill(job)
+        if attempt.over:
+            self._finish(job, attempt)
+
+    def kill(self, job: Job, *, node: str | None = None) -> None:
+        """Tell every node (or one) that still has a rank of the current attempt to end it.
+
+        Said again, that makes no grace longer.
+        """
+        attempt = job.active
+        if attempt is None:
+            return
+        again = attempt.ending in ("queued", PREEMPTED)
+        order = Kill(
+            epoch=self._book.epoch,
+            job=job.number,
+            attempt=attempt.number,
+            rank=0,
+            grace_s=self.grace_s(job),
+            again=again,
+        )
+        for rank in attempt.live_ranks():
+            if node in (None, attempt.ranks[rank].node):
+                self._out.send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
+
+    def grace_s(self, job: Job | None) -> float:
+        """Between SIGTERM and SIGKILL of a job, seconds; None: of one that the journal does not know."""
+        return self._limits.grace_of(None if job is None else job.spec.grace_s)
+
+    def _finish(self, job: Job, attempt: Attempt) -> None:
+        """All ranks of an attempt have ended: record what becomes of the job."""
+        outcome, code, reason = _outcome(job, attempt)
+        short = any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks)
+        alone = outcome == "queued" and attempt.was_shared and short
+        self._out.record(
+            AttemptOver(
+                job=job.number,
+                attempt=attempt.number,
+                outcome=outcome,
+                exit_code=code,
+                reason=reason,
+                gpu_memory_mib=0 if alone or outcome != "queued" else self._learnt_mib(job, attempt),
+                alone=alone,
+            )
+        )
+
+    def _gpu_memory_mib(self, node: str) -> int:
+        """What the smallest GPU of a node has; 0: nobody knows."""
+        return self._book.nodes[node].spec.capabilities.gpu_memory_mib
+
+    def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
+        """GPU memory that a job needs whose attempt was out of it: more than it had. 0: nothing was learnt.
+
+        Once a job: what fails again on a larger GPU has failed. 0 too where no larger GPU could be given.
+        """
+        short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
+        had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
+        if job.gpu_memory_mib or not had_mib:
+            return 0
+        wanted = msgspec.structs.replace(needs(job), gpu_memory_mib=had_mib + 1)
+        return had_mib + 1 if self._book.can_ever_run(job.spec.vc, wanted) else 0
+
+    # ---- starting ---------------------------------------------------------------------------------
+
+    def launch(self, job: Job, *, node: str | None = None) -> None:
+        """Tell the nodes (or one of them) to start the ranks that have not acknowledged.
+
+        Nobody is told while preempted jobs have not left the GPUs. A job whose order is too long fails.
+        """
+        attempt = job.active
+        if attempt is None or attempt.leaving:
+            return
+        beside = [self._book.job_of_seq[seq].number for seq in self._book.cluster.beside(job.seq)]
+        for number, rank in enumerate(attempt.ranks):
+            if rank.state == "launching" and node in (None, rank.node):
+                cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
+                order = Launch(
+                    epoch=self._book.epoch,
+                    job=job.number,
+                    attempt=attempt.number,
+                    rank=number,
+                    num_ranks=len(attempt.ranks),
+                    nodes=[other.node for other in attempt.ranks],
+                    gpus=rank.gpus,
+                    command=job.spec.command,
+                    env=job.spec.env,
+                    cwd=job.spec.cwd,
+                    person=job.spec.user,
+                    time_limit_s=job.spec.time_limit_s,
+                    grace_s=self.grace_s(job),
+                    sm_clock_mhz=self._clock_mhz(rank.node, attempt),
+                    lost_after_s=job.spec.lost_after_s,
+                    launcher=job.spec.launcher,
+                    gpus_of_ranks=[len(other.gpus) for other in attempt.ranks],
+                    master=self._master(attempt),
+                    cores=cores,
+                    memory_mib=memory_mib,
+                    gpu_memory_mib=job.spec.gpu_memory_mib,
+                    workload=job.spec.workload,
+                    beside=beside,
+                )
+                try:
+                    encode(order)
+                except WireError as error:
+                    self.end(job, "failed", f"it cannot be launched: {error}")
+                    return
+                self._out.send(rank.node, order)
+
+    def _master(self, attempt: Attempt) -> str:
+        """Where the ranks reach the first one's node: by its name, where only its own machine would."""
+        hosts = [self._book.nodes[rank.node].spec.host for rank in attempt.ranks]
+        if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
+            return attempt.ranks[0].node
+        return hosts[0]
+
+    def hold_clock(self, job: Job, *, node: str | None = None) -> None:
+        """Tell the nodes (or one of them) of a launched attempt's ranks the clock that it is to have.
+
+        Those that report this clock already are not told; one that could not set it is told again when it
+        registers again, or at the next change.
+        """
+        attempt = job.active
+        if attempt is None or attempt.leaving or attempt.ending:
+            return
+        for number in attempt.live_ranks():
+            rank = attempt.ranks[number]
+            mhz = self._clock_mhz(rank.node, attempt)
+            if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == "launching"):
+                self._out.send(
+                    rank.node,
+                    HoldClock(
+                        epoch=self._book.epoch,
+                        job=job.number,
+                        attempt=attempt.number,
+                        rank=number,
+                        sm_clock_mhz=mhz,
+                    ),
+                )
+
+    def _clock_mhz(self, node: str, attempt: Attempt) -> int:
+        """SM clock that a node is told to hold an attempt's GPUs to, 0 for none."""
+        return nearest_mhz(self._book.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
+
+
+def _has_come_to_its_own_end(attempt: Attempt) -> bool:
+    """Whether an attempt was over before the order to end it arrived, on every node."""
+    return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
+
+
+def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """State of a job after an attempt whose ranks have all ended, its exit code and the reason."""
+    match attempt.ending:
+        case "":
+            return _own_end(job, attempt)
+        case "failed":
+            code = attempt.first_failure[0] if attempt.first_failure else 0
+            return "failed", code, attempt.ending_reason
+        case "cancelled":
+            return "cancelled", None, attempt.ending_reason
+        case "preempted":
+            return _preempted_outcome(job, attempt)
+        case "queued":
+            if _has_come_to_its_own_end(attempt):
+                return _own_end(job, attempt)
+            if attempt.charged and job.retries >= MAX_RETRIES:
+                reason = f"given up after {job.retries + 1} attempts, the last one: {attempt.ending_reason}"
+                return "failed", LOST_EXIT_CODE, reason
+            return "queued", None, attempt.ending_reason
+
+
+def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """The same of an attempt that was not ended by an order."""
+    if attempt.first_failure is None:
+        return "completed", 0, ""
+    return "failed", attempt.first_failure[0], _how(*attempt.first_failure, job)
+
+
+def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """The same of a preempted attempt.
+
+    It has ended by itself if every rank left exit code 0, in its grace too, or if no rank was lost or ended
+    by the order: it failed before the order arrived. Otherwise the job is queued again.
+    """
+    if attempt.first_failure is None:
+        told = any(rank.reason == "killed" for rank in attempt.ranks)
+        done = f"it was {attempt.ending_reason}, and left exit code 0, which says that it is done"
+        return "completed", 0, done if told else ""
+    if _has_come_to_its_own_end(attempt):
+        return _own_end(job, attempt)
+    return "queued", None, attempt.ending_reason
+
+
+def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
+    """(exit code, reason) as a rank can have ended; a node's word is checked where it enters."""
+    if reason not in END_REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
+        reason = ""
+    return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason
+
+
+def _how(exit_code: int | None, reason: str, job: Job) -> str:
+    if reason == TIME_LIMIT:
+        return f"reached its time limit of {job.spec.time_limit_s:g} s"
+    if reason == OUT_OF_MEMORY:
+        asked = f"it asked for {memory(job.spec.memory_mib)}" if job.spec.memory_mib else "it asked for none"
+        return f"was out of memory: {asked} (rlsched submit --mem)"
+    if reason == GPU_OUT_OF_MEMORY:
+        return "was out of GPU memory, as its output says (rlsched submit --gpu-memory)"
+    if reason == VANISHED:
+        return "vanished: the process that watched it was killed"
+    if exit_code is not None and exit_code > 128:
+        return f"was ended by signal {exit_code - 128}"
+    return f"ended with exit code {exit_code}"

@@ -1,0 +1,109 @@
+"""Time limits of jobs that run: their nodes enforce them, and are told of another one until they answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
+from rlsched.errors import InputError
+from rlsched.wire.messages import LimitTime
+
+
+class TimeLimits:
+    """What running ranks go by, as their nodes have told. After a restart nodes tell it again.
+
+    Args:
+        book: What is known.
+        out: Output of the batch.
+    """
+
+    def __init__(self, book: Book, out: Outbox) -> None:
+        self._book, self._out = book, out
+        self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
+
+    def told(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
+        """A node says what a rank of attempt `number` goes by; None: it cannot change.
+
+        `job`: whose rank it is; None: nobody's that is under way.
+        """
+        if job is None or limit_s is None or not limit_s > 0:
+            return
+        attempt, known = self._goes_by.get(job.number, (number, {}))
+        known = known if attempt == number else {}
+        known[rank] = limit_s
+        self._goes_by[job.number] = number, known
+        self.tell(job)
+
+    def tell(self, job: Job) -> None:
+        """Tell the nodes whose ranks of a job go by another limit than it has."""
+        attempt = job.active
+        known = self._goes_by.get(job.number)
+        if attempt is None or attempt.ending or known is None or known[0] != attempt.number:
+            return
+        wanted_s = limit_of(job)
+        for number, limit_s in known[1].items():
+            rank = attempt.ranks[number]
+            if limit_s != wanted_s and rank.state == "running":
+                order = LimitTime(
+                    epoch=self._book.epoch,
+                    job=job.number,
+                    attempt=attempt.number,
+                    rank=number,
+                    limit_s=wanted_s,
+                )
+                self._out.send(rank.node, order)
+
+    def late(self, job: Job) -> list[str]:
+        """Nodes with ranks of a job that still go by another limit than it has."""
+        attempt = job.active
+        number, known = self._goes_by.get(job.number, (0, {}))
+        if attempt is None or number != attempt.number:
+            return []
+        wanted_s = limit_of(job)
+        ranks = (attempt.ranks[rank] for rank, limit_s in known.items() if limit_s != wanted_s)
+        return sorted({rank.node for rank in ranks if rank.state == "running"})
+
+    def check(self, job: Job, limit_s: float, *, by_admin: bool) -> None:
+        """Find out whether a job that has GPUs may have this limit, infinite for none.
+
+        Raises:
+            InputError: it would be raised by a user, or a node cannot change it.
+        """
+        attempt = job.active
+        assert attempt is not None
+        now_s = limit_of(job)
+        if limit_s > now_s and not by_admin:
+            raise InputError(
+                f"job {job.called} runs, with a time limit of {now_s:g} s: its user can lower "
+                "that, and an admin alone can raise it"
+            )
+        number, known = self._goes_by.get(job.number, (0, {}))
+        for rank in [] if attempt.leaving else attempt.live_ranks():
+            name, state = attempt.ranks[rank].node, attempt.ranks[rank].state
+            node = self._book.nodes[name]
+            if number == attempt.number and rank in known:
+                continue
+            if not node.spec.capabilities.is_own:
+                why = f"node {name} is of another engine: change it there"
+            elif state == "launching":
+                why = f"node {name} is still starting it: try again in a moment"
+            elif node.state not in ("up", "drained"):
+                why = f"node {name} is {node.state}: try again when it is back"
+            else:
+                why = (
+                    f"node {name} started it with an older rlsched, which cannot do that: update its rlsched"
+                )
+            raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
+
+    def keep(self, jobs: Collection[int]) -> None:
+        """Forget those that run no more; `jobs`: those that do."""
+        if len(self._goes_by) > 2 * len(jobs) + 16:
+            self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
+
+
+def limit_of(job: Job) -> float:
+    """The time limit of a job, seconds, infinite for none."""
+    return math.inf if job.spec.time_limit_s is None else job.spec.time_limit_s

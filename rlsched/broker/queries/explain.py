@@ -1,0 +1,504 @@
+"""Why a job waits, or why it was started where it was: ranked reasons, in words and with the record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from rlsched.broker.base.usage_words import energy
+from rlsched.broker.base.usage_words import in_words as usage_in_words
+from rlsched.broker.queries.never import never_runs
+from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason, shortened
+from rlsched.broker.queries.waiting import (
+    Room,
+    absent_of_types,
+    asked_again_s,
+    fits_now,
+    gpus_fit_now,
+    ineligible,
+    places,
+    rooms,
+    sleeping_for,
+)
+from rlsched.broker.state.asked import beside_count, beside_gpus, needs
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
+from rlsched.broker.state.learning import in_words as expected_in_words
+from rlsched.broker.state.priorities import LEVELS
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import SHARED_PARTITION
+from rlsched.decide.actions import Start
+from rlsched.decide.holds import is_held
+from rlsched.decide.plans.listing import plans_of
+from rlsched.decide.plans.words import in_words, outcome, span
+from rlsched.decide.record import DecisionRecord, Half, PlanSeen
+from rlsched.decide.rows.columns import CLOCK
+from rlsched.decide.rows.reasons import LEGAL, REASON_TEXT
+from rlsched.decide.start import policy_start
+from rlsched.decisions.words import decided_by, done, probabilities
+from rlsched.forecast.words import in_words as forecast_in_words
+from rlsched.wire.messages import Explanation, JobForecast, SeenUsage
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
+
+NAMED_JOBS = 5
+NAMED_NODES = 20
+MAX_LINE_CHARS = 2_000
+MAX_RECORD_BYTES = 1 << 19
+_WHO = {"automatic": "nobody had to choose", "engine": "by its engine itself, which takes the queue's order"}
+
+
+def explain(
+    book: Book,
+    job: Job,
+    record: DecisionRecord | None,
+    now_s: float,
+    said: JobForecast | None = None,
+    late: Sequence[str] = (),
+    *,
+    usage: SeenUsage | None = None,
+    energy_j: float | None = None,
+    grace_s: float | None = None,
+) -> Explanation:
+    """The explanation of a job's state.
+
+    Args:
+        book: What is known.
+        job: The job.
+        record: The last decision that had it as a candidate, or started it.
+        now_s: Unix seconds.
+        said: When it will start and end, as it was said last.
+        late: Nodes that have not answered yet to a change of its time limit.
+        usage: What it uses, or has used.
+        energy_j: What it has used in all attempts.
+        grace_s: Between SIGTERM and SIGKILL; None: not told.
+    """
+    if job.state == "queued":
+        lines = _waiting(book, job, record, now_s)
+    else:
+        lines = _started(book, job, record, now_s)
+        lines[1:1] = _limit(job, now_s, late)
+    if grace_s is not None and job.live:
+        lines += _grace(book, job, grace_s)
+    if job.state != "queued" and usage is not None:
+        lines += usage_in_words(usage)
+    ran_on = {book.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
+    gpu_type = ran_on.pop() if job.state != "queued" and len(ran_on) == 1 else ""
+    expected = expected_in_words(
+        job.spec.profiles, gpu_type, usage if job.state != "queued" else None, job.spec.num_gpus
+    )
+    lines += [expected] if expected else []
+    if energy_j is not None:
+        lines.append(f"its GPUs have drawn {energy(energy_j)} for it")
+    if said is not None:
+        lines.insert(1, forecast_in_words(said, now_s))
+    lines = [shortened(line, MAX_LINE_CHARS) for line in lines]
+    packed = msgspec.msgpack.encode(record) if record is not None else None
+    if packed is not None and len(packed) > MAX_RECORD_BYTES:
+        lines.append(f"its record, {len(packed):,} bytes, is too long to send; the broker's records have it")
+        packed = None
+    return Explanation(
+        job=job.number,
+        summary=lines[0],
+        details=lines[1:],
+        record=packed,
+        forecast=said,
+        array=job.spec.array,
+        task=job.spec.task,
+    )
+
+
+def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+    need = needs(job)
+    ahead_of = f"it has waited {span(now_s - job.submit_s)}"
+    tail = [f"its last attempt: {job.reason}"] if job.reason else []
+    if job.stopped is not None:
+        tail = [_stopped(job.stopped)]
+        ahead_of = f"it has waited {span(now_s - job.stopped.end_s)} since then"
+    tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
+    revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
+    if revised_s != job.spec.predicted_s:
+        tail.append(f"by what jobs like it have done since, predicted to run {span(revised_s)}")
+    tail += _rank(book, job)
+    barred = ineligible(book, job)
+    if barred:
+        more = ["it is in no queue until then"]
+        if "Quota" in book.eligibility.of(job.seq):
+            more.append("`rlsched quota list` shows limits, and what is used of them")
+        return [*barred, *more, *tail]
+    if not book.nodes:
+        return ["no node has registered yet", *tail]
+    never = never_runs(book, job.spec.vc, need)
+    if never:
+        return [f"it cannot run on the nodes that have registered so far: {never}", *tail]
+    open_rooms = rooms(book, job.spec.vc)
+    if not places(book, job.spec.vc):
+        largest = max(open_rooms, key=lambda room: room.gpus)
+        return [
+            "its engine starts it where it likes, by the order of the queue",
+            _ahead(book, job, largest),
+            *tail,
+        ]
+    fitting = [room for room in open_rooms if fits_now(book, need, room)]
+    if fitting:
+        lines = _passed_over(book, job, record, fitting, now_s)
+    else:
+        sleeping = sleeping_for(book, need, open_rooms)
+        lines = [sleeping] if sleeping else []
+        lines += [_no_room(book, room, need) for room in open_rooms]
+    best = max(open_rooms, key=lambda room: room.gpus)
+    lines.append(_ahead(book, job, best))
+    lines += _plans_now(book, job, best, now_s)
+    lines += _kept_apart(book, job)
+    again_s = asked_again_s(book, open_rooms)
+    if again_s > now_s:
+        latest = f"in {span(again_s - now_s)} at the latest"
+        lines.append(f"the policy decides again when a job or a node changes, and {latest}")
+    lines += _absent(book, now_s)
+    if record is not None and not fitting:
+        lines += [_last_decision(record), *_row_then(record, job.seq)]
+    return lines + tail
+
+
+def _rank(book: Book, job: Job) -> list[str]:
+    """What its priority and its user's fair share say of its place in the queue, where they say something."""
+    lines, level, was = [], book.priorities.level(job.number), job.spec.priority
+    named = {number: name for name, number in LEVELS.items()}
+    if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
+        lines.append(f"submitted with priority {was}, and goes as {named[level]}: it was ended with its node")
+    elif level != LEVELS[was]:
+        lines.append(f"submitted with priority {was}, and has waited itself up to {named[level]}")
+    elif level != 0:
+        lines.append(f"priority {was}")
+    ln_weight = book.priorities.ln_weights.get(job.spec.user, 0.0)
+    if ln_weight != 0.0:
+        owner, factor = job.spec.user or "its user", math.exp(ln_weight)
+        lines.append(f"fair share: by what {owner} has used, its jobs count {factor:.2g} of others'")
+    return lines
+
+
+def _absent(book: Book, now_s: float) -> list[str]:
+    """Nodes that could make room and get no new jobs; of many the first."""
+    nodes = {name: node for name, node in book.nodes.items() if not node.removed}
+    lines = []
+    for state in ("down", "unreachable", "asleep", "waking"):
+        names = [name for name, node in nodes.items() if node.state == state]
+        more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
+        if names:
+            lines.append(f"nodes {state}: {', '.join(names[:NAMED_NODES])}{more}")
+    drained = [(name, node) for name, node in nodes.items() if node.state == "drained"]
+    for name, node in drained[:NAMED_NODES]:
+        until = "until its own checks pass"
+        if node.drained:
+            ends = node.drained_until_s < math.inf
+            until = f"for {span(node.drained_until_s - now_s)}" if ends else "until it is resumed"
+        lines.append(f"node {name} gets no new jobs {until}: {node.reason}")
+    if len(drained) > NAMED_NODES:
+        lines.append(f"{len(drained) - NAMED_NODES} more nodes get no new jobs")
+    out = [f"node {name}, {line}" for name in nodes for line in out_of_service(book, name)]
+    if len(out) > NAMED_NODES:
+        out[NAMED_NODES:] = [f"more GPUs are out of service: {len(out) - NAMED_NODES} more reasons"]
+    return lines + out
+
+
+def _no_room(book: Book, room: Room, demand: Demand) -> str:
+    where, need, beside = _on(book, room.partition), demand.gpus, beside_count(demand)
+    if beside and gpus_fit_now(book, need, room):
+        absent = absent_of_types(book, demand, [room])
+        waits = f"; it waits for {', '.join(absent[:NAMED_NODES])}" if absent else ""
+        return f"not all is free together with {need} GPUs {where}: it needs {beside}{waits}"
+    if room.free_gpus < need:
+        return (
+            f"not enough free GPUs: it needs {need}, {room.free_gpus} of {room.gpus} are free {where} "
+            f"(most on one node: {room.largest_hole})"
+        )
+    return (
+        f"no hole is large enough: {room.free_gpus} of {room.gpus} GPUs are free {where}, but the "
+        f"gang of {need} needs them together and the largest hole on one node is {room.largest_hole}"
+    )
+
+
+def _on(book: Book, partition: int) -> str:
+    names = book.cluster.partition_names
+    if len(names) == 1:
+        return "on the cluster"
+    name = names[partition]
+    return "on the nodes that serve every VC" if name == SHARED_PARTITION else f"on the nodes of VC {name}"
+
+
+def _ahead(book: Book, job: Job, room: Room) -> str:
+    order = book.cluster.waiting(room.partition)
+    place = order.index(job.seq)
+    words = book.order.in_words
+    if place == 0:
+        return f"first of {len(order)} in the queue order ({words})"
+    named = ", ".join(book.job_of_seq[seq].called for seq in order[: min(place, NAMED_JOBS)])
+    more = ", ..." if place > NAMED_JOBS else ""
+    return f"{place} of {len(order)} waiting jobs are ahead in the queue order ({words}): {named}{more}"
+
+
+def _plans_now(book: Book, job: Job, room: Room, now_s: float) -> list[str]:
+    """What the job could do in a partition now, where it fits."""
+    if not fits_now(book, needs(job), room) and not book.models.shares:
+        return []
+    start = policy_start(book.cluster)
+    plans = plans_of(book.cluster, room.partition, job.seq, start, now_s, None)
+    return _plans(book, "its plans now", [plan for plan in plans if plan.how != "later"])
+
+
+def _plans(book: Book, lead: str, plans: list[PlanSeen]) -> list[str]:
+    """Plans in words, those of which there is something to say."""
+
+    def called(seq: int) -> str:
+        return f"job {_called(book, seq)}"
+
+    compared = sum(not plan.verdict for plan in plans) > 1
+    said = [f"{in_words(plan, called)} ({outcome(plan, compared)})" for plan in plans]
+    return [f"{lead}: {'; '.join(said)}"] if said else []
+
+
+def _called(book: Book, seq: int) -> str:
+    number = book.number_of_seq.get(seq)
+    return "?" if not number else book.called(number)
+
+
+def _passed_over(
+    book: Book, job: Job, record: DecisionRecord | None, fitting: list[Room], now_s: float
+) -> list[str]:
+    if record is None:
+        return ["it would fit, but has not been among the candidates yet: others come first"]
+    if isinstance(record.action, Start) and record.action.seq == job.seq:
+        return ["it fits again, and is about to be decided"]
+    return [
+        f"it would fit, but {_last_decision(record)}",
+        *_row_then(record, job.seq),
+        *_hold(book, job, fitting, now_s),
+        *_alternatives(book, record),
+    ]
+
+
+def _hold(book: Book, job: Job, fitting: list[Room], now_s: float) -> list[str]:
+    """Until when, and for whom, a *wait* keeps the job back."""
+    state, slot = book.cluster.arrays, book.cluster.slot_of(job.seq)
+    if not any(is_held(state, room.partition, slot, now_s) for room in fitting):
+        return []
+    at_most = f"{span(float(state.job.held_until_s[slot]) - now_s)} at most"
+    other = book.number_of_seq.get(int(state.job.held_for[slot]))
+    if other is None:
+        return [f"it is kept back, for {at_most}, or until half of the GPUs are free"]
+    return [
+        f"it is kept back for job {book.called(other)}, for {at_most}, or until that starts "
+        "or half of the GPUs are free"
+    ]
+
+
+def _row_then(record: DecisionRecord, seq: int) -> list[str]:
+    """Why this job could not be chosen at that decision, if it was shown and could not."""
+    half = record.halves[0] if record.halves else None
+    if half is None or seq not in half.seqs:
+        return []
+    reason = half.reasons[half.seqs.index(seq)]
+    return [] if reason == LEGAL else [f"at that decision: {REASON_TEXT.get(reason, f'reason {reason}')}"]
+
+
+def _last_decision(record: DecisionRecord) -> str:
+    chance = _chance(record.halves[0]) if record.halves else ""
+    return (
+        f"the last decision (decision {record.number}{chance}) was: {done(record)}, by {decided_by(record)}"
+    )
+
+
+def _chance(half: Half) -> str:
+    if not half.logits or half.choice < 0:
+        return ""
+    return f", probability {probabilities(half, 1.0)[half.choice]:.2f}"
+
+
+def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
+    if not record.halves:
+        return []
+    half = record.halves[0]
+    lines = []
+    if half.logits:
+        chances = probabilities(half, 1.0)
+        rows = sorted(range(len(chances)), key=lambda row: -chances[row])
+        best = [
+            f"{_row_words(book, half, row)} {chances[row]:.2f}"
+            for row in rows[:4]
+            if half.legal[row] and row != half.choice
+        ]
+        if best:
+            lines.append(f"best alternatives: {'; '.join(best)}")
+    if 0 <= half.reference < len(half.seqs):
+        same = "the same" if half.reference == half.choice else _row_words(book, half, half.reference)
+        lines.append(f"the reference rule would have chosen: {same}")
+    return lines
+
+
+def _row_words(book: Book, half: Half, row: int) -> str:
+    seq = half.seqs[row]
+    if half.kind == "how":
+        clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, CLOCK]
+        at = f" at clock {clock:.2f}" if clock > 0.0 else ""
+        return f"{book.cluster.node_names[half.nodes[row]]}{at}"
+    return "wait" if seq < 0 else f"start job {_called(book, seq)}"
+
+
+def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
+    """When a job that runs is ended at the latest."""
+    attempt, limit_s = job.active, job.spec.time_limit_s
+    if attempt is None or job.state != "running" or (limit_s is None and not late):
+        return []
+    if limit_s is None:
+        line = "it has no time limit any more"
+    else:
+        left_s = attempt.seated_s + limit_s - now_s
+        when = f"in {span(left_s)}" if left_s > 0.0 else "now"
+        line = f"its time limit of {span(limit_s)} ends it {when}"
+    return [
+        f"{line}; {', '.join(late)} {'has' if len(late) == 1 else 'have'} not answered to that yet"
+        if late
+        else line
+    ]
+
+
+def _grace(book: Book, job: Job, grace_s: float) -> list[str]:
+    """How long the job may take to end; an engine of its own has a setting of its own."""
+    ranks = job.attempt.ranks if job.attempt is not None else []
+    own = all(book.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in book.nodes)
+    if not own or not places(book, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
+        return []
+    by = "as the broker says" if job.spec.grace_s is None else "as submitted"
+    return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
+
+
+def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+    attempt = job.attempt
+    if attempt is None:
+        return [f"{job.state}: {job.reason}" if job.reason else job.state]
+    if job.end_s is None:
+        lead = f"{job.state} on {place_of(job)} for {span(now_s - attempt.start_s)}"
+    else:
+        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+        lead = f"{job.state}{code} after {span(job.end_s - attempt.start_s)} on {place_of(job)}"
+    lines = [lead + (f": {job.reason}" if job.reason else "")]
+    if attempt.ending and job.live:
+        lines.append(f"it is being ended: {attempt.ending_reason}")
+    elif attempt.leaving and job.live:
+        lines.append(f"it {seat_reason(book, attempt)}")
+    who = _WHO.get(attempt.source, f"decided by {attempt.source}")
+    after = span(attempt.start_s - job.submit_s)
+    is_first = job.stopped is None and not job.preemptions
+    lines.append(
+        f"started {f'after {after} in the queue' if is_first else f'{after} after its submission'} "
+        f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
+    )
+    if job.stopped is not None:
+        waited = span(attempt.start_s - job.stopped.end_s)
+        lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
+    lines += _beside(book, job)
+    lines += _clock(book, job, attempt)
+    lines += _not_held(book, job, attempt) if job.live else []
+    if job.preemptions:
+        lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")
+    if job.moves:
+        lines.append(f"{job.moves} of these times it was moved, to go on elsewhere; last {job.last_move}")
+    if record is not None and record.number == attempt.decision:
+        if record.halves and record.halves[0].logits:
+            lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")
+        lines += _plans(book, "its plans then", [plan for plan in record.plans if plan.how != "later"])
+        lines += _alternatives(book, record)
+        if record.guard:
+            lines.append(f"the guard stepped in: {record.guard}")
+    return lines
+
+
+def _stopped(stopped: Stopped) -> str:
+    """How the attempt before the present one ended, after which the job was queued again."""
+    after = span(stopped.end_s - stopped.start_s)
+    return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
+
+
+def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:
+    """Where it runs and is not held, as a whole, to what it asked for: it may take more."""
+    asked = [
+        (name, words)
+        for name, words, amount in (
+            ("cores", "its cores", job.spec.num_cpus),
+            ("memory", "its memory", job.spec.memory_mib),
+        )
+        if amount and job.spec.counted
+    ]
+    lines = []
+    for name, words in asked:
+        loose = [
+            rank.node
+            for rank in attempt.ranks
+            if rank.node in book.nodes
+            and name not in (book.nodes[rank.node].spec.capabilities.holds_to or ())
+        ]
+        if loose:
+            more = f" and {len(loose) - NAMED_NODES} more" if len(loose) > NAMED_NODES else ""
+            lines.append(
+                f"not held as a whole to {words}, {beside_gpus(needs(job))}, by "
+                f"{', '.join(loose[:NAMED_NODES])}{more}: `rlsched nodes` says why"
+            )
+    return lines
+
+
+def _kept_apart(book: Book, job: Job) -> list[str]:
+    """Why it shares no GPUs where others do."""
+    if not book.models.shares or not book.cluster.arrays.job.unshared[book.cluster.slot_of(job.seq)]:
+        return []
+    why = "`rlsched update --share yes` lets it: nothing is known of its workload"
+    if job.alone:
+        why = "it was out of GPU memory beside others"
+    elif job.spec.share == "no":
+        why = "as it was submitted"
+    return [f"it shares no GPUs: {why}"]
+
+
+def _beside(book: Book, job: Job) -> list[str]:
+    """With whom it shares its GPUs, and how fast all of them are predicted to be."""
+    others = co_tenants(book, job)
+    if not others:
+        return []
+    speeds = [book.models.shared_frac(seq) for seq in book.cluster.beside(job.seq)]
+    told = ", ".join(
+        f"job {name} ({frac:.2f} of its speed alone)" for name, frac in zip(others, speeds, strict=True)
+    )
+    mine = book.models.shared_frac(job.seq)
+    return [f"shares its GPUs with {told}, and is predicted to keep {mine:.2f} of its own"]
+
+
+def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
+    """At which SM clock it runs, by whose weight of energy, and why not where it was to be another one."""
+    own = job.spec.speed_energy
+    weight = book.cluster.energy_counts if own is None else own
+    if weight == 0.0 and attempt.sm_clock_frac == 1.0:
+        return []
+    weighed = f"energy counting {weight:g}{' as it says itself' if own is not None else ''} against time"
+    if attempt.sm_clock_frac == 1.0:
+        lines = [f"at the highest SM clock, {weighed}"]
+    else:
+        set_mhz = "/".join(map(str, sorted({rank.sm_clock_mhz for rank in attempt.ranks} - {0})))
+        in_mhz = f", {set_mhz} MHz" if set_mhz else ""
+        lines = [f"at {attempt.sm_clock_frac:.2f} of the highest SM clock{in_mhz}, {weighed}"]
+    lines += [
+        f"node {rank.node} left its clocks alone: {rank.clock_note}"
+        for rank in attempt.ranks
+        if rank.clock_note
+    ]
+    if attempt.sm_clock_frac == 1.0:
+        lines += [
+            f"node {name} cannot set clocks: {book.nodes[name].spec.clocks_note or 'it did not say why'}"
+            for name in dict.fromkeys(rank.node for rank in attempt.ranks)
+            if not book.nodes[name].spec.sm_clocks_mhz
+        ]
+    return lines
+
+
+def _predictor(job: Job) -> str:
+    return {RUNNING_MEAN: "the running mean", HEDGE: "the hedge of predictors"}[job.spec.predicted_by]

@@ -1,0 +1,174 @@
+"""Jobs that run and jobs that are over, a page at a time: for lists, and for sums.
+
+A page looks at so many rows of an index at most, whatever it finds there, so that a question with few answers
+among many jobs takes no longer than any other. Its `next` says where to go on.
+"""
+
+from __future__ import annotations
+
+import math
+from fnmatch import fnmatchcase
+
+from rlsched.broker.nodes.metered import MeteredUsage
+from rlsched.broker.queries.pages import MAX_PAGE_ROWS, text_bytes
+from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, asked_of_row
+from rlsched.broker.state.ended_table import EndedTable, Filter
+from rlsched.broker.state.jobs import Job, place_of
+from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUsage, PastJob, Usage, WhichJobs
+
+MAX_PAGE_BYTES = 1 << 16
+"""Estimated; a single job may be larger."""
+SCANNED = 400
+"""Rows that a page looks at: about 4 ms."""
+MAX_PLACE_CHARS = 2_000
+
+
+class Past:
+    """Makes the pages.
+
+    Args:
+        book: What is known of jobs that run.
+        ended: The table of those that are over.
+        metered: What nodes have measured of those that run.
+    """
+
+    def __init__(self, book: Book, ended: EndedTable, metered: MeteredUsage) -> None:
+        self._book, self._ended, self._metered = book, ended, metered
+
+    def history(self, asked: ListHistory, now_s: float) -> History:
+        """A page of jobs, newest first; `now_s`: Unix seconds."""
+        limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
+        jobs: list[PastJob] = []
+        left, cursor = MAX_PAGE_BYTES, asked.before
+        if cursor is None or math.isinf(cursor[0]):
+            for job in self._running(asked):
+                row = _running_job(job, self._book, self._metered.energy_j(job, now_s), now_s)
+                left -= _bytes(row)
+                if jobs and (left < 0 or len(jobs) == limit):
+                    return History(jobs=jobs, next=cursor)
+                jobs.append(row)
+                cursor = (math.inf, job.number)
+            if len(jobs) == limit:
+                return History(jobs=jobs, next=cursor)
+            cursor = None
+        found, after = self._ended.scan(_filter(asked), cursor, SCANNED, limit - len(jobs))
+        for ended in found:
+            row = _past_job(ended)
+            left -= _bytes(row)
+            if jobs and (left < 0 or len(jobs) == limit):
+                return History(jobs=jobs, next=_last_of(jobs[-1]))
+            jobs.append(row)
+        return History(jobs=jobs, next=after)
+
+    def usage(self, asked: ListUsage) -> Usage:
+        """A page of what sums are made of."""
+        found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
+        rows = [
+            JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)
+            for row in found
+        ]
+        return Usage(jobs=rows, next=after)
+
+    def _running(self, asked: WhichJobs) -> list[Job]:
+        """Those that run and are wanted, newest first."""
+        if asked.states and "running" not in asked.states:
+            return []
+        below = math.inf if asked.before is None else asked.before[1]
+        return [
+            job
+            for job in reversed(self._book.job_of_seq.values())
+            if job.number < below and job.active is not None and _is_wanted(job, asked)
+        ]
+
+
+def _is_wanted(job: Job, asked: WhichJobs) -> bool:
+    spec = job.spec
+    return (
+        asked.user in (None, spec.user)
+        and asked.vc in (None, spec.vc)
+        and asked.account in (None, spec.account)
+        and (not asked.name or fnmatchcase(spec.name, asked.name))
+        and (asked.until_s is None or (job.first_start_s or 0.0) < asked.until_s)
+    )
+
+
+def _filter(asked: WhichJobs) -> Filter:
+    return Filter(
+        since_s=asked.since_s,
+        until_s=asked.until_s,
+        user=asked.user,
+        vc=asked.vc,
+        account=asked.account,
+        states=tuple(asked.states),
+        name=asked.name,
+    )
+
+
+def _last_of(job: PastJob) -> Cursor:
+    return (math.inf if job.end_s is None else job.end_s, job.job)
+
+
+def _running_job(job: Job, book: Book, energy_j: float | None, now_s: float) -> PastJob:
+    attempt, spec = job.attempt, job.spec
+    assert attempt is not None
+    held_s = max(now_s - attempt.seated_s, 0.0)
+    types = {book.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
+    return PastJob(
+        job=job.number,
+        name=shortened(spec.name),
+        user=shortened(spec.user),
+        account=shortened(spec.account),
+        vc=shortened(spec.vc),
+        state=job.state,
+        num_gpus=spec.num_gpus,
+        submit_s=job.submit_s,
+        start_s=job.first_start_s,
+        end_s=None,
+        wait_s=job.wait_s,
+        gpu_s=job.gpu_s + spec.num_gpus * held_s,
+        energy_j=energy_j,
+        exit_code=None,
+        reason="",
+        nodes=shortened(place_of(job), MAX_PLACE_CHARS),
+        gpu_types=shortened(",".join(sorted(types))),
+        attempts=job.attempts,
+        preemptions=job.preemptions,
+        array=spec.array,
+        task=spec.task,
+        asked_gpu_types=shortened(",".join(spec.gpu_types)),
+    )
+
+
+def _past_job(row: EndedJob) -> PastJob:
+    asked = asked_of_row(row)
+    return PastJob(
+        job=row.job,
+        name=shortened(row.name),
+        user=shortened(row.user),
+        account=shortened(row.account),
+        vc=shortened(row.vc),
+        state=row.state,
+        num_gpus=row.num_gpus,
+        submit_s=row.submit_s,
+        start_s=row.start_s,
+        end_s=row.end_s,
+        wait_s=row.wait_s,
+        gpu_s=row.gpu_s,
+        energy_j=row.energy_j,
+        exit_code=row.exit_code,
+        reason=shortened(row.reason, MAX_REASON_CHARS),
+        nodes=shortened(row.nodes, MAX_PLACE_CHARS),
+        gpu_types=shortened(row.gpu_types),
+        attempts=row.attempts,
+        preemptions=row.preemptions,
+        array=asked.array,
+        task=asked.task,
+        asked_gpu_types=shortened(",".join(asked.gpu_types)),
+    )
+
+
+def _bytes(row: PastJob) -> int:
+    texts = row.name, row.user, row.account, row.vc, row.reason, row.nodes, row.gpu_types, row.asked_gpu_types
+    return 370 + sum(map(text_bytes, texts))

@@ -1,0 +1,97 @@
+"""Why a job can never run on the nodes that have registered, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from rlsched.broker.queries.waiting import rooms
+from rlsched.broker.state.asked import beside_gpus, memory, of_types
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.nodes import Node
+from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import SHARED_PARTITION
+from rlsched.errors import nearest
+from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
+
+
+def unknown_vc(book: Book, vc: str) -> str:
+    """What is wrong with the VC of a submission, in one line; "" if nothing.
+
+    VCs are declared by nodes (`rlsched node --vc`), and by quotas where nodes do so. Where no node has a VC,
+    any name is accepted: it is a label then.
+    """
+    known = {name for name in book.cluster.partition_names if name != SHARED_PARTITION}
+    if not vc or not known:
+        return ""
+    known |= book.quotas.named("vc")
+    if vc in known:
+        return ""
+    return f"no VC {vc!r}; {nearest(vc, known)}expected one of {', '.join(sorted(known))}, or none"
+
+
+def never_runs(book: Book, vc: str, demand: Demand) -> str:
+    """Why a gang can never run on the registered nodes, "" if it can."""
+    num_gpus = demand.gpus
+    if book.can_ever_run(vc, demand):
+        return ""
+    if book.is_uneven(vc, num_gpus):
+        return (
+            f"{num_gpus} GPUs can never be given: their engine gives a gang the same GPU numbers on every "
+            "node, so that a gang of several nodes has to fill them"
+        )
+    usable = rooms(book, vc)
+    if not usable:
+        return f"no node serves VC {vc!r}; known: {', '.join(book.cluster.partition_names)}"
+    nodes = [
+        node
+        for node in book.nodes.values()
+        if book.cluster.arrays.node.part_of[node.number] in {room.partition for room in usable}
+    ]
+    of_type = [node for node in nodes if node.spec.gpus and demand.accepts(node.spec.gpu_type)]
+    if demand.gpu_types and not of_type:
+        return _no_such_type(demand, nodes)
+    gang = f"{num_gpus} GPU{'' if num_gpus == 1 else 's'}"
+    of_any_size = msgspec.structs.replace(demand, gpu_memory_mib=0)
+    if demand.gpu_memory_mib and book.can_ever_run(vc, of_any_size):
+        most = max(node.spec.capabilities.gpu_memory_mib for node in of_type)
+        kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
+        return (
+            f"{gang}{kind} of {memory(demand.gpu_memory_mib)} or more "
+            f"can never be given: the largest GPU of its nodes has {memory(most)}"
+        )
+    if book.can_ever_run(vc, Demand(gpus=num_gpus, gpu_types=demand.gpu_types)):
+        largest = max(of_type or nodes, key=lambda node: (node.spec.memory_mib, node.spec.cpus)).spec
+        return (
+            f"{beside_gpus(demand)} can never be given with {gang}: "
+            f"its largest node has {largest.cpus} cores and {memory(largest.memory_mib)} for jobs, and "
+            f"{largest.gpus} GPUs"
+        )
+    if demand.gpu_types:
+        return f"{gang} of type {of_types(demand)} can never be given together: {_sizes(of_type)} of these"
+    return f"{num_gpus} GPUs can never be given together: {_sizes(nodes)} GPUs"
+
+
+def _sizes(nodes: Sequence[Node]) -> str:
+    sizes = sorted((node.spec.gpus for node in nodes), reverse=True)
+    return f"its nodes have {' + '.join(map(str, sizes[:8]))}{' + ...' if len(sizes) > 8 else ''}"
+
+
+def _no_such_type(demand: Demand, nodes: Sequence[Node]) -> str:
+    there = sorted({node.spec.gpu_type for node in nodes if node.spec.gpus})
+    kinds = sorted({canonical_kind(name) for name in there} - {GENERIC})
+    typed = [one for one in demand.gpu_types if one not in GPU_FIGURES]
+    hint = next(filter(None, (_nearest(one, [*kinds, *there]) for one in typed)), "")
+    return (
+        f"no node that it may use has GPUs of type {of_types(demand)}: {hint}"
+        f"its nodes have {', '.join(there[:8])}{', ...' if len(there) > 8 else ''}"
+    )
+
+
+def _nearest(asked: str, known: Sequence[str]) -> str:
+    """`did you mean H100? `, whatever the case of what was typed."""
+    by_lower = {name.lower(): name for name in known}
+    found = nearest(asked.lower(), by_lower)
+    lower = found.removeprefix("did you mean ").removesuffix("? ")
+    return f"did you mean {by_lower[lower]}? " if found else ""

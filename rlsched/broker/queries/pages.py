@@ -1,0 +1,175 @@
+"""Lists of jobs and nodes, a page at a time: each fits its frame, and takes about a millisecond."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.nodes.members import Members
+from rlsched.broker.queries.views import array_info, co_tenants, job_info, natural, node_info
+from rlsched.broker.queries.waiting import WaitingReasons
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
+from rlsched.wire.messages import JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
+
+MAX_PAGE_BYTES = 1 << 16
+"""Estimated; a single row may be larger."""
+MAX_PAGE_ROWS = 250
+MAX_PAST_ROWS = 50
+"""Where jobs may have to be read from the journal: about 4 ms."""
+MAX_JOB_NODES = 4_000
+"""Nodes that a job's row names."""
+Row = TypeVar("Row", JobInfo, NodeInfo)
+
+
+class Pages:
+    """Makes the pages.
+
+    Args:
+        book: What is known.
+        members: What is known of nodes beside the book.
+        limits: The broker's times.
+        forecast: What was last said of when a job will start and end; None: nothing.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        members: Members,
+        limits: Limits,
+        forecast: Callable[[Job], JobForecast | None],
+    ) -> None:
+        self._book, self._members, self._limits, self._forecast = book, members, limits, forecast
+        self._reasons = WaitingReasons(book)
+        self._names: list[str] = []
+
+    def job(self, number: int) -> Jobs:
+        """One job."""
+        job = self._book.job(number)
+        return Jobs(jobs=[] if job is None else [self._row(job)])
+
+    def jobs(self, asked: ListJobs) -> Jobs:
+        """The latest jobs whose number is below `before`, oldest first, and how many older ones there are."""
+        limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
+        if asked.finished:
+            latest, first = self._of_all(asked.before, limit)
+        else:
+            latest, first = self._of_live(asked.before, limit)
+        rows = _page(map(self._row, latest), _job_bytes)
+        rows.reverse()
+        return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
+
+    def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
+        """The latest live jobs, and how many older ones there are; an array stands for tasks that wait."""
+        book = self._book
+        live: list[Job | JobArray] = list(book.job_of_seq.values())  # in the order of their numbers
+        if book.arrays.live:
+            hidden = {array.live[task] for array in book.arrays.live.values() for task in array.fresh}
+            shown = [job for job in live if job.number not in hidden]
+            live = sorted([*shown, *book.arrays.live.values()], key=_number)
+        end = len(live) if before is None else bisect_left(live, before, key=_number)
+        first = max(0, end - limit)
+        return live[first:end][::-1], first
+
+    def _of_all(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
+        """The latest jobs, and how many older ones there are."""
+        numbers = self._book.numbers
+        end = len(numbers) if before is None else numbers.below(before)
+        found: list[Job | JobArray] = []
+        left = MAX_PAST_ROWS
+        for number in reversed(numbers.between(end - limit, end)):
+            left -= number not in self._book.jobs
+            job = self._book.job(number)
+            if left < 0 or job is None:
+                break
+            found.append(job)
+        return found, end - len(found)
+
+    def _row(self, job: Job | JobArray) -> JobInfo:
+        if isinstance(job, JobArray):
+            return array_info(self._book, job)
+        key = self._book.cluster.queue_key(job.seq) if job.state == "queued" else None
+        return job_info(
+            job,
+            self._reasons,
+            MAX_JOB_NODES,
+            queue_key=key,
+            forecast=self._forecast(job),
+            speed_frac=self._speed_frac(job),
+            beside=co_tenants(self._book, job),
+            usage=self._members.metered.job(job, self._book.now_s),
+            energy_j=self._members.metered.energy_j(job, self._book.now_s),
+            grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
+        )
+
+    def _speed_frac(self, job: Job) -> float | None:
+        attempt = job.active
+        if attempt is None:
+            return None
+        gpu_type = self._book.nodes[attempt.ranks[0].node].spec.gpu_type
+        alone_frac = self._book.models.speed_frac(job.spec.workload, gpu_type, attempt.sm_clock_frac)
+        return alone_frac * self._book.models.shared_frac(job.seq)
+
+    def nodes(self, asked: ListNodes) -> Nodes:
+        """The nodes after a name, in the order of their numbers, and how many more there are."""
+        if len(self._names) != len(self._book.nodes):
+            self._names = sorted(self._book.nodes, key=natural)
+        foreign = self._members.foreign.infos(self._book.now_s)
+        names = self._names if not foreign else sorted({*self._names, *foreign}, key=natural)
+        first = bisect_right(names, natural(asked.after), key=natural) if asked.after else 0
+        left = [name for name in names[first:] if name in foreign or not self._book.nodes[name].removed]
+        infos = (
+            foreign.get(name)
+            or node_info(
+                self._book,
+                name,
+                self._members.leases.seen_s(name),
+                self._members.clock_skew_s(name),
+                self._members.power_w(name),
+                self._members.metered.node(name, self._book.now_s),
+            )
+            for name in left[:MAX_PAGE_ROWS]
+        )
+        rows = _page(infos, _node_bytes)
+        return Nodes(nodes=rows, omitted=len(left) - len(rows))
+
+
+def _number(job: Job | JobArray) -> int:
+    return job.number
+
+
+def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
+    """The first rows that a page holds, one at least."""
+    page: list[Row] = []
+    left = MAX_PAGE_BYTES
+    for row in rows:
+        left -= size(row)
+        if left < 0 and page:
+            break
+        page.append(row)
+    return page
+
+
+def _job_bytes(row: JobInfo) -> int:
+    texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes
+    used = 0 if row.usage is None else 460
+    return (
+        500
+        + used
+        + sum(map(text_bytes, row.beside))
+        + sum(map(text_bytes, texts))
+        + 4 * sum(map(len, row.gpus))
+    )
+
+
+def _node_bytes(row: NodeInfo) -> int:
+    texts = row.name, row.gpu_type, row.vc, row.clocks_note, row.reason, *row.notes
+    return 250 + sum(map(text_bytes, texts)) + 30 * len(row.jobs)
+
+
+def text_bytes(text: str) -> int:
+    """Of a text in a message, at most."""
+    return 8 + (len(text) if text.isascii() else 4 * len(text))

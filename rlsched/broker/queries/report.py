@@ -1,0 +1,206 @@
+"""How the broker does: what `rlsched top` and `rlsched status` show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+
+import msgspec
+
+from rlsched.broker.base.entries import BrokerStarted
+from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.nodes.members import Members
+from rlsched.broker.queries.backlog import Backlog
+from rlsched.broker.queries.forecasts import Forecasts
+from rlsched.broker.queries.views import MAX_REASON_CHARS, out_of_service, shortened
+from rlsched.broker.queries.vitals import Vitals
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.nodes import Node
+from rlsched.cluster.arrays import NODE_UP
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.drift import unlike
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.rows.reasons import GUARD_HALF_FREE, GUARD_HOLD
+from rlsched.decide.scheduler import Scheduler
+from rlsched.wire.messages import (
+    MAX_CLOCK_SKEW_S,
+    DriftReport,
+    GpusReport,
+    GuardReport,
+    OutsideReport,
+    QuestionsReport,
+    RecordsReport,
+    StatsReport,
+)
+
+MAX_NAMED_NODES = 50
+MAX_UNLIKE = 20
+_MASKS = {GUARD_HOLD: "age bound", GUARD_HALF_FREE: "half free"}
+
+
+class Reports:
+    """Makes the reports.
+
+    Args:
+        book: What is known.
+        scheduler: Who decides.
+        started: The fact that begins this broker's epoch.
+        now_s: When its process began to serve, Unix seconds.
+        backlog: Questions that wait.
+        troubles: What goes wrong beside the decisions.
+        vitals: Asked once a report.
+        forecasts: Likewise.
+        members: What nodes have measured.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        scheduler: Scheduler,
+        started: BrokerStarted,
+        now_s: float,
+        *,
+        backlog: Backlog,
+        troubles: Troubles,
+        vitals: Callable[[], Vitals],
+        forecasts: Forecasts,
+        members: Members,
+    ) -> None:
+        self._book, self._scheduler, self._started, self._started_s = book, scheduler, started, now_s
+        self._backlog, self._troubles, self._vitals = backlog, troubles, vitals
+        self._forecasts, self._members = forecasts, members
+        self._masked: Counter[str] = Counter()
+        self.failed_answers = 0
+
+    def decided(self, record: DecisionRecord) -> None:
+        """A decision was taken: count what the guard's mask forbade."""
+        if record.halves:
+            self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
+
+    def report(self, now_s: float) -> StatsReport:
+        """The state of everything at `now_s`, Unix seconds."""
+        book, vitals = self._book, self._vitals()
+        live = list(book.job_of_seq.values())
+        queued = sum(job.state == "queued" for job in live)
+        fixed = (
+            (name, shortened(node.spec.clocks_note, MAX_REASON_CHARS) or "it did not say")
+            for name, node in book.nodes.items()
+            if node.up and not node.spec.sm_clocks_mhz
+        )
+        nodes = {name: node for name, node in book.nodes.items() if not node.removed}
+        drawn_w = [watts for name in nodes if (watts := self._members.power_w(name)) is not None]
+        foreign = self._members.foreign.infos(now_s)
+        states = {name: node.state for name, node in nodes.items()} | dict.fromkeys(foreign, "foreign")
+        absent = {name: _absence(node) for name, node in nodes.items() if node.state != "up"}
+        absent |= {name: f"foreign: {info.reason}" for name, info in foreign.items()}
+        out = {name: lines for name in nodes if (lines := out_of_service(book, name))}
+        skews_s = {name: self._members.clock_skew_s(name) or 0.0 for name in nodes}
+        skewed = {name: skew_s for name, skew_s in skews_s.items() if abs(skew_s) > MAX_CLOCK_SKEW_S}
+        return StatsReport(
+            policy=self._scheduler.name,
+            decisions=dict(book.decisions),
+            contested=dict(book.contested),
+            queued=queued,
+            running=len(live) - queued,
+            ended=book.ended,
+            uptime_s=now_s - self._started_s,
+            prediction=book.predictions.report(now_s),
+            forecasts=self._forecasts.report(),
+            speed_energy=book.cluster.energy_counts,
+            clocked=sum(job.active is not None and job.active.sm_clock_frac < 1.0 for job in live),
+            shares=book.models.shares,
+            sharing=sum(job.active is not None and job.active.tenants > 1 for job in live),
+            fixed_clocks=dict(islice(fixed, MAX_NAMED_NODES)),
+            version=self._started.version,
+            epoch=book.epoch,
+            address=vitals.address,
+            fallback=self._started.fallback,
+            nodes=dict(Counter(states.values())),
+            unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
+            health_failures=book.health_failures,
+            absent_nodes=dict(islice(absent.items(), MAX_NAMED_NODES)),
+            gpus_out=sum(len(one.gpus) for name in out for one in book.held.of(name)),
+            nodes_with_gpus_out={
+                name: shortened("; ".join(lines), MAX_REASON_CHARS)
+                for name, lines in islice(out.items(), MAX_NAMED_NODES)
+            },
+            nodes_off_clock=len(skewed),
+            clock_skews_s=dict(islice(skewed.items(), MAX_NAMED_NODES)),
+            journal=vitals.journal,
+            guard=GuardReport(
+                decided=dict(book.interventions),
+                masked=dict(self._masked),
+                now=self._scheduler.replaced_by_fallback(),
+                drift=drift_report(self._scheduler, book.cluster),
+            ),
+            questions=QuestionsReport(
+                waiting=len(self._backlog),
+                askers=self._backlog.askers,
+                refused=self._backlog.refused,
+                failed=self.failed_answers,
+            ),
+            records=RecordsReport(
+                kept=vitals.records_kept,
+                lost=dict(self._troubles.lost),
+                troubles=dict(self._troubles.present),
+            ),
+            gpus=gpus_by_type(book.cluster),
+            ineligible=book.eligibility.counts(),
+            tasks_to_come=sum(array.left for array in book.arrays.live.values()),
+            queued_gpus=sum(job.spec.num_gpus for job in live if job.state == "queued"),
+            oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == "queued"), default=0.0),
+            outcomes=dict(book.outcomes),
+            timings=vitals.timings,
+            connections=vitals.connections,
+            power_w=sum(drawn_w) if drawn_w else None,
+            energy_day_j=self._members.metered.energy_day_j(),
+            used=self._members.metered.used(now_s),
+        )
+
+
+def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | None:
+    """How far what a policy sees is from its training; None: it has learned nothing."""
+    drift = scheduler.drift()
+    if drift is None:
+        return None
+    familiar = scheduler.familiar
+    return DriftReport(
+        note=drift.note,
+        active=drift.active,
+        looks=drift.looks,
+        outside=[OutsideReport(**msgspec.structs.asdict(one)) for one in drift.outside],
+        settings_refused=drift.settings_refused,
+        unlike=unlike(familiar, cluster)[:MAX_UNLIKE] if familiar is not None else [],
+    )
+
+
+def drift_curves(scheduler: Scheduler) -> dict[str, float]:
+    """The same for TensorBoard, by tag."""
+    drift = scheduler.drift()
+    if drift is None or drift.note:
+        return {}
+    return {
+        "drift/active": float(drift.active),
+        "drift/most_outside_frac": max((one.share_frac for one in drift.outside), default=0.0),
+        **{f"drift/outside_{one.column}_frac": one.share_frac for one in drift.outside},
+        **{f"drift/value_{one.column}": one.value for one in drift.outside},
+    }
+
+
+def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
+    """GPUs of each type, and whether they are free."""
+    node, kinds = cluster.arrays.node, cluster.kind_names
+    up = node.status == NODE_UP
+    found = {}
+    for number, kind in enumerate(kinds):
+        of = node.kind == number
+        total, free = int(node.gpus[of].sum()), int(node.free[of & up].sum())
+        absent = int(node.free[of & ~up].sum())
+        if total:
+            found[kind] = GpusReport(total=total, free=free, held=total - free - absent, absent=absent)
+    return found
+
+
+def _absence(node: Node) -> str:
+    return f"{node.state}: {shortened(node.reason, MAX_REASON_CHARS)}" if node.reason else node.state

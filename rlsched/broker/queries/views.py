@@ -1,0 +1,217 @@
+"""The book as people see it: jobs and nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rlsched.broker.nodes.metered import NodeUse
+from rlsched.broker.queries.waiting import WaitingReasons, kept_out
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.tasks import count, in_words
+from rlsched.wire.messages import JobForecast, JobInfo, NodeInfo, SeenUsage
+
+MAX_NAME_CHARS = 200
+"""Of names of jobs, users, virtual clusters and GPU types in lists."""
+MAX_REASON_CHARS = 500
+
+
+def seat_reason(book: Book, attempt: Attempt) -> str:
+    """Why an attempt that has GPUs is not launched yet."""
+    numbers = sorted({number for number, _ in attempt.leaving})
+    others = ", ".join(f"job {book.called(number)}" for number in numbers)
+    return f"waits until {others}, preempted, {'has' if len(numbers) == 1 else 'have'} left its GPUs"
+
+
+def co_tenants(book: Book, job: Job) -> list[str]:
+    """What people call the jobs that share a job's GPUs now."""
+    if job.active is None or job.active.tenants < 2:
+        return []
+    return [book.job_of_seq[seq].called for seq in book.cluster.beside(job.seq)]
+
+
+def shortened(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
+    """A text that fits a list; what is left out stands as `...`."""
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
+
+
+def job_info(
+    job: Job,
+    reasons: WaitingReasons,
+    max_nodes: int,
+    *,
+    queue_key: float | None = None,
+    forecast: JobForecast | None = None,
+    speed_frac: float | None = None,
+    beside: Sequence[str] = (),
+    usage: SeenUsage | None = None,
+    energy_j: float | None = None,
+    grace_s: float | None = None,
+) -> JobInfo:
+    """A job as people see it, with long texts shortened.
+
+    Args:
+        job: The job.
+        reasons: Why queued jobs wait.
+        max_nodes: Nodes that are named; a gang of many more must still fit a frame.
+        forecast: When it will start and end.
+        queue_key: Its key in the queue, where it is there.
+        speed_frac: How fast it runs, where it has GPUs.
+        beside: Who shares them.
+        usage: What it uses.
+        energy_j: What it has used in all attempts.
+        grace_s: Between SIGTERM and SIGKILL, where it is not over.
+    """
+    attempt = job.attempt
+    reason = job.reason
+    if job.state == "queued":
+        reason = reasons.of(job)
+    elif job.active is not None and job.active.ending:
+        reason = f"being ended: {job.active.ending_reason}"
+    elif job.active is not None and job.active.leaving:
+        reason = seat_reason(reasons.book, job.active)
+    ranks = attempt.ranks[:max_nodes] if attempt is not None else []
+    return JobInfo(
+        job=job.number,
+        name=shortened(job.spec.name),
+        user=shortened(job.spec.user),
+        account=shortened(job.spec.account),
+        vc=shortened(job.spec.vc),
+        state=job.state,
+        num_gpus=job.spec.num_gpus,
+        attempt=attempt.number if attempt else 0,
+        submit_s=job.submit_s,
+        predicted_s=job.spec.predicted_s,
+        predicted_by=job.spec.predicted_by,
+        start_s=attempt.start_s if attempt else None,
+        end_s=job.end_s,
+        exit_code=job.exit_code,
+        nodes=[rank.node for rank in ranks],
+        gpus=[rank.gpus for rank in ranks],
+        nodes_omitted=len(attempt.ranks) - len(ranks) if attempt else 0,
+        decided_by=attempt.source if attempt else "",
+        reason=shortened(reason, MAX_REASON_CHARS),
+        preemptible=job.spec.preemptible,
+        priority=job.spec.priority,
+        preemptions=job.preemptions,
+        num_cpus=job.spec.num_cpus,
+        memory_mib=job.spec.memory_mib,
+        gpu_memory_mib=max(job.spec.gpu_memory_mib, job.gpu_memory_mib),
+        gpu_types=job.spec.gpu_types,
+        workload=job.spec.workload,
+        share=job.spec.share,
+        beside=list(beside),
+        speed_energy=job.spec.speed_energy,
+        sm_clock_frac=attempt.sm_clock_frac if attempt else None,
+        forecast=forecast,
+        queue_key=queue_key,
+        speed_frac=speed_frac,
+        sm_clocks_mhz=[rank.sm_clock_mhz for rank in ranks],
+        array=job.spec.array,
+        task=job.spec.task,
+        usage=usage,
+        energy_j=energy_j,
+        grace_s=grace_s,
+    )
+
+
+def array_info(book: Book, array: JobArray) -> JobInfo:
+    """An array as people see it: as a job that waits while tasks are still to come."""
+    spec, jobs = array.spec, book.jobs
+    limit = f"%{spec.array_limit}" if spec.array_limit else ""
+    fresh = f"{len(array.fresh)} next" if array.fresh else ""
+    coming = in_words(array.coming, MAX_NAME_CHARS) + limit if array.coming and not array.stopped else fresh
+    reasons = [*kept_out(book, spec), book.arrays.said(array.number, jobs)]
+    return JobInfo(
+        job=array.number,
+        name=shortened(spec.name),
+        user=shortened(spec.user),
+        account=shortened(spec.account),
+        vc=shortened(spec.vc),
+        state=array.state,
+        num_gpus=spec.num_gpus,
+        attempt=0,
+        submit_s=array.submit_s,
+        predicted_s=spec.predicted_s,
+        predicted_by=spec.predicted_by,
+        start_s=array.start_s,
+        end_s=array.end_s,
+        exit_code=None if array.end_s is None else int(array.state != "completed"),
+        nodes=[],
+        gpus=[],
+        decided_by="",
+        reason=shortened("; ".join(reasons), MAX_REASON_CHARS),
+        preemptible=spec.preemptible,
+        priority=spec.priority,
+        gpu_types=spec.gpu_types,
+        workload=spec.workload,
+        share=spec.share,
+        speed_energy=spec.speed_energy,
+        tasks=shortened(coming),
+        num_tasks=count(spec.tasks),
+    )
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key by which n2 comes before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def out_of_service(book: Book, name: str) -> list[str]:
+    """GPUs of a node of rlsched's own that are lost, or in use by a foreign process, a line for each reason.
+
+    What an engine gives to other jobs is not out of service.
+    """
+    return book.held.in_words(name) if book.nodes[name].spec.capabilities.is_own else []
+
+
+def node_notes(node: Node) -> list[str]:
+    """What people should know of a node: what it says itself, and what one from before limits cannot say.
+
+    A node of an engine is none of ours to hold: its engine counts cores and memory.
+    """
+    spec = node.spec
+    if spec.capabilities.holds_to is not None or not spec.memory_mib:
+        return spec.notes
+    return [*spec.notes, "its rlsched is from before limits: jobs are held to no cores and no memory"]
+
+
+def node_info(
+    book: Book,
+    name: str,
+    seen_s: float,
+    clock_skew_s: float | None = None,
+    power_w: float | None = None,
+    use: NodeUse | None = None,
+) -> NodeInfo:
+    """A node as people see it."""
+    node, use = book.nodes[name], use or NodeUse()
+    jobs = sorted(node.live_jobs)
+    free = int(book.cluster.arrays.node.free[node.number]) if node.state in ("up", "drained") else 0
+    return NodeInfo(
+        name=name,
+        state=node.state,
+        reason=shortened(node.reason, MAX_REASON_CHARS),
+        gpus=node.spec.gpus,
+        free_gpus=free,
+        gpu_type=shortened(node.spec.gpu_type),
+        vc=shortened(node.spec.vc),
+        jobs=jobs,
+        called=[book.called(number) for number in jobs],
+        last_seen_s=seen_s,
+        clock_skew_s=clock_skew_s,
+        power_w=power_w,
+        notes=[
+            *(shortened(line, MAX_REASON_CHARS) for line in out_of_service(book, name)),
+            *node_notes(node),
+        ],
+        energy_day_j=use.energy_day_j,
+        gpu_frac=use.gpu_frac,
+        cores=use.cores,
+        memory_mib=use.memory_mib,
+        max_sm_clock_mhz=max(node.spec.sm_clocks_mhz, default=0),
+        clocks_note=shortened(node.spec.clocks_note, MAX_REASON_CHARS),
+    )

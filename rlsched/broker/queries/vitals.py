@@ -1,0 +1,82 @@
+"""What the broker's loop knows of itself and its state machine does not: address, journal, commits."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from rlsched.broker.base.entries import Entry
+from rlsched.broker.base.timing import Histogram
+from rlsched.broker.state.ended import EndedJob
+from rlsched.wire.messages import JournalReport, Timing
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker's loop knows and its state machine does not.
+
+    Attributes:
+        address: Where it listens.
+        journal: The journal's file.
+        records_kept: Decision records written since the start.
+        timings: As in `StatsReport`.
+        connections: As in `StatsReport`.
+    """
+
+    address: str = ""
+    journal: JournalReport | None = None
+    records_kept: int = 0
+    timings: dict[str, Timing] = {}
+    connections: dict[str, int] = {}
+
+
+class CommitsEntries(Protocol):
+    """What `perform` needs of a journal; a test hands in one that fails. Arguments as of `Journal.commit`."""
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
+        """Make a batch durable."""
+
+
+class TimedCommits:
+    """Commits to a journal, and keeps how long that took.
+
+    Attributes:
+        last_ms: The last one, milliseconds; None before the first.
+        times: All of them.
+    """
+
+    def __init__(self, journal: CommitsEntries) -> None:
+        self._journal = journal
+        self.last_ms: float | None = None
+        self.times = Histogram()
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
+        """Make a batch durable."""
+        began_s = time.perf_counter()
+        self._journal.commit(entries, now_s, over)
+        took_s = time.perf_counter() - began_s
+        self.times.add(took_s)
+        self.last_ms = 1e3 * took_s
+
+
+def journal_report(path: Path, last_commit_ms: float | None, low_mib: int) -> JournalReport:
+    """Size of a journal with its write-ahead log, and what is free on its disk; `low_mib`: too little."""
+    size_bytes = 0
+    for file in (path, path.with_name(path.name + "-wal")):
+        with contextlib.suppress(OSError):
+            size_bytes += file.stat().st_size
+    free_bytes = None
+    with contextlib.suppress(OSError):
+        free_bytes = shutil.disk_usage(path.parent).free
+    return JournalReport(
+        path=str(path),
+        size_bytes=size_bytes,
+        last_commit_ms=last_commit_ms,
+        free_bytes=free_bytes,
+        low_bytes=low_mib << 20,
+    )

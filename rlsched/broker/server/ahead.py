@@ -1,0 +1,111 @@
+"""What a broker calls of a rule's and the ledger's kernels, so that several processes can compile it.
+
+Who decides on a first cluster (`rlsched.broker.server.policy`) compiles the same one by one. A kernel that is
+missing here is compiled then; `tests/unit/test_ahead.py` says if one is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlsched.cluster import capacity, choose, digest, kernels
+from rlsched.cluster.arrays import empty_state
+from rlsched.cluster.shape import Needs
+from rlsched.compile.ahead import Piece
+from rlsched.compile.kernel_cache import is_kept
+from rlsched.decide import holds, rule_scheduler
+from rlsched.decide.compiled import for_needs
+from rlsched.decide.order import keys, queue
+from rlsched.decide.own import is_own
+from rlsched.decide.plans import alone, listing
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
+
+Entry = tuple[Any, tuple[Any, ...]]
+"""A kernel, and arguments of the types that it is called with; what they are does not matter."""
+
+
+def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
+    """What is to be compiled for a broker under a rule and was not yet, what takes longest first.
+
+    Args:
+        policy: What the scheduler was loaded from.
+        scheduler: Who decides. Without a rule nothing is known ahead, nor under one in somebody's own file.
+        has_models: See `rlsched.broker.server.policy.load_policy`.
+    """
+    if scheduler.rule is None or is_own(policy.settings.rule):
+        return []
+    entries = entries_of(scheduler, has_models=has_models)
+    return [
+        partial(compile_entry, policy, has_models, number)
+        for number, (kernel, _) in enumerate(entries)
+        if not is_kept(kernel.py_func)
+    ]
+
+
+def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
+    """Compile one entry of a policy."""
+    kernel, arguments = entries_of(load_scheduler(policy), has_models=has_models)[number]
+    kernel.compile_for(*arguments)
+
+
+def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]:
+    """What a broker calls under a rule: the decision first, which takes as long as half of all.
+
+    Then comes what has nothing in common with it, so that processes do not wait for each other.
+    """
+    s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
+    assert rule is not None
+    can = scheduler.abilities
+    needs = Needs(has_models, can.preempts and scheduler.order.preempts, not math.isinf(can.reserve_after_s))
+    bound = rule.steps.bound
+    partition, options, now_s = 0, rule.options, 0.0
+    first = [(for_needs(rule_scheduler.first_move, needs=needs, **bound), (s, partition, options, now_s))]
+    if rule.steps.looks:
+        first.append(
+            (for_needs(rule_scheduler.look_again_s, needs=needs, **bound), (s, partition, options, now_s))
+        )
+    found = np.empty(1, listing.FOUND).view(np.recarray)
+    last = [
+        (choose.choose, (s, 0, 0, 0, np.empty(1, np.int32))),
+        (for_needs(listing.list_plans, needs=needs), (s, 0, 0, options.start, now_s, found)),
+    ]
+    if options.start.chooses_type:
+        last.append((for_needs(alone.alone_plan, needs=needs), (s, 0, 0, options.start)))
+    return [*first, *_of_ledger(s, scheduler), *last]
+
+
+def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
+    """What jobs are noted with as they come, start and end."""
+    slot, now_s, slots, gpus = 0, 0.0, np.empty(1, np.int64), np.empty(1, np.int32)
+    yield queue.arrive, (s, slot, now_s)
+    yield queue.make_eligible, (s, slots, now_s)
+    if scheduler.abilities.preempts:
+        yield queue.requeue, (s, slot, now_s)
+        yield kernels.note_moved, (s, slot, 0)
+    if scheduler.order.revised:
+        yield queue.started, (s, slot, now_s)
+        yield queue.ended, (s, slot, 0.0, now_s)
+    yield kernels.rebuild_index, (s,)
+    yield kernels.forget_answers, (s,)
+    yield kernels.size_class, (s, 0)
+    yield kernels.admit_job, (s, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, False, 0, 0.0, False, 0)
+    yield kernels.describe_job, (s, slot, 0, 0)
+    yield kernels.rank_job, (s, slot, 0, 0.0)
+    yield kernels.share_job, (s, slot, False, 0)
+    yield kernels.reorder, (s, slot, 0.0)
+    yield keys.order_key, (s, slot, now_s)
+    yield kernels.make_ineligible, (s, slots)
+    yield kernels.allocate, (s, slot, gpus, 0, 0, 0, 0.0, now_s)
+    yield kernels.release, (s, slot, now_s)
+    yield kernels.forget, (s, slot)
+    yield capacity.places_on, (s, 0, 0)
+    yield digest.sums, digest.arguments(s)
+    yield holds.first_startable, (s, 0, now_s)
+    yield holds.any_released, (s, 0, now_s)

@@ -1,0 +1,144 @@
+"""The journal's disk: below a floor of free space no new jobs are taken, and a full one loses nothing.
+
+A reserve lies beside the journal. It is given up where the disk is full all the same, so that ends can still
+be committed, and made again once there is space. A batch that cannot be committed even so is held: nothing
+of it leaves before its commit, which is tried again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rlsched.broker.base.entries import Entry
+from rlsched.broker.queries.vitals import CommitsEntries
+from rlsched.broker.state.ended import EndedJob
+from rlsched.errors import JournalFullError
+from rlsched.files.private import touch_private
+
+MIB = 1 << 20
+RESERVE_FILE = "reserve"
+RESERVE_MIB = 8
+LOOK_S = 1.0
+"""How often free space is looked at."""
+RETRY_S = 0.25
+"""How often a commit is tried again that found no space."""
+
+
+class Disk:
+    """The free space of the journal's disk, and the reserve.
+
+    Args:
+        directory: The journal's.
+        min_free_mib: Below so much free space, MiB, new jobs are refused; 0: never.
+        say: Gets a line for the log when that changes.
+    """
+
+    def __init__(self, directory: Path, min_free_mib: int, say: Callable[[str], None]) -> None:
+        self._directory, self._min_free_mib, self._say = directory, min_free_mib, say
+        self._reserve = directory / RESERVE_FILE
+        self._looked_s = -LOOK_S
+        self._refusal = ""
+
+    def refusal(self) -> str:
+        """What new submissions are answered with, "" where they are taken. Looks at most every `LOOK_S`."""
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._looked_s = time.monotonic()
+            self._look()
+        return self._refusal
+
+    def _look(self) -> None:
+        free_mib = self.free_mib()
+        short = free_mib < self._min_free_mib
+        if short != bool(self._refusal):
+            self._say(
+                f"disk: {free_mib:.0f} MiB free at {self._directory}, --min-free-mib {self._min_free_mib}: "
+                + ("new jobs are refused, all else goes on" if short else "new jobs are taken again")
+            )
+        self._refusal = ""
+        if short:
+            self._refusal = (
+                f"the broker's disk is nearly full: {free_mib:.0f} MiB free at {self._directory}, expected "
+                f"{self._min_free_mib} (--min-free-mib); free space there, then submit again"
+            )
+        elif free_mib >= self._min_free_mib + 2 * RESERVE_MIB:
+            self._make_reserve()
+
+    def free_mib(self) -> float:
+        """Free space for the broker's user, MiB."""
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize / MIB
+
+    def make_room(self) -> None:
+        """Give the reserve up if the disk is as good as full; before a journal is opened."""
+        if self._directory.is_dir() and self.free_mib() < 1.0:
+            self.give_up_reserve()
+
+    def give_up_reserve(self) -> bool:
+        """Whether there was one, so that a commit is worth trying again."""
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        self._say(
+            f"disk: full at {self._directory}; gave up the reserve of {RESERVE_MIB} MiB, free space there"
+        )
+        return True
+
+    def _make_reserve(self) -> None:
+        if self._reserve.exists():
+            return
+        with suppress(OSError):  # there will be a next time
+            try:
+                touch_private(self._reserve)
+                with self._reserve.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, RESERVE_MIB * MIB)
+            except OSError:
+                self._reserve.unlink(missing_ok=True)
+
+
+class PatientCommits:
+    """Commits that wait for space on a full disk.
+
+    Args:
+        journal: Where they go.
+        disk: Its disk.
+        meanwhile: Called between two tries with the reason; False: give up.
+        say: Gets a line for the log when it begins to wait, and when it goes on.
+    """
+
+    def __init__(
+        self,
+        journal: CommitsEntries,
+        disk: Disk,
+        meanwhile: Callable[[JournalFullError], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._journal, self._disk, self._meanwhile, self._say = journal, disk, meanwhile, say
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
+        """Make a batch durable, however long that takes.
+
+        Raises:
+            JournalFullError: there is no space, and nobody wants to wait longer; nothing was written.
+            JournalError: as `Journal.commit`.
+        """
+        waited = False
+        while True:
+            try:
+                self._journal.commit(entries, now_s, over)
+            except JournalFullError as error:
+                if self._disk.give_up_reserve():
+                    continue
+                if not waited:
+                    self._say(f"disk: full, nothing is acknowledged until there is space: {error}")
+                waited = True
+                if not self._meanwhile(error):
+                    raise
+            else:
+                if waited:
+                    self._say("disk: there is space again; what was held is committed")
+                return

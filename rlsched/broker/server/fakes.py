@@ -1,0 +1,168 @@
+"""Fakes for tests of the broker and what is built on it: a journal that fails, a broker driven by hand."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rlsched.broker.base.entries import BrokerStarted, Entry
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.sqlite_errors import clear_error
+from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.machine.machine import Machine
+from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.server.performing import perform
+from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
+from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
+from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+
+
+class FailingJournal(Journal):
+    """A real journal whose disk is full from commit number `fail_from` on (counted from 0); it may be set."""
+
+    def __init__(self, path: str | Path, fail_from: float = float("inf")) -> None:
+        super().__init__(path)
+        self.fail_from = fail_from
+        self.commits = 0
+
+    def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
+        """Commit, or fail as a full disk does: nothing is written."""
+        self.commits += 1
+        if self.commits > self.fail_from:
+            raise clear_error(self.path, sqlite3.OperationalError("database or disk is full"))
+        super().commit(entries, now_s, over)
+
+
+class RecordingTransport:
+    """Keeps what would be sent, in order.
+
+    Attributes:
+        replies: (peer, request, message).
+        orders: (node, message).
+        requests: The request number of each order.
+        dropped: Nodes whose connection was dropped.
+    """
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[bytes, int, ClientReply]] = []
+        self.orders: list[tuple[str, BrokerToNode]] = []
+        self.requests: list[int] = []
+        self.dropped: list[str] = []
+
+    def reply(self, route: bytes, request: int, message: ClientReply) -> None:
+        """Keep a reply."""
+        self.replies.append((route, request, message))
+
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
+        """Keep an order."""
+        self.orders.append((node, message))
+        self.requests.append(request)
+
+    def drop_node(self, node: str) -> None:
+        """Keep the name."""
+        self.dropped.append(node)
+
+
+class HandBroker:
+    """A broker without sockets, driven by hand: its clock moves when it is told to.
+
+    Args:
+        scheduler: The policy.
+        journal: Where facts go; what it already holds is replayed.
+        limits: Leases and timeouts.
+        now_s: The first batch's time, Unix seconds.
+        prediction: `running-mean` or `hedge`.
+        speed_energy: What energy counts against time.
+        shares: Jobs share GPUs.
+
+    Attributes:
+        sent: What has left.
+        records: Kept decision records.
+        powered: Commands of the operator's that were to be run.
+        has_time: Asked after each answer to a question whether there is time for another in this batch.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        journal: Journal,
+        *,
+        limits: Limits | None = None,
+        now_s: float = 1_000.0,
+        prediction: str = RUNNING_MEAN,
+        speed_energy: float = 0.0,
+        shares: bool = False,
+        ranks: Ranks | None = None,
+        sleep: SleepPlan | None = None,
+    ) -> None:
+        self.journal = journal
+        self.powered: list[PowerNode] = []
+        self.sent = RecordingTransport()
+        self.records: list[Records] = []
+        self.has_time: Callable[[], bool] = lambda: True
+        ranks = ranks or Ranks()
+        predictions = Predictions(prediction)
+        self.book = recovered(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
+        self.now_s = max(now_s, self.book.now_s + 0.001)
+        started = BrokerStarted(
+            epoch=self.book.epoch + 1,
+            cluster=self.book.identity or "c1",
+            version="test",
+            policy=scheduler.name,
+            fallback="",
+            order=scheduler.order.name,
+            speed_energy=speed_energy,
+            shares=shares,
+        )
+        self.machine = Machine(
+            self.book,
+            scheduler,
+            started,
+            self.now_s,
+            ended=journal.ended,
+            limits=limits,
+            ranks=ranks,
+            sleep=sleep,
+        )
+        self._requests = itertools.count(1)
+        self.batch([])
+
+    def batch(self, events: Sequence[Event], *, after_s: float = 0.001) -> list[ClientReply | BrokerToNode]:
+        """Hand in one batch, `after_s` after the one before; returns what left, replies first."""
+        self.now_s = round(self.now_s + after_s, 3)
+        replies, orders = len(self.sent.replies), len(self.sent.orders)
+        effects = self.machine.handle_batch(events, self.now_s)
+        self.records += perform(effects, self.now_s, self.journal, self.sent, self.powered.append)
+        perform(self.machine.answer(self.has_time), self.now_s, self.journal, self.sent)
+        return [
+            *(message for _, _, message in self.sent.replies[replies:]),
+            *(message for _, message in self.sent.orders[orders:]),
+        ]
+
+    def ask(self, message: ClientRequest) -> ClientReply:
+        """One admin's request, alone in its batch; returns the reply."""
+        self.batch([ClientAsked(b"peer", next(self._requests), message, Peer("admin", "hand"))])
+        return self.sent.replies[-1][2]
+
+    def says(
+        self, node: str, *messages: NodeMessage, after_s: float = 0.001
+    ) -> list[ClientReply | BrokerToNode]:
+        """A node's messages in one batch; returns what left."""
+        return self.batch([NodeSaid(node, 0, message) for message in messages], after_s=after_s)
+
+    def wait(self, seconds: float, *alive: str) -> list[ClientReply | BrokerToNode]:
+        """Let time pass in steps, as a broker does that listens; the nodes named are heard of throughout."""
+        said: list[ClientReply | BrokerToNode] = []
+        until_s, step_s = self.now_s + seconds, self.machine.limits.lease_s / 5
+        while self.now_s < until_s:
+            beats = [NodeSaid(node, 0, Heartbeat(name=node)) for node in alive]
+            said += self.batch([*beats, Tick()], after_s=min(step_s, max(until_s - self.now_s, 0.001)))
+        return said

@@ -1,0 +1,60 @@
+"""What a broker does while a batch waits for space on the disk: it hears, and says only what is always true.
+
+Nodes are told that this broker lives, so that no lease runs out. Orders of clients are refused, with why.
+Questions, and whatever else nodes say, are kept for the next batch, once each; the rest is said again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from rlsched.broker.events import Event
+from rlsched.broker.machine.requests import CHANGES
+from rlsched.transport.router import Heard, Transport
+from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Refused, Submit
+
+MAX_HELD = 20_000
+
+
+class Held:
+    """Messages that wait for the next batch.
+
+    Args:
+        knows: Whether the machine knows a submission's token, also of the batch that waits.
+        event_of: A message as the machine takes it.
+    """
+
+    def __init__(self, knows: Callable[[str], bool], event_of: Callable[[Heard], Event]) -> None:
+        self._knows, self._event_of = knows, event_of
+        self._events: dict[tuple[bytes, str, bytes], Event] = {}
+
+    def take(self) -> list[Event]:
+        """What has been kept, in order; it is not kept any longer."""
+        events = list(self._events.values())
+        self._events.clear()
+        return events
+
+    def hear(self, heard: Heard, transport: Transport, why: str) -> None:
+        """Answer heartbeats, refuse what would change something, keep the rest.
+
+        A submission of a known token is kept: it may be in the batch that waits, and is no news then.
+        """
+        message, request = heard.envelope.message, heard.envelope.request
+        if isinstance(message, Heartbeat):
+            if request:
+                transport.send_node(heard.peer.name, HeartbeatAck(), request)
+        elif isinstance(message, Hello):
+            pass  # a node says hello until it is welcome
+        elif (
+            heard.peer.role == "node"
+            or not isinstance(message, CHANGES)
+            or (isinstance(message, Submit) and self._knows(message.token))
+        ):
+            if len(self._events) < MAX_HELD:
+                self._events[heard.route, heard.peer.name, msgspec.msgpack.encode(message)] = self._event_of(
+                    heard
+                )
+        else:
+            transport.reply(heard.route, request, Refused(message=f"nothing was done: {why}"))

@@ -1,0 +1,60 @@
+"""What the state machine wants done is done: the commit first, then what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rlsched.broker.events import DropNode, Effect, PowerNode, Records, Reply, SendNode
+from rlsched.broker.events import Journal as Commit
+from rlsched.broker.queries.vitals import CommitsEntries
+from rlsched.wire.messages import BrokerToNode, ClientReply
+
+
+class SendsMessages(Protocol):
+    """What `perform` needs of a transport."""
+
+    def reply(self, route: bytes, request: int, message: ClientReply) -> None:
+        """Answer a client."""
+
+    def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
+        """Tell a node."""
+
+    def drop_node(self, node: str) -> None:
+        """Forget a node's connection."""
+
+
+def _nobody(order: PowerNode) -> None:
+    """Where no node sleeps."""
+
+
+def perform(
+    effects: Sequence[Effect],
+    now_s: float,
+    journal: CommitsEntries,
+    transport: SendsMessages,
+    power: Callable[[PowerNode], object] = _nobody,
+) -> list[Records]:
+    """Do what the machine says, in its order: the commit first. Returns the records, to be kept later.
+
+    `power`: has an operator's command run, and does not wait for it.
+
+    Raises:
+        JournalError: the commit failed; nothing has left.
+    """
+    later: list[Records] = []
+    for effect in effects:
+        match effect:
+            case Commit(entries=entries, over=over):
+                journal.commit(entries, now_s, over)
+            case Reply(peer=peer, request=request, message=answer):
+                transport.reply(peer, request, answer)
+            case SendNode(node=node, message=order, request=request):
+                transport.send_node(node, order, request)
+            case DropNode(node=node):
+                transport.drop_node(node)
+            case PowerNode():
+                power(effect)
+            case Records():
+                later.append(effect)
+    return later

@@ -1,0 +1,141 @@
+"""The policy of a broker: loaded, compiled before it is needed, guarded."""
+
+from __future__ import annotations
+
+from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.server.ahead import pieces
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.compile.ahead import compile_pieces
+from rlsched.decide.guard import Guarded
+from rlsched.decide.loop import decide_all
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.own import is_own
+from rlsched.decide.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.errors import InputError
+
+
+def load_policy(
+    policy: Policy,
+    fallback: Policy | None,
+    budget_ms: float,
+    *,
+    seed: int = 0,
+    has_models: bool = False,
+    shares: bool = False,
+) -> tuple[Scheduler, str]:
+    """The guarded policy, and the name of the rule behind it ("" where it needs none).
+
+    Args:
+        policy: Who decides.
+        fallback: The rule that decides where the policy fails; None: the one that it follows
+            (`Scheduler.reference`).
+        budget_ms: Time that one decision may take.
+        seed: Seed of the policy's draws.
+        has_models: Compile what chooses clocks now, and not when the first job asks for it.
+        shares: Jobs may share GPUs: the policy may do all that models are needed for.
+
+    Raises:
+        InputError: the policy cannot be loaded or served, or the two do not go together.
+    """
+    scheduler = _load("--policy", policy, seed, shares)
+    searches_ms = scheduler.abilities.search_ms
+    if searches_ms >= budget_ms:
+        raise InputError(
+            f"a search of {searches_ms:g} ms leaves nothing of the {budget_ms:g} ms that a decision may "
+            "take; lower search.time_ms, or raise --decision-budget-ms"
+        )
+    rule = fallback or scheduler.reference
+    behind = None if rule is None else _load("--fallback", rule, seed, shares)
+    has_models = has_models or shares
+    ahead = pieces(policy, scheduler, has_models=has_models)
+    if rule is not None and behind is not None:
+        _check_fallback(scheduler, behind)
+        ahead += pieces(rule, behind, has_models=has_models)
+    compile_pieces(ahead)
+    try:
+        _warm_up(scheduler, has_models, shares)
+    except Exception as error:  # whatever is in somebody's file
+        if not is_own(policy.settings.rule):
+            raise
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise InputError(f"--policy {policy.name!r} fails on a cluster of two nodes: {why}") from error
+    if rule is None and is_own(policy.settings.rule) and scheduler.rule is None:
+        raise InputError(
+            f"--policy {policy.name!r} is somebody's own and may fail: give a --fallback whose queue goes by "
+            f"{scheduler.order.in_words}"
+        )
+    if behind is None:
+        return scheduler, ""
+    _warm_up(behind, has_models, shares)
+    return Guarded(scheduler, behind, budget_ms=budget_ms), behind.name
+
+
+def _load(option: str, policy: Policy, seed: int, shares: bool) -> Scheduler:
+    try:
+        scheduler = load_scheduler(policy, seed=seed)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{option} {policy.name!r} cannot be loaded: {error}") from error
+    if scheduler.oracle:
+        raise InputError(
+            f"{option} {policy.name!r} needs the true run times, which a broker cannot know; choose another"
+        )
+    if scheduler.abilities.needs_models and not shares:
+        raise InputError(
+            f"{option} {policy.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
+            "which a broker does not have without --share; choose one that does not, or for clocks give "
+            "--speed-energy W"
+        )
+    return scheduler
+
+
+def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
+    """Raise an InputError if a rule cannot decide in the place of a policy."""
+    if policy.order != fallback.order:
+        raise InputError(
+            f"--fallback {fallback.name!r} keeps the queue by {fallback.order.in_words}, --policy "
+            f"{policy.name!r} by {policy.order.in_words}; choose a fallback of the same order"
+        )
+    if fallback.abilities.preempts and not policy.abilities.preempts:
+        raise InputError(
+            f"--fallback {fallback.name!r} preempts jobs, --policy {policy.name!r} does not; "
+            "choose a fallback that does not either"
+        )
+    if policy.abilities.migrates != fallback.abilities.migrates:
+        moves, does_not = (policy, fallback) if policy.abilities.migrates else (fallback, policy)
+        raise InputError(
+            f"policy {moves.name!r} moves running jobs, {does_not.name!r} moves none; set migrate in both, "
+            "or in neither"
+        )
+
+
+def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
+    """Decide on a toy cluster, so that kernels are compiled before a job, or `why`, waits for them."""
+    state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
+    permit(state, scheduler)
+    models = LedgerModels(state)
+    if has_models:
+        models.weigh(0.5)
+        models.share(shares)
+    seqs = {
+        state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=60.0 * gpus, spread=1.0)
+        for gpus in (1, 3, 2, 8, 4, 1, 2)
+    }
+    state.stops_take_time = True
+    state.make_ineligible(sorted(seqs)[:1])  # for quotas
+    state.make_eligible(sorted(seqs)[:1], 0.0)
+    state.rank_job(min(seqs), 0, 0.0, 0.0)  # for priorities and changes
+    state.share_job(min(seqs), shares=True, gpu_need_mib=-1)
+    for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
+        for _ in decide_all(state, scheduler, now_s, record=True):
+            pass
+        for seq in state.running() if shares else ():
+            models.shared_frac(seq)
+        running = sorted(seqs & set(state.running()))
+        if scheduler.abilities.preempts and running:
+            state.preempt(running[0], now_s + 0.5)
+            state.requeue(running[0], now_s + 0.5)
+        for seq in running[1:]:
+            state.release(seq, now_s)

@@ -1,0 +1,123 @@
+"""A broker's process: it stands by where it is told to, serves, and ends at a signal."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from threading import Timer
+from types import FrameType
+
+from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings, warmed_up
+from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
+from rlsched.broker.standby.standby import stand_by
+from rlsched.broker.standby.telling import Telling
+from rlsched.compile.compiling import COMPILING
+from rlsched.decide.policy import Policy
+from rlsched.signals import on_signals
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.starting import Starting
+
+SLOW_S = 5.0
+"""A start that takes longer says so."""
+
+
+class _StoppedError(BaseException):
+    """A signal came while the policy was loaded and compiled, which nothing else would end for a minute."""
+
+
+def run_broker(
+    settings: Settings,
+    announce: Callable[[str], None],
+    *,
+    warn: Callable[[str], None] | None = None,
+    stands_by: bool = False,
+    copies: Copies | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        settings: How it runs.
+        announce: Gets the ready line, and what becomes of a standby.
+        warn: Gets lines for the log after that; None: `announce` does.
+        stands_by: Wait first until no other broker holds the journal.
+        copies: Copy the journal of a broker elsewhere first, until it is taken over: then, or at SIGUSR1.
+
+    Raises:
+        SupersededError: a later broker of the cluster serves.
+        RlschedError: as `Broker`, `stand_by` and `copy_and_wait`.
+    """
+    orders = Orders()
+    broker: Broker | None = None
+    is_loading = False
+
+    def stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        orders.stop = True
+        if broker is not None:
+            broker.stop()
+        elif is_loading:
+            raise _StoppedError
+
+    def promote(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        orders.promote = True
+
+    with suppress(_StoppedError), ExitStack() as opened:
+        opened.enter_context(on_signals(stop))
+        opened.enter_context(on_signals(promote, [signal.SIGUSR1]))
+        slow = _say_if_slow(settings, announce)
+        opened.callback(slow.cancel)
+        if stands_by:
+            path, warm = settings.directory / JOURNAL_FILE, warmed_up(settings)
+            slow.cancel()
+            if copies is None:
+                taken = stand_by(path, warm, announce, lambda: orders.stop)
+            else:
+                taken = copy_and_wait(
+                    path,
+                    settings.address,
+                    KeyHome(settings.keys),
+                    warm,
+                    copies,
+                    announce,
+                    orders,
+                    Bounds(settings.keeps, settings.ranks.half_life_s),
+                )
+            if taken is None:
+                return
+            broker = Broker(settings, taken.open, say=warn or announce, warm=taken.warm)
+            if taken.whom:
+                announce(taken.line())
+        else:
+            with Starting(settings.keys, settings.address) as word:
+                word.say("it has just begun")
+                COMPILING.tells = word.say
+                is_loading = True
+                try:
+                    broker = Broker(settings, say=warn or announce, doing=word.say)
+                finally:
+                    COMPILING.tells, is_loading = None, False
+            slow.cancel()
+        opened.callback(broker.close)
+        if copies is not None:
+            telling = Telling(copies.of, KeyHome(settings.keys), broker.started, broker.supersede, announce)
+            opened.callback(telling.close)
+        if not orders.stop:
+            announce(broker.ready_line())
+            if broker.clock_line():
+                announce(broker.clock_line())
+            broker.serve()
+
+
+def _say_if_slow(settings: Settings, announce: Callable[[str], None]) -> Timer:
+    """Say what takes so long, unless the broker is ready before."""
+    name = Policy.of(settings.policy).name
+    line = (
+        f"rlsched broker is still starting: to compile policy {name} takes a minute or two the first time on "
+        "a machine"
+    )
+    timer = Timer(SLOW_S, announce, [line])
+    timer.daemon = True
+    timer.start()
+    return timer

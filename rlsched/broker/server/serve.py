@@ -1,0 +1,522 @@
+"""The broker's loop: sockets and clock around the state machine, one journal commit a batch."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+import rlsched
+from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy
+from rlsched.broker.base.pauses import ShortPauses
+from rlsched.broker.base.timing import Histogram
+from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.compaction.compacting import Compacting
+from rlsched.broker.events import (
+    ClientAsked,
+    Due,
+    Event,
+    Intake,
+    NodeSaid,
+    Tick,
+)
+from rlsched.broker.forecasts.fitting import Fits
+from rlsched.broker.forecasts.forecasting import Forecasting
+from rlsched.broker.journal.backup import begin_anew
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
+from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
+from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
+from rlsched.broker.journal.superseded import Superseded
+from rlsched.broker.machine.happenings import as_it_stands
+from rlsched.broker.machine.machine import Machine
+from rlsched.broker.queries.forecasts import NO_FORECASTS
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.queries.report import drift_curves
+from rlsched.broker.queries.vitals import TimedCommits, Vitals, journal_report
+from rlsched.broker.server.disk import RETRY_S, Disk, PatientCommits
+from rlsched.broker.server.holding import Held
+from rlsched.broker.server.performing import perform
+from rlsched.broker.server.power_commands import PowerCommands
+from rlsched.broker.server.settings import Settings, forecast_setup, warmed_up
+from rlsched.broker.server.timekeeping import Clock, ahead_line
+from rlsched.broker.standby.shipping import Shipping
+from rlsched.broker.standby.warm import Warm
+from rlsched.broker.state.book import Book
+from rlsched.decide.drift import unlike
+from rlsched.decide.policy import Policy
+from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
+from rlsched.files.space import low_disk_mib
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.router import Heard, Transport, check_address
+from rlsched.wire.messages import (
+    ClientReply,
+    Heartbeat,
+    LaterBroker,
+    Ok,
+    ReadJournal,
+    Refused,
+    SayHello,
+    Serving,
+    SetPolicy,
+)
+
+MAX_BATCH = 128
+"""Messages that a turn takes; of a flood of them others wait for a turn."""
+POLL_MS = 100
+REST_S = 0.004
+"""After a turn of heartbeats alone, for which nobody waits: of thousands of nodes each else takes a turn."""
+TICK_S = 0.25
+FLUSH_S = 5.0
+QUESTIONS_S = 0.005
+"""Time for questions in a turn of the loop; those that it is too short for wait for the next."""
+
+
+class Broker:
+    """A broker, ready to serve once it is made: clients find its address in `ADDRESS_FILE` by then.
+
+    Args:
+        settings: How it runs.
+        open_journal: Opens the journal; tests hand in one that fails on demand.
+        say: Gets lines for the log.
+        warm: Policy and book of a standby that takes the journal over; None: both are made here.
+        doing: Told what takes long while it starts.
+
+    Raises:
+        InputError: the policy, the address, the keys, or the directory.
+        JournalError: the journal.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_journal: Callable[[Path], Journal] = Journal,
+        say: Callable[[str], None] = lambda _: None,
+        warm: Warm | None = None,
+        doing: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        if not 0.0 <= settings.speed_energy <= 1.0:
+            raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
+        self.settings = settings
+        self._troubles = Troubles(say)
+        self._stopping = False
+        self._serving = False
+        self._intake = self._warned = ""
+        self._later_epoch = 0
+        self._up_since_s: float | None = None
+        self._ticked_s = self._flushed_s = 0.0
+        self._decisions, self._turns = Histogram(), Histogram()
+        self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
+        self._disk.make_room()
+        self._doing = doing
+        self._given = _digest(settings)
+        KeyHome(settings.keys).broker()  # tokens can be made while a policy compiles
+        path = settings.directory / JOURNAL_FILE
+        self._mark = JournalMark(path)
+        if settings.new_cluster:
+            self._give_up(path)
+        is_new = not path.exists() or not path.stat().st_size
+        if is_new:  # what cannot serve leaves no journal
+            self._mark.check_new()
+            check_address(settings.address)
+            warm = self._warmed_up(settings) if warm is None else warm
+        with ExitStack() as opened:
+            self._journal = open_journal(path)
+            opened.callback(self._journal.close)
+            self._mark.check(self._journal)
+            opened.callback(self._mark.close)
+            if not is_new:  # another broker that holds the journal is told of before its address
+                check_address(settings.address)
+            self._compacting = Compacting(
+                self._journal, settings.keeps, settings.ranks.half_life_s, self._troubles.say
+            )
+            opened.callback(self._compacting.close)
+            self._superseded = Superseded(settings.directory)
+            patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._troubles.say)
+            self._commits = TimedCommits(patient)
+            self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._troubles)
+            opened.callback(self._log.close)
+            self._forecasting = self._new_forecasting(settings)
+            if self._forecasting is not None:
+                opened.callback(self._forecasting.close)
+            self._power = PowerCommands(settings.power)
+            self._machine, self._fits, self._held = self._begun_as_chosen(warm)
+            if self._forecasting is not None and self.settings is not settings:
+                self._forecasting.use(forecast_setup(self.settings))
+            opened.callback(lambda: self._fits.close())
+            if self._log.begins():
+                self._log.add([], as_it_stands(self._machine.book))
+            self._superseded.check(self._machine.book.epoch)
+            self._transport = Transport(settings.address, KeyHome(settings.keys), settings.senders)
+            self._shipping = Shipping(
+                self._journal, KeyHome(settings.keys).access, self._transport.reply, self._troubles.say
+            )
+            opened.callback(self._transport.close)
+            self._say_who_serves()
+            self._step([])
+            self._begin_mark()
+            self._publish_address()
+            self._opened = opened.pop_all()
+
+    def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, Held]:
+        """A state machine with the policy that `rlsched policy set` chose last, if that still holds."""
+        chosen = self._journal.chosen()
+        if chosen is not None and chosen.instead_of == self._given:
+            try:
+                settings = _with_policy(self.settings, chosen)
+                begun = self._begun(settings, self._warmed_up(settings), chosen)
+            except (RlschedError, ImportError) as error:
+                if isinstance(error, JournalError):
+                    raise
+                self._troubles.say(
+                    f"policy {chosen.name!r}, which `rlsched policy set` chose, cannot be served any more: "
+                    f"{error}; --policy decides"
+                )
+            else:
+                self.settings = settings
+                return begun
+        return self._begun(self.settings, warm)
+
+    def _begun(
+        self, settings: Settings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
+    ) -> tuple[Machine, Fits, Held]:
+        """A state machine over the journal as it is, in an epoch of its own."""
+        warm = self._warmed_up(settings) if warm is None else warm
+        scheduler, fallback = warm.scheduler, warm.fallback
+        book = self._recovered(warm)
+        self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
+        self._clock = Clock(book.now_s)
+        self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
+        started = BrokerStarted(
+            epoch=book.epoch + 1,
+            cluster=book.identity or secrets.token_hex(8),
+            policy=scheduler.name,
+            fallback=fallback,
+            version=rlsched.__version__,
+            order=scheduler.order.name,
+            speed_energy=settings.speed_energy,
+            shares=settings.shares,
+            chosen=chosen,
+        )
+        machine = Machine(
+            book,
+            scheduler,
+            started,
+            self._clock.read(),
+            ended=self._journal.ended,
+            limits=settings.limits,
+            ranks=settings.ranks,
+            memory=RecordMemory(self._log.last),
+            troubles=self._troubles,
+            vitals=self._vitals,
+            forecasts=self._forecasting or NO_FORECASTS,
+            sleep=None if settings.power is None else settings.power.sleep,
+            up_since_s=self._up_since_s,
+        )
+        return (
+            machine,
+            Fits(book.predictions, self._troubles.say),
+            Held(book.knows_token, _event),
+        )
+
+    def _warmed_up(self, settings: Settings) -> Warm:
+        self._doing(f"it loads policy {Policy.of(settings.policy).name}")
+        return warmed_up(settings)
+
+    def _set_policy(self, asked: SetPolicy) -> ClientReply:
+        """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
+        if self._intake:
+            return Refused(message=f"another policy cannot be set now: {self._intake}")
+        try:
+            asked_for = ChosenPolicy(
+                policy=asked.policy,
+                name=asked.name,
+                fallback=asked.fallback,
+                fallback_name=asked.fallback_name,
+                instead_of=self._given,
+            )
+            settings = _with_policy(self.settings, asked_for)
+            chosen = None if _digest(settings) == self._given else asked_for
+            self._log.flush()
+            self._up_since_s = self._machine.up_since_s
+            machine, fits, held = self._begun(settings, chosen=chosen)
+        except RlschedError as error:
+            return Refused(message=str(error))
+        self._fits.close()
+        self.settings, self._machine, self._fits, self._held = settings, machine, fits, held
+        if self._forecasting is not None:
+            self._forecasting.use(forecast_setup(settings))
+        self._transport.drop_nodes()
+        self._say_who_serves()
+        self._step([])
+        with suppress(InputError):  # it says what it has said before
+            self._begin_mark()
+        self._troubles.say(self.ready_line())
+        return Ok()
+
+    def _recovered(self, warm: Warm) -> Book:
+        self._doing("it reads its journal")
+        try:
+            return warm.caught_up(self._journal, self._troubles.say)
+        except JournalError as error:
+            if str(error).startswith(str(self._journal.path)):
+                raise
+            raise JournalError(f"{self._journal.path}: {error}") from error
+
+    def _say_who_serves(self) -> None:
+        started = self._machine.started
+        self._log.decides(Policy.of(self.settings.policy), self._machine.now_s)
+        self._shipping.began(started.cluster, started.epoch)
+        self._transport.says_hello = SayHello(cluster=started.cluster, epoch=started.epoch)
+
+    def _give_up(self, path: Path) -> None:
+        kept = begin_anew(path)
+        self._troubles.say(f"journal: a new cluster begins; what was there is {kept or 'lost'}")
+
+    def _begin_mark(self) -> None:
+        """From now on the directory shows which journal belongs there."""
+        started = self._machine.started
+        try:
+            self._mark.begin(self._journal, started.cluster, started.epoch)
+        except OSError as error:
+            raise InputError(f"{self.settings.directory}: cannot write here: {error.strerror}") from error
+
+    def _publish_address(self) -> None:
+        path = self.settings.directory / ADDRESS_FILE
+        try:
+            path.write_text(self.address + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot write the broker's address: {error.strerror}") from error
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self._transport.address
+
+    def clock_line(self) -> str:
+        """What is to be said of this machine's clock, "" if nothing."""
+        return self._clock_line
+
+    def ready_line(self) -> str:
+        """One line for people and for scripts."""
+        book = self._machine.book
+        live = list(book.job_of_seq.values())
+        queued = sum(job.state == "queued" for job in live)
+        return (
+            f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
+            f"predictions by {book.predictions.kind}, {self._dial()}"
+            f"epoch {book.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
+            f"journal {self._journal.path})"
+        )
+
+    def _dial(self) -> str:
+        weight = self.settings.speed_energy
+        shares = "jobs share GPUs, " if self.settings.shares else ""
+        return shares + (f"energy counts {weight:g} against time, " if weight > 0.0 else "")
+
+    def serve(self) -> None:
+        """Serve until `stop` or a signal; jobs go on running afterwards."""
+        self._serving = True
+        pauses = ShortPauses()
+        while not self._stopping:
+            heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
+            events: list[Event] = [
+                *self._held.take(),
+                *self._power.step(),
+                *(_event(one) for one in heard if not _is_the_loops(one)),
+            ]
+            if self._disk.refusal() != self._intake:
+                self._intake = self._disk.refusal()
+                events.append(Intake(self._intake))
+            elapsed_s = time.monotonic() - self._ticked_s
+            if (emptied and elapsed_s >= TICK_S) or elapsed_s >= self.settings.limits.lease_s / 2:
+                self._ticked_s = time.monotonic()
+                events.append(Tick())
+            if events or self._clock.peek() >= self._machine.due_s():
+                self._step(events)
+            self._answer()
+            for one in filter(_is_the_loops, heard):
+                self._answer_itself(one)
+            self._shipping.step()
+            self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
+            self._superseded.by(self._later_epoch, "it says so")
+            self._log.step()
+            self._fits.step(self._machine.now_s)
+            self._step_forecasts()
+            self._compacting.step(self._machine.now_s, is_quiet=not heard)
+            if self._snapshots.due(is_quiet=not heard):
+                self._keep_snapshot()
+            pauses.step()
+            if emptied and nobody_waits(heard):
+                time.sleep(REST_S)
+        self._keep_snapshot()
+
+    def _new_forecasting(self, settings: Settings) -> Forecasting | None:
+        if not settings.forecaster:
+            return None
+        after_s = settings.forecast_after_s
+        return Forecasting(forecast_setup(settings), self._troubles.say, after_s=after_s)
+
+    def _step_forecasts(self) -> None:
+        """Keep what has become known of forecasts, and send answers."""
+        if self._forecasting is None:
+            return
+        seen, replies = self._forecasting.step()
+        if seen:
+            self._log.add([], seen)
+        for reply in replies:
+            self._transport.reply(reply.peer, reply.request, reply.message)
+
+    def _keep_snapshot(self) -> None:
+        self._snapshots.keep(self._machine.book, self._machine.scheduler)
+
+    @property
+    def started(self) -> BrokerStarted:
+        """The fact that began its epoch."""
+        return self._machine.started
+
+    def supersede(self, epoch: int) -> None:
+        """A broker of a higher epoch serves: `serve` ends with a `SupersededError`. Any thread may say so."""
+        self._later_epoch = epoch
+
+    def stop(self) -> None:
+        """Let `serve` return after the batch in hand."""
+        self._stopping = True
+
+    def close(self) -> None:
+        """Let go of address, journal and records."""
+        self._opened.close()
+
+    def _wait_for_space(self, error: JournalFullError) -> bool:
+        """Go on listening while a batch is held; False: do not wait."""
+        if not self._serving or self._stopping:
+            return False
+        heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
+        for one in heard:
+            if _is_the_loops(one) and not isinstance(one.envelope.message, SetPolicy):
+                self._answer_itself(one)
+            else:
+                self._held.hear(one, self._transport, str(error))
+        self._shipping.step()
+        return True
+
+    def _answer_itself(self, heard: Heard) -> None:
+        """What is about journal and policy, and not about jobs."""
+        route, request, message = heard.route, heard.envelope.request, heard.envelope.message
+        match message:
+            case SetPolicy():
+                self._transport.reply(route, request, self._set_policy(message))
+            case ReadJournal():
+                self._shipping.ask(route, request, message)
+            case LaterBroker(cluster=cluster, epoch=epoch):
+                started = self._machine.started
+                self._transport.reply(route, request, Serving(cluster=started.cluster, epoch=started.epoch))
+                if cluster == started.cluster and epoch > started.epoch:
+                    self._superseded.by(epoch, "it says so")
+
+    def _step(self, events: list[Event]) -> None:
+        now_s, due_s = self._clock.read(), self._machine.due_s()
+        if self._machine.now_s < due_s < now_s:  # a rule that decides at ticks is asked at the very tick
+            self._handle([Due()], due_s)
+        self._handle([*events, Due()] if due_s <= now_s else events, now_s)
+
+    def _handle(self, events: list[Event], now_s: float) -> None:
+        began_s = time.perf_counter()
+        effects = self._machine.handle_batch(events, now_s)
+        for kept in perform(effects, now_s, self._commits, self._transport, self._power.order):
+            self._log.add(kept.records, kept.happened)
+            for record in kept.records:
+                self._decisions.add(record.took_us / 1e6)
+        self._mark.reached(self._journal)
+        self._turns.add(time.perf_counter() - began_s)
+        if time.monotonic() - self._flushed_s >= FLUSH_S:
+            self._flushed_s = time.monotonic()
+            self._warn_unlike()
+            if self.settings.logdir is not None:
+                self._draw_predictions(now_s)
+            self._log.flush()
+
+    def _warn_unlike(self) -> None:
+        """Say once for each policy in which ways the cluster is none that it met in training."""
+        scheduler = self._machine.scheduler
+        if scheduler.familiar is None or self._warned == scheduler.policy_id:
+            return
+        found = unlike(scheduler.familiar, self._machine.book.cluster)
+        if found:
+            self._warned = scheduler.policy_id
+            self._troubles.say(
+                f"policy {scheduler.name} was not trained on such a cluster: {'; '.join(found)}"
+            )
+
+    def _draw_predictions(self, now_s: float) -> None:
+        book = self._machine.book
+        try:
+            curves = book.predictions.curves(now_s) | drift_curves(self._machine.scheduler)
+        except Exception as error:  # a curve that cannot be drawn is left out
+            self._troubles.count("drawn", "the curves of predictions and drift", error)
+        else:
+            self._log.add_scalars(book.cluster.decisions, curves)
+
+    def _answer(self) -> None:
+        """Answer questions for a while, once everything else of this turn has left."""
+        until_s = time.perf_counter() + QUESTIONS_S
+        effects = self._machine.answer(lambda: time.perf_counter() < until_s)
+        perform(effects, self._machine.now_s, self._commits, self._transport)
+
+    def _vitals(self) -> Vitals:
+        """What is asked for in reports."""
+        return Vitals(
+            address=self.address,
+            journal=journal_report(
+                self._journal.path, self._commits.last_ms, low_disk_mib(self.settings.min_free_mib)
+            ),
+            records_kept=self._log.kept,
+            timings={
+                "decision": self._decisions.timing(),
+                "commit": self._commits.times.timing(),
+                "turn": self._turns.timing(),
+            },
+            connections=dict(self._transport.counts),
+        )
+
+
+def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
+    """The same settings with another policy.
+
+    Raises:
+        InputError: a setting of it is unknown or wrong.
+    """
+    fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
+    return msgspec.structs.replace(
+        settings, policy=Policy.parse(chosen.policy, name=chosen.name), fallback=fallback
+    )
+
+
+def _digest(settings: Settings) -> str:
+    """By which two choices of policy and fallback are told apart."""
+    both = (settings.policy, settings.fallback)
+    return " ".join("-" if one is None else Policy.of(one).digest for one in both)
+
+
+def nobody_waits(heard: Sequence[Heard]) -> bool:
+    """Whether a turn has heard something, and it was of nodes that are there, and no more."""
+    return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
+
+
+def _is_the_loops(heard: Heard) -> bool:
+    message = heard.envelope.message
+    return isinstance(message, SetPolicy | ReadJournal) or (
+        isinstance(message, LaterBroker) and heard.peer.role != "node"
+    )
+
+
+def _event(heard: Heard) -> Event:
+    message, request = heard.envelope.message, heard.envelope.request
+    if heard.peer.role == "node":
+        return NodeSaid(heard.peer.name, request, message, time.time())  # type: ignore[arg-type]
+    return ClientAsked(heard.route, request, message, heard.peer)  # type: ignore[arg-type]

@@ -1,0 +1,238 @@
+"""Job arrays: one submission, many tasks, which become jobs a few at a time.
+
+An array has a number of its own; each of its tasks gets the next free job number when it comes to the queue.
+So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds those tasks alone
+that run or could run next. `WINDOW` of them wait at most: alike as they are, a policy gains nothing by more.
+An array that is held, waits for a time or for other jobs has no tasks yet (`gates`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.base.entries import JobSubmitted, JobUpdated, TasksCancelled, TasksHeld, TaskSubmitted
+from rlsched.broker.state.gates import Gates
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.tasks import Head, count, minus, numbers, without
+from rlsched.wire.messages import DependsOn, Tasks
+
+WINDOW: Final = 64
+"""Tasks of an array that have never run and stand in the ledger, at most."""
+MOST_OVER: Final = 10_000
+"""So many arrays that are over can be asked for, at times a tenth more; the first ones are forgotten. Their
+tasks are jobs, and stay in the journal's table."""
+NO_SEQ: Final = -1
+"""An array is not in the ledger."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JobArray(Head):
+    """An array.
+
+    Attributes:
+        spec: As submitted; once it is over, without command, environment and directory.
+        coming: Tasks that are still to become jobs, in order.
+        aside: Those that are held one by one, by `user` or `admin`; they are not among `coming`.
+        dropped: Those that were cancelled before they became jobs.
+        live: Task -> its job, of those that are not over.
+        fresh: Those of them that have never had GPUs.
+        outcomes: Tasks that are over, by state.
+        stopped: Why no more of them come, "" where they do.
+        end_s: When its last task was over; None before.
+        start_s: When its first task got GPUs; None before.
+    """
+
+    submit_s: float
+    coming: list[Tasks]
+    aside: dict[str, list[Tasks]] = field(default_factory=dict)
+    dropped: list[Tasks] = field(default_factory=list)
+    live: dict[int, int] = field(default_factory=dict)
+    fresh: set[int] = field(default_factory=set)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    stopped: str = ""
+    end_s: float | None = None
+    start_s: float | None = None
+
+    @property
+    def number(self) -> int:
+        """What people call it."""
+        return self.spec.job
+
+    @property
+    def left(self) -> int:
+        """Tasks that are still to come, held or not."""
+        return 0 if self.stopped else count(self.coming) + self.num_aside
+
+    @property
+    def num_aside(self) -> int:
+        """Tasks that are held one by one."""
+        return sum(map(count, self.aside.values()))
+
+    @property
+    def state(self) -> str:
+        """As of a job: completed where all tasks are, running while some run."""
+        if self.end_s is None:
+            return "running" if len(self.live) > len(self.fresh) else "queued"
+        if self.stopped or set(self.outcomes) == {"cancelled"}:
+            return "cancelled"
+        return "completed" if set(self.outcomes) <= {"completed"} else "failed"
+
+    @property
+    def has_left(self) -> bool:
+        """Whether tasks are still to come."""
+        return not self.stopped and bool(self.coming or self.aside)
+
+    def wanted(self, held: int) -> int:
+        """How many tasks are to come now; `held`: of those that have, so many are held, and make way."""
+        most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
+        most = min(WINDOW - len(self.fresh) + held, most)
+        return 0 if self.stopped or most <= 0 else sum(1 for _ in islice(numbers(self.coming), most))
+
+
+class Arrays:
+    """All arrays of a journal; of those that are over a few words.
+
+    Args:
+        gates: Holds, times to begin and dependencies, of arrays too.
+    """
+
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
+        self.known: dict[int, JobArray] = {}
+        self.live: dict[int, JobArray] = {}
+        self.tokens: dict[str, int] = {}
+
+    def of_token(self, token: str) -> JobArray | None:
+        """The array that was submitted with this token."""
+        return self.known.get(self.tokens.get(token, -1))
+
+    def take_up(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
+        """An array as it was, of a book that has been told its tasks."""
+        self.known[array.number] = array
+        self.tokens[array.spec.token] = array.number
+        if array.end_s is None:
+            self.live[array.number] = array
+            spec = msgspec.structs.replace(array.spec, held=held, depends_on=depends_on)
+            self._gates.submitted(NO_SEQ, spec, now_s)
+
+    # ---- what happens -----------------------------------------------------------------------------
+
+    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        """An array has come."""
+        array = JobArray(entry, submit_s=now_s, coming=entry.tasks)
+        self.known[entry.job] = self.live[entry.job] = array
+        self.tokens[entry.token] = entry.job
+        self._gates.submitted(NO_SEQ, entry, now_s)
+
+    def came(self, job: JobSubmitted) -> None:
+        """A job has come to the ledger; if it is a task, its array has one less to come."""
+        if job.array:
+            array = self.live[job.array]
+            array.coming = without(array.coming, job.task)
+            array.live[job.task] = job.job
+            array.fresh.add(job.task)
+
+    def started(self, job: JobSubmitted, now_s: float) -> None:
+        """A job has got its GPUs; with the first of its tasks, an array has started."""
+        array = self.live.get(job.array)
+        if array is not None:
+            array.fresh.discard(job.task)
+            if array.start_s is None:
+                array.start_s = now_s
+                self._gates.started(array.number, now_s)
+
+    def over(self, job: JobSubmitted, state: str, now_s: float) -> None:
+        """A job is over, and with its last task an array."""
+        array = self.live.get(job.array)
+        if array is not None:
+            del array.live[job.task]
+            array.fresh.discard(job.task)
+            array.outcomes[state] = array.outcomes.get(state, 0) + 1
+            self._end(array, now_s)
+
+    def held(self, entry: TasksHeld) -> None:
+        """Tasks that are to come are held, or released."""
+        array = self.live[entry.array]
+        array.coming = minus(array.coming, entry.tasks)
+        for by, tasks in array.aside.items():
+            array.aside[by] = minus(tasks, entry.tasks)
+        if entry.by:
+            array.aside[entry.by] = [*array.aside.get(entry.by, []), *entry.tasks]
+        else:
+            array.coming = sorted([*array.coming, *entry.tasks], key=lambda one: one.first)
+        array.aside = {by: tasks for by, tasks in array.aside.items() if tasks}
+
+    def cancelled(self, entry: TasksCancelled, now_s: float) -> None:
+        """Tasks that were to come do not."""
+        array = self.live[entry.array]
+        array.coming = minus(array.coming, entry.tasks)
+        array.aside = {by: left for by, tasks in array.aside.items() if (left := minus(tasks, entry.tasks))}
+        array.dropped += entry.tasks
+        array.outcomes["cancelled"] = array.outcomes.get("cancelled", 0) + count(entry.tasks)
+        self._end(array, now_s)
+
+    def update(self, entry: JobUpdated) -> None:
+        """What of an array is still to come is submitted otherwise."""
+        self.live[entry.job].update(entry)
+
+    def stop(self, number: int, reason: str, now_s: float) -> None:
+        """No more tasks of it come."""
+        array = self.live[number]
+        array.stopped = reason
+        self._gates.stopped(number)  # tasks of it may still run
+        self._end(array, now_s)
+
+    def _end(self, array: JobArray, now_s: float) -> None:
+        if array.live or array.has_left:
+            return
+        array.end_s = now_s
+        array.spec = msgspec.structs.replace(array.spec, command=[], env={}, cwd="", depends_on=[])
+        array.changes, array.coming, array.aside = [], [], {}
+        del self.live[array.number]
+        self._gates.over(array.number, array.state, now_s)
+        over = len(self.known) - len(self.live)
+        if over > MOST_OVER + MOST_OVER // 10:
+            self._forget(over - MOST_OVER)
+
+    def _forget(self, many: int) -> None:
+        """The first that were over. That follows from the facts alone: every replay forgets the same."""
+        over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
+        for _, number in over[:many]:
+            del self.tokens[self.known.pop(number).spec.token]
+
+    # ---- what is to come --------------------------------------------------------------------------
+
+    def hungry(self) -> bool:
+        """Whether tasks are to come now."""
+        return any(self._wanted(array) for array in self.live.values())
+
+    def _wanted(self, array: JobArray) -> int:
+        if not self._gates.is_open(array.number):
+            return 0
+        return array.wanted(self._gates.held_among(array.live.values()))
+
+    def drafts(self, after: int) -> list[JobSubmitted]:
+        """Tasks that are to come now, with the numbers after this one, not predicted yet."""
+        found: list[JobSubmitted] = []
+        for array in self.live.values():
+            for task in islice(numbers(array.coming), self._wanted(array)):
+                number = after + len(found) + 1
+                entry = TaskSubmitted(job=number, array=array.number, task=task, predicted_s=0.0, spread=0.0)
+                found.append(array.task(entry))
+        return found
+
+    def said(self, number: int, jobs: dict[int, Job]) -> str:
+        """How far it is, in a line."""
+        array = self.known[number]
+        states = Counter(jobs[job].state for job in array.live.values())
+        parts = [f"{array.left + states.pop('queued', 0):,} tasks wait"] if array.end_s is None else []
+        parts += [f"{array.num_aside:,} of them held"] if array.num_aside and not array.stopped else []
+        running = sum(states.values())
+        parts += [f"{running:,} run"] if running else []
+        parts += [f"{many:,} {state}" for state, many in sorted(array.outcomes.items())]
+        return ", ".join([*parts, *([array.stopped] if array.stopped else [])])

@@ -1,0 +1,202 @@
+"""A book as a base holds it: written after a replay, and taken up by a book that knows nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.asked import runs_as, sharing_of
+from rlsched.broker.state.base import Base, BaseArray, BaseJob, Charged, HeldNode, Learned
+from rlsched.broker.state.base_learned import Noting, tell
+from rlsched.broker.state.base_ledger import fill, ledger_of
+from rlsched.broker.state.ended import plain
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.known import Known
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.quotas import owner_of
+from rlsched.broker.state.tasks import minus, numbers
+from rlsched.broker.state.updates import difference, updated
+from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING
+from rlsched.errors import JournalError
+from rlsched.models.profiles import Profiles
+from rlsched.wire.messages import Tasks
+
+
+def base_of(
+    book: Known, noting: Noting, before: Learned | None, policy_id: str, *, preemptible: bool
+) -> Base:
+    """What stands for all entries that a book was replayed from.
+
+    Args:
+        book: The book.
+        noting: Its predictions.
+        before: What the base held that the journal began with; nothing where it began with none.
+        policy_id: Who decided.
+        preemptible: Whether a job has ever come that may be preempted.
+    """
+    usage, usage_at_s = book.usage.sums
+    jobs = sorted(book.job_of_seq.values(), key=lambda job: job.seq)
+    barred = book.eligibility.barred("Quota")
+    return Base(
+        now_s=book.now_s,
+        epoch=book.epoch,
+        identity=book.identity,
+        last_number=book.last_number,
+        last_attempt=book.last_attempt,
+        highest_attempt=book.highest_attempt,
+        restored_s=book.restored_s,
+        taken_over=book.taken_over,
+        speed_energy=book.cluster.energy_counts,
+        numbers=book.numbers.runs,
+        decided=book.decisions,
+        contested=book.contested,
+        interventions=book.interventions,
+        outcomes=book.outcomes,
+        asked_for_s=book.asked_for_s,
+        health_failures=book.health_failures,
+        ran_on={person: _bits(nodes) for person, nodes in book.ran_on.items()},
+        nodes=[plain(node) for node in book.nodes.values()],
+        jobs=[
+            BaseJob(
+                submitted=noting.live[job.number].entry,
+                job={name: value for name, value in plain(job).items() if name != "spec"},
+                level=book.priorities.level(job.number),
+                barred=job.seq in barred,
+                moves=noting.live[job.number].moves,
+                held=book.gates.holder(job.number),
+                depends_on=book.gates.awaited(job.number),
+                changed=difference(noting.live[job.number].entry, job.spec),
+            )
+            for job in jobs
+        ],
+        ledger=ledger_of(book.cluster, policy_id, preemptible=preemptible),
+        charged=Charged(
+            half_life_s=book.usage.half_life_s,
+            usage=usage,
+            usage_at_s=usage_at_s,
+            month=book.quotas.charged(),
+            weights=book.priorities.ln_weights,
+            quotas=book.quotas.entries(),
+            members=book.accounts.entries(),
+        ),
+        learned=noting.learned(before or Learned()),
+        arrays=[
+            BaseArray(
+                submitted=array.spec,
+                array={name: value for name, value in plain(array).items() if name not in ("spec", "fresh")}
+                | {"fresh": sorted(array.fresh)},
+                held=book.gates.holder(array.number),
+                depends_on=book.gates.awaited(array.number),
+            )
+            for array in book.arrays.known.values()
+        ],
+        held=[HeldNode(node=name, held=held) for name, held in book.held.by_node.items()],
+        profiles=book.profiles.kept(),
+        shares=book.models.shares,
+        awaited=sorted(book.awaited),
+        chosen=book.chosen,
+    )
+
+
+def take_up(book: Known, base: Base, policy_id: str) -> None:
+    """Let a book that has been told nothing be the one that the base was made of.
+
+    Raises:
+        JournalError: the book is not empty, or the base is damaged.
+    """
+    if book.epoch or book.nodes or book.jobs:
+        raise JournalError("a base that is not at the beginning of its journal")
+    try:
+        nodes = [msgspec.convert(node, Node) for node in base.nodes]
+        jobs = [_job(one) for one in base.jobs]
+    except (msgspec.ValidationError, TypeError, KeyError) as error:
+        raise JournalError(f"its base is damaged: {error}") from error
+    book.now_s, book.epoch, book.identity = base.now_s, base.epoch, base.identity
+    book.chosen = base.chosen
+    book.last_number, book.last_attempt = base.last_number, base.last_attempt
+    book.highest_attempt, book.health_failures = base.highest_attempt, base.health_failures
+    book.restored_s, book.taken_over = base.restored_s, base.taken_over
+    book.awaited = set(base.awaited)
+    book.decisions, book.contested = dict(base.decided), dict(base.contested)
+    book.interventions, book.outcomes = dict(base.interventions), dict(base.outcomes)
+    book.asked_for_s = dict(base.asked_for_s)
+    book.ran_on = {person: sum(1 << node for node in found) for person, found in base.ran_on.items()}
+    for first, count in base.numbers:
+        book.numbers.append_run(first, count)
+    workloads = {one.job["seq"]: runs_as(one.submitted) for one in base.jobs}
+    workloads |= {seq: 0 for one in base.held for _, seq in one.held}
+    fill(book.cluster, base.ledger, workloads, policy_id, base.now_s)
+    for holder in base.held:
+        for _, seq in holder.held:
+            book.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are theirs alone
+    book.models.weigh(base.speed_energy)
+    book.models.share(base.shares)
+    for node in nodes:
+        book.nodes[node.spec.name] = node
+        book.models.node(node.number, node.spec.sm_clocks_mhz, shares=node.spec.capabilities.shares)
+    book.profiles = Profiles.taken_up(base.profiles)
+    book.held.take_up({one.node: one.held for one in base.held})
+    tell(book.predictions, base.learned, base.jobs)
+    for job, one in zip(jobs, base.jobs, strict=True):
+        _live(book, job)
+        waits: dict[str, Any] = {"held": one.held, "depends_on": one.depends_on}
+        if int(book.cluster.arrays.job.status[book.cluster.slot_of(job.seq)]) == WAITING:
+            book.gates.submitted(job.seq, msgspec.structs.replace(job.spec, **waits), base.now_s)
+    for kept in base.arrays:
+        array = msgspec.convert({**_with_coming(kept), "spec": kept.submitted}, JobArray)
+        book.arrays.take_up(array, kept.held, kept.depends_on, base.now_s)
+    levels = {one.submitted.job: one.level for one in base.jobs}
+    _charge(book, base, [one.job["seq"] for one in base.jobs if one.barred], levels)
+
+
+def _live(book: Known, job: Job) -> None:
+    """A live job is in the book, as it is in the ledger already."""
+    entry, status = job.spec, int(book.cluster.arrays.job.status[book.cluster.slot_of(job.seq)])
+    book.jobs[job.number] = book.job_of_seq[job.seq] = job
+    book.tokens[entry.token] = job.number
+    book.number_of_seq.add(job.seq, job.number)
+    book.models.came(job.number, entry.speed_energy)
+    sharing = sharing_of(entry, job.gpu_memory_mib)
+    sharing["shares"] = sharing["shares"] and not job.alone
+    book.cluster.share_job(job.seq, **sharing)
+    book.priorities.came(entry, job.seq)
+    book.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, book.now_s)
+    if status in (RUNNING, LEAVING):
+        book.quotas.started(job.seq, book.now_s)
+    if status == LEAVING:
+        book.quotas.preempted(job.seq, book.now_s)
+        book.seats.leaves(job)
+
+
+def _charge(book: Known, base: Base, barred: list[int], levels: Mapping[int, int]) -> None:
+    charged = base.charged
+    book.usage.take_up(charged.usage, charged.usage_at_s)
+    book.priorities.take_up(charged.weights, dict(levels))
+    book.quotas.take_up(charged.quotas, charged.month, barred, base.now_s)
+    for member in charged.members:
+        book.accounts.set(member)
+
+
+def _job(one: BaseJob) -> Job:
+    spec = msgspec.structs.replace(one.submitted, said=b"")
+    spec = spec if one.changed is None else updated(spec, one.changed)
+    found: dict[str, Any] = {**one.job, "spec": spec}
+    job: Job = msgspec.convert(found, Job)
+    return job
+
+
+def _with_coming(kept: BaseArray) -> dict[str, Any]:
+    """An array as it is kept; bases before version 3 say how many of its tasks have come."""
+    fields = dict(kept.array)
+    if "come" in fields:
+        come = list(islice(numbers(kept.submitted.tasks), fields.pop("come")))
+        fields["coming"] = minus(kept.submitted.tasks, [Tasks(task, task) for task in come])
+    return fields
+
+
+def _bits(mask: int) -> list[int]:
+    return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]

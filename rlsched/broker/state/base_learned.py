@@ -1,0 +1,184 @@
+"""What predictors have seen, in a base: noted while a journal is replayed, and told to a new predictor."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.broker.state.base import BaseJob, Learned, Past
+from rlsched.broker.state.predictions import FEATURES_BYTES, Predictions
+from rlsched.workload.predict.distribution import BINS
+from rlsched.workload.predict.facts import JobFacts, stem
+from rlsched.workload.predict.hedge import SIZES
+from rlsched.workload.predict.predictor import EXPERTS, Predictor
+
+MOST_PAST: Final = 20_000
+"""The latest jobs that ended are told to the next predictor."""
+_MOST_MOVES: Final = 4
+
+
+class _Open(NamedTuple):
+    entry: JobSubmitted
+    submit_s: float
+    moves: list[tuple[str, float]]
+
+
+class _Event(NamedTuple):
+    at_s: float
+    place: int
+    happens: Callable[[], object]
+
+
+class Noting(Predictions):
+    """Predictions that note what a base wants to hold of them.
+
+    Attributes:
+        past: The latest jobs that ended.
+        live: Jobs that have not, by number.
+    """
+
+    def __init__(self, kind: str | None = None) -> None:
+        super().__init__(kind)
+        self.past: deque[Past] = deque(maxlen=MOST_PAST)
+        self.live: dict[int, _Open] = {}
+        self._count = 0
+
+    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        """A job is in the journal."""
+        if not entry.rejected:
+            self.live[entry.job] = _Open(entry, now_s, [])
+        super().submitted(entry, now_s)
+
+    def started(self, job: int, now_s: float) -> None:
+        """A job has its GPUs."""
+        self._move(job, "start", now_s)
+        super().started(job, now_s)
+
+    def stopped(self, job: int, now_s: float) -> None:
+        """A job is queued again."""
+        self._move(job, "stop", now_s)
+        super().stopped(job, now_s)
+
+    def _move(self, job: int, what: str, now_s: float) -> None:
+        moves = self.live[job].moves
+        moves.append((what, now_s))
+        if len(moves) > _MOST_MOVES:
+            del moves[1:3]  # its first start, and how it stands now
+
+    def ended(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
+        """A job has run to its own end."""
+        entry, submit_s, moves = self.live.pop(spec.job)
+        self._count += 1
+        self.past.append(
+            Past(
+                entry.vc,
+                entry.user,
+                entry.name,
+                stem(shlex.join(entry.command)),
+                entry.num_gpus,
+                math.nan if entry.time_limit_s is None else entry.time_limit_s,
+                submit_s,
+                moves[0][1] if moves else math.nan,
+                duration_s,
+                now_s,
+                entry.said[-FEATURES_BYTES:] if entry.said else b"",
+            )
+        )
+        super().ended(spec, duration_s, now_s)
+
+    def gone(self, job: int) -> None:
+        """A job is over, and says nothing."""
+        self.live.pop(job, None)
+        super().gone(job)
+
+    def learned(self, before: Learned) -> Learned:
+        """What a base holds of all this; `before`: what the base held that this journal began with."""
+        predictor = self.predictor
+        losses = before.losses
+        if predictor is not None:
+            losses = {
+                size: dict(zip(EXPERTS, row.tolist(), strict=True))
+                for size, row in zip(SIZES, predictor.hedge.losses, strict=True)
+            }
+        past = [*before.past, *self.past][-MOST_PAST:]
+        return Learned(
+            ended=before.ended + self._count if predictor is None else predictor.ended,
+            run_times=[(vc, gpus, *sums) for (vc, gpus), sums in self.mean.sums.items()],
+            losses=losses,
+            past=past,
+        )
+
+
+def tell(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
+    """Tell predictions that know nothing of what a base holds: past jobs, and those that live.
+
+    Sums and the hedge's weights are then as they were. The models that look at single jobs know the latest
+    `MOST_PAST` of them.
+    """
+    predictor = predictions.predictor
+    events: list[_Event] = []
+    if predictor is not None:
+        for number, past in enumerate(learned.past):
+            events += _past_events(predictor, f"past {number}", past)
+    for job in jobs:
+        events += _live_events(predictions, job)
+    events.sort(key=lambda event: event[:2])
+    for event in events:
+        event.happens()
+    predictions.mean.take_up(
+        {(vc, gpus): (count, total, squares) for vc, gpus, count, total, squares in learned.run_times}
+    )
+    if predictor is not None:
+        predictor.take_up(learned.ended)
+        losses = predictor.hedge.losses
+        for row, size in enumerate(SIZES):
+            known = learned.losses.get(size, {})
+            if known.keys() >= set(EXPERTS):
+                losses[row] = [known[name] for name in EXPERTS]
+            else:  # of other predictors: all are believed alike
+                losses[row] = 0.0
+        predictor.hedge.take_up(losses)
+
+
+_ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
+"""The order of one instant, as in a broker's turn; a job that came and ended in it ends last."""
+
+
+def _past_events(predictor: Predictor, job_id: str, past: Past) -> list[_Event]:
+    facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
+
+    def comes() -> object:
+        if len(past.features) != FEATURES_BYTES:
+            return predictor.foresee([facts], past.submit_s)
+        features = np.frombuffer(past.features, "<f4")
+        return predictor.recall(facts, _NOTHING_SAID, features, past.submit_s)
+
+    began_s = past.submit_s if math.isnan(past.start_s) else past.start_s
+    ends = _ENDS if past.end_s > began_s else _AFTER_ALL
+    events = [
+        _Event(past.submit_s, _COMES, comes),
+        _Event(past.end_s, ends, lambda: predictor.observe_end(job_id, past.duration_s, past.end_s)),
+    ]
+    if not math.isnan(past.start_s):
+        starts = lambda: predictor.observe_start(job_id, past.start_s)  # noqa: E731
+        events.append(_Event(past.start_s, _STARTS, starts))
+    return events
+
+
+def _live_events(predictions: Predictions, job: BaseJob) -> list[_Event]:
+    entry, submit_s = job.submitted, float(job.job["submit_s"])
+    events = [_Event(submit_s, _COMES, lambda: predictions.submitted(entry, submit_s))]
+    for place, (what, when_s) in enumerate(job.moves):
+        tell_of = predictions.started if what == "start" else predictions.stopped
+        events.append(_Event(when_s, _STARTS + place, partial(tell_of, entry.job, when_s)))
+    return events
+
+
+_NOTHING_SAID: Final = np.full((len(EXPERTS), BINS), 1.0 / BINS)

@@ -1,0 +1,291 @@
+"""The ledger in a base: written from a `ClusterState`, and a `ClusterState` filled from it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from rlsched.broker.state.base import Counted, DemandClass, Ledger, LedgerJob, LedgerNode
+from rlsched.cluster import kernels
+from rlsched.cluster.arrays import (
+    INELIGIBLE,
+    LEAVING,
+    MAX_TENANTS,
+    NODE_ASLEEP,
+    NODE_BOOTING,
+    NODE_DOWN,
+    NODE_DRAINED,
+    NODE_UP,
+    RUNNING,
+    SLOT_EMPTY,
+    WAITING,
+)
+from rlsched.cluster.dials import COUNTED, DIAL, NOBODY
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.order.queue import _let_preempt
+
+_NODE_STATUS: Final = {
+    NODE_UP: "up",
+    NODE_DRAINED: "drained",
+    NODE_DOWN: "down",
+    NODE_ASLEEP: "asleep",
+    NODE_BOOTING: "booting",
+}
+_STATUS: Final = {WAITING: "waiting", INELIGIBLE: "waiting", RUNNING: "running", LEAVING: "leaving"}
+JOB_FIELDS: Final = (
+    "held_for",
+    "moved_for",
+    "moved_attempt",
+    "submit_s",
+    "predicted_s",
+    "spread",
+    "limit_s",
+    "start_s",
+    "held_since_s",
+    "held_until_s",
+    "attained_gpu_s",
+    "overhead_left_s",
+    "saved_s",
+    "ln_weight",
+    "sm_clock_frac",
+    "cpu_milli_each",
+    "rate",
+    "rate_since_s",
+    "share_milli",
+    "attempt",
+    "preemptions",
+    "pinned",
+    "energy_ppm",
+    "reference_kind",
+    "generation",
+    "level",
+)
+"""What is kept of a live job, beside what is known otherwise."""
+BURST_FIELDS: Final = (
+    "first_predicted_s",
+    "burst",
+    "burst_ended",
+    "burst_ln_sum",
+    "burst_spread",
+    "look_s",
+)
+"""Likewise where bursts are learnt from."""
+JOB_DERIVED: Final = (
+    "seq",
+    "key",
+    "status",
+    "vc",
+    "own_partition",
+    "shared_partition",
+    "held_for_slot",
+    "placed_in",
+    "gpus",
+    "demand",
+    "host",
+    "workload",
+    "unshared",
+    "gpu_need_mib",
+    "head",
+)
+"""What is known otherwise: by `LedgerJob`, or by the submission."""
+DEMAND_FIELDS: Final = (
+    "arrived",
+    "error_square",
+    "error_count",
+    "own_square",
+    "own_count",
+    "burst_last_s",
+    "burst_spread",
+    "burst_ln_sum",
+    "burst_ended",
+    "burst",
+)
+
+
+def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledger:
+    """What a base holds of a cluster.
+
+    Args:
+        state: The cluster.
+        policy_id: Who decided on it.
+        preemptible: Whether a job has ever come that may be preempted.
+    """
+    s, job = state.arrays, state.arrays.job
+    revises = bool(s.order.code[0].revises)
+    live = np.flatnonzero(job.status != SLOT_EMPTY)
+    names = (*JOB_FIELDS, *(BURST_FIELDS if revises else ()))
+    vcs, asked = state.vc_names, state.demands
+    return Ledger(
+        nodes=[
+            LedgerNode(spec=spec, status=_NODE_STATUS[int(node.status)], fixed_clock=bool(node.fixed_clock))
+            for spec, node in zip(state.nodes, s.node, strict=True)
+        ],
+        jobs=[
+            LedgerJob(
+                seq=int(job.seq[slot]),
+                num_gpus=int(job.gpus[slot]),
+                cpu_milli=asked[int(job.demand[slot])].cpu_milli,
+                memory_mib=asked[int(job.demand[slot])].memory_mib,
+                gpu_memory_mib=asked[int(job.demand[slot])].gpu_memory_mib,
+                gpu_types=list(asked[int(job.demand[slot])].gpu_types),
+                vc=vcs[job.vc[slot]] if job.vc[slot] >= 0 else "",
+                status=_STATUS[int(job.status[slot])],
+                gpus=state.gpus_of(int(job.seq[slot])),
+                fields={name: job[name][slot].item() for name in names},
+                tenant=max(int(job.head[slot]), 0) % MAX_TENANTS,
+            )
+            for slot in live[np.argsort(job.seq[live])].tolist()
+        ],
+        demands=[
+            DemandClass(
+                num_gpus=demand.gpus,
+                cpu_milli=demand.cpu_milli,
+                memory_mib=demand.memory_mib,
+                gpu_memory_mib=demand.gpu_memory_mib,
+                gpu_types=list(demand.gpu_types),
+                burst_vc=vcs[row.burst_vc] if row.burst_vc >= 0 and vcs else "",
+                fields={name: row[name].item() for name in DEMAND_FIELDS},
+            )
+            for demand, row in zip(asked, s.demand, strict=False)
+        ],
+        vcs=list(vcs),
+        gpu_types=list(state.kind_names),
+        next_seq=int(s.counters[0].next_seq),
+        decisions=state.decisions,
+        preemptible=preemptible,
+        revises=revises,
+        policy_id=policy_id,
+        partitions={}
+        if s.dials.who[0] == NOBODY
+        else {
+            name: Counted(
+                counted={field: s.dials.counted[field][p].tolist() for field in COUNTED.names or ()},
+                dial={field: s.dials.dial[field][p].item() for field in DIAL.names or ()},
+            )
+            for p, name in enumerate(state.partition_names)
+        },
+    )
+
+
+def fill(
+    state: ClusterState, ledger: Ledger, workloads: dict[int, int], policy_id: str, now_s: float
+) -> None:
+    """Make an empty cluster the one of a base; jobs that a quota bars are still in the queues.
+
+    Args:
+        state: The cluster; what its scheduler may do is permitted already.
+        ledger: What the base holds of it.
+        workloads: Number in the catalogue of workloads, by job.
+        policy_id: Who decides on it.
+        now_s: Time of the base, Unix seconds.
+    """
+    for name in ledger.gpu_types:
+        state.know_kind(name)
+    for name in ledger.vcs:
+        state.vc_number(name)
+    state.add_nodes([node.spec for node in ledger.nodes])
+    state.reserve_demands([one.demand for one in ledger.demands])
+    while state.arrays.job.shape[0] < len(ledger.jobs):
+        state.grow()
+    for number, node in enumerate(ledger.nodes):
+        state.fix_clocks(number, node.fixed_clock)
+        if node.status == "down":
+            state.fail_node(number)
+        elif node.status == "drained":
+            state.drain_node(number)
+        elif node.status == "asleep":
+            state.sleep_node(number)
+        elif node.status == "booting":
+            state.boot_node(number)
+    slots = {one.seq: _enter(state, one, ledger.revises) for one in ledger.jobs}
+    _seat(state, [(slots[one.seq], one) for one in ledger.jobs if one.status == "running"])
+    s, job = state.arrays, state.arrays.job
+    for seq, slot in slots.items():
+        job.workload[slot] = workloads[seq]
+        held_for = int(job.held_for[slot])
+        job.held_for_slot[slot] = slots.get(held_for, slot) if held_for >= 0 else -1
+    for one in ledger.demands:
+        number = state.demand_number(one.demand)
+        s.demand.burst_vc[number] = state.vc_number(one.burst_vc)
+        _set(s.demand, number, one.fields, DEMAND_FIELDS)
+    s.scratch[0].look_s = -np.inf  # jobs are heard when they were to be
+    s.counters[0].next_seq, s.counters[0].decisions = ledger.next_seq, ledger.decisions
+    if ledger.preemptible and s.order.may_change and not s.config[0].preempts:
+        _let_preempt(s, now_s)
+    if s.dials.who[0] != NOBODY:
+        _fill_dials(state, ledger, policy_id)
+
+
+def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
+    """A job has a slot, its GPUs, and its place in the queues; the slot."""
+    s, fields = state.arrays, one.fields
+    s.counters[0].next_seq = one.seq
+    slot: int = kernels.add_job(
+        s,
+        state.demand_number(one.demand),
+        state.vc_number(one.vc),
+        *state.partitions_of(one.vc),
+        fields["submit_s"],
+        fields["predicted_s"],
+        fields["spread"],
+        fields["limit_s"],
+        bool(fields["pinned"]),
+    )
+    job = s.job
+    if one.status == "running":
+        gpus = np.array(one.gpus, np.int32)
+        host = int(s.gpu.node[gpus[0]])
+        share_milli, clock = int(fields["share_milli"]), fields["sm_clock_frac"]
+        job.cpu_milli_each[slot] = int(fields["cpu_milli_each"])
+        kernels.enqueue(s, slot, 0.0)
+        partition = int(s.node.part_of[host])
+        kernels.allocate(s, slot, gpus, host, partition, share_milli, clock, fields["start_s"])
+    _set(job, slot, fields, (*JOB_FIELDS, *BURST_FIELDS))
+    if not revised:
+        job.first_predicted_s[slot], job.burst[slot] = fields["predicted_s"], one.seq
+        job.burst_ended[slot], job.burst_ln_sum[slot], job.look_s[slot] = 0, 0.0, np.inf
+        job.burst_spread[slot] = fields["spread"]
+    elif not s.order.code[0].revises:
+        job.predicted_s[slot] = fields["first_predicted_s"]
+    if one.status == "leaving":
+        job.status[slot] = LEAVING
+    elif one.status == "waiting":
+        kernels.enqueue(s, slot, 0.0)
+        state.rank_job(one.seq, int(fields["level"]), fields["ln_weight"], fields["submit_s"])
+    return slot
+
+
+def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
+    """Jobs that share GPUs have the very places there that they had: who came first is the first."""
+    gpu, job = state.arrays.gpu, state.arrays.job
+    for _, one in running:
+        for g in one.gpus:
+            gpu.tenant[g], gpu.link[g] = -1, -1
+    for slot, one in running:
+        places = [g * MAX_TENANTS + one.tenant for g in one.gpus]
+        for g, after in zip(one.gpus, [*places[1:], -1], strict=True):
+            gpu.tenant[g, one.tenant], gpu.link[g, one.tenant] = slot, after
+        job.head[slot] = places[0]
+
+
+def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
+    """What was counted holds for every policy; where dials stand for the one that set them alone."""
+    dials = state.arrays.dials
+    for p, name in enumerate(state.partition_names):
+        known = ledger.partitions.get(name)
+        if known is None:
+            continue
+        for field in COUNTED.names or ():
+            if field in known.counted:
+                dials.counted[field][p] = known.counted[field]
+        if policy_id == ledger.policy_id:
+            _set(dials.dial, p, known.dial, DIAL.names or ())
+        else:
+            dials.dial.due[p] = 1
+
+
+def _set(records: Any, at: int, values: dict[str, float], names: tuple[str, ...]) -> None:
+    for name in names:
+        if name in values:
+            records[name][at] = values[name]

@@ -1,0 +1,439 @@
+"""The book: jobs, nodes and the `ClusterState` as the journal's facts make them, live and after a restart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from rlsched.broker.base.entries import (
+    AttemptEnding,
+    AttemptOver,
+    BasePart,
+    BrokerStarted,
+    Decided,
+    EligibilityReviewed,
+    Entry,
+    GpusHeld,
+    JobCancelled,
+    JobHeld,
+    JobsRanked,
+    JobSubmitted,
+    JobUpdated,
+    MemberSet,
+    NodeDown,
+    NodeEntry,
+    NodeHealth,
+    NodeRemoved,
+    NodeSlept,
+    NodeUp,
+    NumbersTaken,
+    QuotaSet,
+    RankClocked,
+    RankEnded,
+    RankLaunched,
+    Restored,
+    TasksCancelled,
+    TasksHeld,
+    TaskSubmitted,
+)
+from rlsched.broker.base.rows import Row
+from rlsched.broker.base.states import PREEMPTED
+from rlsched.broker.state import base_book
+from rlsched.broker.state.arrays import NO_SEQ
+from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.state.base import read_base
+from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
+from rlsched.broker.state.known import Known
+from rlsched.broker.state.learning import learn
+from rlsched.broker.state.nodes import change_node
+from rlsched.broker.state.quotas import owner_of
+from rlsched.broker.state.updates import change_ledger, updated
+from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.loop import apply as apply_decision
+from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.errors import JournalError, RlschedError
+from rlsched.wire.states import JobState
+
+
+def _was_decided(entry: Entry) -> bool:
+    """By a scheduler; an engine that places jobs itself asks none."""
+    return isinstance(entry, Decided) and entry.source != "engine"
+
+
+class Book(Known):
+    """What the broker knows, made by applying entries in order."""
+
+    def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
+        """Apply a journal.
+
+        Args:
+            rows: The journal.
+            scheduler: Who will decide; its dials are counted for, and set at the instants at which they were.
+
+        Raises:
+            JournalError: an entry does not follow from those before it.
+        """
+        if scheduler is not None:
+            permit(self.cluster, scheduler)
+        self.follow(rows, scheduler)
+        if scheduler is not None:
+            scheduler.begin_instant(self.cluster, self.now_s)
+
+    def follow(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
+        """Apply the entries after those that were applied before: a journal in parts, cut anywhere.
+
+        The first part is preceded by `permit`; after the last one, before anything is decided, the scheduler
+        begins an instant, as in `replay`.
+
+        Raises:
+            JournalError: as `replay`; the book is of no further use.
+        """
+        if scheduler is not None:
+            self.policy_id = scheduler.policy_id
+        for row in rows:
+            try:
+                if scheduler is not None and (row.now_s > self.now_s or _was_decided(row.entry)):
+                    scheduler.begin_instant(self.cluster, self.now_s)
+                self.apply(row.entry, row.now_s)
+            except (RlschedError, KeyError, IndexError, AttributeError) as error:
+                raise JournalError(
+                    f"entry {row.n} does not follow from those before it ({error}); "
+                    "restore a backup (`rlsched journal restore`)"
+                ) from error
+
+    def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
+        """Let one fact be true.
+
+        Args:
+            entry: The fact.
+            now_s: When, Unix seconds.
+            already_decided: A `Decided` whose action the decision loop has applied to `cluster` itself.
+        """
+        self.now_s = now_s
+        match entry:
+            case BrokerStarted():
+                self._on_broker_started(entry)
+            case Restored():
+                self._on_restored(entry, now_s)
+            case BasePart():
+                self._on_base_part(entry)
+            case NumbersTaken():
+                self.last_number = max(self.last_number, entry.last)
+            case node_entry if isinstance(node_entry, NodeEntry):
+                self._on_node(node_entry)
+            case GpusHeld():
+                self.held.set(entry, self.nodes[entry.name], now_s)
+            case JobSubmitted() if entry.tasks:
+                self._on_array_submitted(entry, now_s)
+            case JobSubmitted():
+                self._on_submitted(entry, now_s)
+            case TaskSubmitted():
+                self._on_submitted(self.arrays.live[entry.array].task(entry), now_s)
+            case JobHeld():
+                self._on_held(entry, now_s)
+            case TasksHeld():
+                self.arrays.held(entry)
+            case TasksCancelled():
+                self.arrays.cancelled(entry, now_s)
+            case JobUpdated():
+                self._on_updated(entry, now_s)
+            case JobCancelled():
+                self._on_cancelled(entry, now_s)
+            case JobsRanked():
+                self.priorities.rank(entry, now_s)
+            case Decided():
+                self._on_decided(entry, now_s, already_decided)
+            case RankLaunched():
+                self._on_rank_launched(entry)
+            case RankClocked():
+                self._on_rank_clocked(entry)
+            case RankEnded():
+                self._on_rank_ended(entry, now_s)
+            case AttemptEnding():
+                self._on_attempt_ending(entry)
+            case AttemptOver():
+                self._on_attempt_over(entry, now_s)
+            case QuotaSet():
+                self.quotas.set(entry, now_s)
+            case MemberSet():
+                self.accounts.set(entry)
+            case EligibilityReviewed():
+                self.quotas.review(now_s)
+                self.gates.review(now_s)
+
+    def _on_broker_started(self, entry: BrokerStarted) -> None:
+        self.epoch, self.identity, self.chosen = entry.epoch, entry.cluster, entry.chosen
+        self.models.weigh(entry.speed_energy)
+        self.models.share(entry.shares)
+
+    def _on_restored(self, entry: Restored, now_s: float) -> None:
+        self.epoch, self.restored_s, self.taken_over = entry.epoch, now_s, entry.taken_over
+        self.last_number, self.last_attempt = entry.last_number, entry.last_attempt
+        self.awaited = {name for name, node in self.nodes.items() if node.may_run_jobs}
+
+    def _on_base_part(self, entry: BasePart) -> None:
+        self._base.append(entry)
+        if entry.part == entry.parts:
+            base_book.take_up(self, read_base(self._base), self.policy_id)
+            self._base = []
+
+    def _on_node(self, entry: NodeEntry) -> None:
+        if isinstance(entry, NodeHealth) and entry.unhealthy:
+            self.health_failures += not self.nodes[entry.name].unhealthy
+        change_node(self.nodes, self.cluster, self.models, entry)
+        if isinstance(entry, NodeUp | NodeDown | NodeRemoved | NodeSlept):
+            self.awaited.discard(entry.name)
+        self._can_run.clear()
+
+    def _on_array_submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        self.arrays.submitted(entry, now_s)
+        self.last_number = max(self.last_number, entry.job)
+
+    def _on_held(self, entry: JobHeld, now_s: float) -> None:
+        job = self.jobs.get(entry.job)
+        self.gates.held(NO_SEQ if job is None else job.seq, entry, now_s)
+
+    def _on_cancelled(self, entry: JobCancelled, now_s: float) -> None:
+        if entry.job in self.arrays.live:
+            self.arrays.stop(entry.job, entry.reason, now_s)
+            return
+        job = self.jobs[entry.job]
+        self.cluster.remove_waiting(job.seq)
+        self.quotas.gone(job.seq, now_s)
+        self.predictions.gone(job.number)
+        self._close(job, "cancelled", None, entry.reason, now_s)
+
+    def _on_rank_clocked(self, entry: RankClocked) -> None:
+        rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
+        rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
+
+    def _on_attempt_ending(self, entry: AttemptEnding) -> None:
+        attempt = self._attempt(entry.job, entry.attempt)
+        attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
+        attempt.charged = entry.charged
+
+    def _attempt(self, job: int, number: int) -> Attempt:
+        attempt = self.jobs[job].active
+        if attempt is None or attempt.number != number:
+            raise JournalError(f"job {job} has no attempt {number} under way")
+        return attempt
+
+    def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, of use to predictions alone
+        job = Job(entry.job, spec, now_s, -1, "rejected" if entry.rejected else "queued")
+        if entry.rejected:
+            job.end_s, job.reason = now_s, entry.rejected
+            self.outcomes["rejected"] = self.outcomes.get("rejected", 0) + 1
+            self._over(job, now_s)
+        else:
+            limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
+            level, ln_weight = self.priorities.of(entry)
+            job.seq = self.cluster.add_job(
+                demand=demand_of(entry),
+                vc=entry.vc,
+                submit_s=now_s,
+                predicted_s=entry.predicted_s,
+                spread=entry.spread,
+                time_limit_s=limit_s,
+                preemptible=entry.preemptible,
+                workload=runs_as(entry),
+                energy_weight=entry.speed_energy,
+                **sharing_of(entry),
+                level=level,
+                ln_weight=ln_weight,
+            )
+            self.models.came(job.number, entry.speed_energy)
+            self.priorities.came(entry, job.seq)
+            self.job_of_seq[job.seq] = job
+            self.number_of_seq.add(job.seq, job.number)
+            self.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, now_s)
+            self.gates.submitted(job.seq, entry, now_s)
+            self.arrays.came(entry)
+        self.jobs[job.number] = job
+        self.numbers.append(job.number)
+        self.last_number = max(self.last_number, job.number)
+        self.tokens[entry.token] = job.number
+        self.predictions.submitted(entry, now_s)
+
+    def _on_updated(self, entry: JobUpdated, now_s: float) -> None:
+        job = self.jobs.get(entry.job)
+        if job is None:
+            self.arrays.update(entry)
+        else:
+            job.spec = updated(job.spec, entry)
+        seq = NO_SEQ if job is None else job.seq
+        spec = None if job is None else job.spec
+        change_ledger(self.cluster, self.priorities, self.gates, seq, spec, entry, now_s)
+
+    def _on_decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
+        if not already_decided:
+            partition = self.cluster.partition_names.index(entry.partition)
+            decision = Decision(action=entry.action, source=entry.source, marks_hold=entry.marks_hold)
+            apply_decision(self.cluster, partition, decision, now_s)
+        self.decisions[entry.source] = self.decisions.get(entry.source, 0) + 1
+        if entry.source == "guard":
+            kind = entry.guard.partition(":")[0] or "unknown"
+            self.interventions[kind] = self.interventions.get(kind, 0) + 1
+        if entry.contested:
+            self.contested[entry.source] = self.contested.get(entry.source, 0) + 1
+        self.quotas.decided(entry.action, now_s)
+        match entry.action:
+            case Start():
+                self._started(entry, entry.action, now_s)
+            case Preempt(seq=seq, moved_for=other):
+                job = self.job_of_seq[seq]
+                assert job.attempt is not None
+                self._shares_no_more(job.attempt, now_s)
+                taker = self.job_of_seq.get(other)
+                moved_for = None if taker is None else taker.called
+                self.seats.preempted(job, job.attempt, entry.number, moved_for)
+            case Wait(until_s=None):
+                self.asked_for_s.pop(entry.partition, None)
+            case Wait(until_s=float() as until_s):
+                self.asked_for_s[entry.partition] = until_s
+
+    def _started(self, entry: Decided, start: Start, now_s: float) -> None:
+        job = self.job_of_seq[start.seq]
+        earlier = max(job.attempt.number if job.attempt else 0, self.last_attempt)
+        ranks = self._ranks(start.gpus)
+        self.highest_attempt = max(self.highest_attempt, earlier + 1)
+        job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
+        job.attempt.sm_clock_frac = start.sm_clock_frac
+        job.attempt.cpu_milli_each = start.cpu_milli_each
+        job.become("launching")
+        job.reason = ""
+        self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)
+        self.gates.started(job.number, now_s)
+        self.arrays.started(job.spec, now_s)
+        job.attempts += 1
+        if job.first_start_s is None:
+            job.first_start_s = now_s
+        for rank in ranks:
+            self.nodes[rank.node].live_jobs.add(job.number)
+        if self.seats.take(job, job.attempt):
+            self._seated(job, job.attempt, now_s)
+
+    def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
+        """The GPUs of these jobs have another number of tenants from now on."""
+        for seq in seqs:
+            attempt = self.job_of_seq[seq].active
+            if attempt is not None:
+                attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
+
+    def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
+        """An attempt has lost its GPUs in the ledger; those who shared them have more of them."""
+        if attempt.tenants > 1:
+            attempt.shares_with(1, now_s)
+            held = [(rank.node, rank.gpus) for rank in attempt.ranks]
+            self._share_anew(
+                (
+                    other.seq
+                    for other in self.job_of_seq.values()
+                    if other.active is not None
+                    and other.active.tenants > 1
+                    and [(rank.node, rank.gpus) for rank in other.active.ranks] == held
+                ),
+                now_s,
+            )
+
+    def _seated(self, job: Job, attempt: Attempt, now_s: float) -> None:
+        attempt.seated_s = now_s
+        self.predictions.started(job.number, now_s)
+
+    def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
+        """One rank a node, in node order."""
+        by_node: dict[int, list[int]] = {}
+        for gpu in gpus:
+            node, local = self.cluster.gpu_location(gpu)
+            by_node.setdefault(node, []).append(local)
+        return [Rank(self.cluster.node_names[node], sorted(by_node[node])) for node in sorted(by_node)]
+
+    def _on_rank_launched(self, entry: RankLaunched) -> None:
+        attempt = self._attempt(entry.job, entry.attempt)
+        rank = attempt.ranks[entry.rank]
+        rank.become("running")
+        rank.pid = entry.pid
+        person = self.jobs[entry.job].spec.user
+        self.ran_on[person] = self.ran_on.get(person, 0) | 1 << self.nodes[rank.node].number
+        rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
+        if all(other.state != "launching" for other in attempt.ranks):
+            self.jobs[entry.job].become("running")
+
+    def _on_rank_ended(self, entry: RankEnded, now_s: float) -> None:
+        attempt = self._attempt(entry.job, entry.attempt)
+        rank = attempt.ranks[entry.rank]
+        rank.become("ended")
+        rank.exit_code, rank.reason = entry.exit_code, entry.reason
+        rank.ran_s, rank.usage = entry.ran_s, entry.usage
+        reported_s = now_s if entry.ended_s is None else entry.ended_s
+        if entry.ran_s is not None:
+            reported_s = attempt.start_s + entry.ran_s
+            if attempt.seated_s < math.inf:
+                reported_s = attempt.seated_s + entry.ran_s
+        rank.ended_s = min(max(reported_s, attempt.start_s), now_s)
+        if entry.exit_code != 0 and attempt.first_failure is None:
+            attempt.first_failure = (entry.exit_code, entry.reason)
+        self.nodes[rank.node].live_jobs.discard(entry.job)
+        for job in self.seats.left(entry.job, entry.rank, self.job_of_seq.values()):
+            assert job.attempt is not None
+            self._seated(job, job.attempt, now_s)
+
+    def _on_attempt_over(self, entry: AttemptOver, now_s: float) -> None:
+        job = self.jobs[entry.job]
+        attempt = self._attempt(entry.job, entry.attempt)
+        end_s = max(rank.ended_s for rank in attempt.ranks)
+        run_s = attempt.run_s
+        attempt.shares_with(attempt.tenants, now_s)
+        job.gpu_s += job.spec.num_gpus * attempt.held_s
+        used_j = attempt.energy_j
+        if used_j is not None:
+            job.energy_j = (job.energy_j or 0.0) + used_j
+        learn(self.profiles, job, attempt, self.nodes)
+        self.usage.over(job, attempt, end_s, now_s)
+        self.seats.over(job)
+        if entry.outcome == "queued":
+            job.retries += attempt.charged
+            if attempt.ending == PREEMPTED:
+                job.preemptions += 1
+                if attempt.moved:
+                    job.moves, job.last_move = job.moves + 1, attempt.ending_reason
+                job.earlier_s += run_s
+            job.gpu_memory_mib = max(job.gpu_memory_mib, entry.gpu_memory_mib)
+            job.alone = job.alone or entry.alone
+            self.cluster.requeue(job.seq, now_s, entry.gpu_memory_mib, alone=entry.alone)
+            self._shares_no_more(attempt, now_s)
+            self.quotas.over(job.seq, now_s, waits=True)
+            if attempt.seated_s < math.inf:
+                self.predictions.stopped(job.number, now_s)
+            job.become("queued")
+            job.reason = entry.reason
+            with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
+            with_node = with_node and attempt.ending != PREEMPTED
+            job.stopped = Stopped(attempt.number, attempt.start_s, end_s, entry.reason, with_node=with_node)
+            return
+        self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
+        self._shares_no_more(attempt, now_s)
+        self.quotas.over(job.seq, now_s, waits=False)
+        if attempt.ending in ("", "failed", PREEMPTED):
+            self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
+        else:
+            self.predictions.gone(job.number)
+        self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
+
+    def _close(self, job: Job, state: JobState, exit_code: int | None, reason: str, end_s: float) -> None:
+        del self.job_of_seq[job.seq]
+        self.models.gone(job.number)
+        self.priorities.gone(job.number)
+        self.gates.over(job.number, state, self.now_s)
+        self.arrays.over(job.spec, state, self.now_s)
+        job.become(state)
+        job.exit_code, job.reason, job.end_s = exit_code, reason, end_s
+        self.outcomes[state] = self.outcomes.get(state, 0) + 1
+        self._over(job, self.now_s)
+
+    def _over(self, job: Job, now_s: float) -> None:
+        job.forget_start()
+        self.ended_jobs.append((now_s, job.number))
+        self.over(job)

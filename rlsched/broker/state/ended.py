@@ -1,0 +1,215 @@
+"""A job that is over, as one row: what reports ask for in columns, and the rest of what was known of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from rlsched.broker.state.jobs import Job, place_of
+from rlsched.broker.state.nodes import Node
+from rlsched.errors import JournalError
+
+
+class EndedJob(NamedTuple):
+    """A row of the table `ended_jobs`, in the order of its columns.
+
+    Attributes:
+        job: Its number.
+        token: Of its submission.
+        account: Whose budget it counts against, "" where there are no accounts.
+        submit_s: Unix seconds, as all times.
+        start_s: When its first attempt got its GPUs; None: it never started.
+        end_s: When its last rank was over.
+        state: completed, failed, cancelled or rejected.
+        gpu_types: Of the nodes of its last attempt, sorted, with commas between.
+        nodes: Where that ran, such as `n0[0,1] n1[3]`.
+        gpu_s: GPU-seconds of all attempts, shares counted.
+        energy_j: Energy of all attempts, joules; None where no node has measured it.
+        wait_s: Queueing delay: first start less submission, seconds; None where it never started.
+        rest: The `Job` as msgpack, without what the other columns hold, and without what is as ever.
+    """
+
+    job: int
+    token: str
+    name: str
+    user: str
+    account: str
+    vc: str
+    submit_s: float
+    start_s: float | None
+    end_s: float
+    state: str
+    exit_code: int | None
+    reason: str
+    num_gpus: int
+    gpu_types: str
+    nodes: str
+    gpu_s: float
+    energy_j: float | None
+    attempts: int
+    preemptions: int
+    wait_s: float | None
+    rest: bytes
+
+    def checksum(self) -> int:
+        """CRC-32 of all columns."""
+        return zlib.crc32(_encoder.encode(tuple(self)))
+
+
+_IN_COLUMNS = {
+    "number": "job",
+    "submit_s": "submit_s",
+    "first_start_s": "start_s",
+    "end_s": "end_s",
+    "state": "state",
+    "exit_code": "exit_code",
+    "reason": "reason",
+    "gpu_s": "gpu_s",
+    "energy_j": "energy_j",
+    "attempts": "attempts",
+    "preemptions": "preemptions",
+}
+"""Fields of a `Job`, and the columns that hold them."""
+_SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
+"""Likewise those of its submission."""
+_UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
+"""What a job that is over has let go of."""
+_LEAVES = frozenset((type(None), bool, int, float, str, dict))
+"""Most of what fields hold, which is plain already."""
+_encoder = msgspec.msgpack.Encoder()
+
+
+def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
+    """The row of a job that is over, made from the book at the very fact that ended it."""
+    assert job.end_s is not None
+    spec, attempt = job.spec, job.attempt
+    ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
+    rest = {name: value for name, value in plain(job).items() if name not in _IN_COLUMNS}
+    rest["spec"] = {
+        name: value
+        for name, value in rest["spec"].items()
+        if name not in _SPEC_IN_COLUMNS and name not in _UNCOUNTED
+    }
+    return EndedJob(
+        job=job.number,
+        token=spec.token,
+        name=spec.name,
+        user=spec.user,
+        account=spec.account,
+        vc=spec.vc,
+        submit_s=float(job.submit_s),
+        start_s=job.first_start_s,
+        end_s=float(job.end_s),
+        state=job.state,
+        exit_code=job.exit_code,
+        reason=job.reason,
+        num_gpus=spec.num_gpus,
+        gpu_types=",".join(sorted({nodes[name].spec.gpu_type for name in ran_on})),
+        nodes=place_of(job),
+        gpu_s=float(job.gpu_s),
+        energy_j=job.energy_j,
+        attempts=job.attempts,
+        preemptions=job.preemptions,
+        wait_s=job.wait_s,
+        rest=_encoder.encode(rest),
+    )
+
+
+def job_of(row: EndedJob) -> Job:
+    """The job of a row, as the book had it when it was over.
+
+    Raises:
+        JournalError: the row's `rest` is damaged, or of another version.
+    """
+    try:
+        found = msgspec.msgpack.decode(row.rest)
+        found |= {name: getattr(row, column) for name, column in _IN_COLUMNS.items()}
+        found["spec"] |= _UNCOUNTED | {
+            name: getattr(row, column) for name, column in _SPEC_IN_COLUMNS.items()
+        }
+        job = msgspec.convert(found, Job)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError) as error:
+        raise JournalError(f"the row of ended job {row.job} is damaged: {error}") from error
+    job.forget_start()
+    return job
+
+
+class AskedFor(msgspec.Struct, frozen=True):
+    """Of the submission of a job that is over: what lists want of it beside the columns."""
+
+    array: int = 0
+    task: int = 0
+    gpu_types: list[str] = []
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    spec: AskedFor = AskedFor()
+
+
+_rest_decoder = msgspec.msgpack.Decoder(_Rest)
+
+
+def asked_of_row(row: EndedJob) -> AskedFor:
+    """What the job of a row asked for. It is read without the rest of the job.
+
+    Raises:
+        JournalError: the row's `rest` is damaged, or of another version.
+    """
+    try:
+        return _rest_decoder.decode(row.rest).spec
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise JournalError(f"the row of ended job {row.job} is damaged: {error}") from error
+
+
+def plain(thing: Any) -> Any:
+    """Something of the book as plain data: fields by name, those at their default left out."""
+    kind = type(thing)
+    if kind is list:
+        return [plain(one) for one in thing]
+    known = _fields(kind)  # type: ignore[arg-type]
+    if known is None:
+        return thing
+    if getattr(getattr(kind, "__struct_config__", None), "array_like", False):
+        return msgspec.to_builtins(thing)  # such as tasks of an array, which are no fields by name
+    found = {}
+    for name, default in known:
+        value = getattr(thing, name)
+        if value != default:
+            found[name] = value if type(value) in _LEAVES else plain(value)
+    return found
+
+
+@cache
+def _fields(kind: type) -> list[tuple[str, Any]] | None:
+    """(field, default) of a dataclass or struct, a fresh object where there is no default; None: neither."""
+    required = object()
+    if dataclasses.is_dataclass(kind):
+        return [
+            (
+                one.name,
+                one.default_factory()
+                if one.default_factory is not dataclasses.MISSING
+                else required
+                if one.default is dataclasses.MISSING
+                else one.default,
+            )
+            for one in dataclasses.fields(kind)
+        ]
+    if issubclass(kind, msgspec.Struct):
+        return [
+            (
+                one.name,
+                one.default_factory()
+                if one.default_factory is not msgspec.NODEFAULT
+                else required
+                if one.default is msgspec.NODEFAULT
+                else one.default,
+            )
+            for one in msgspec.structs.fields(kind)
+        ]
+    return None

@@ -1,0 +1,272 @@
+"""The table `ended_jobs` beside the journal's entries: one row a job that is over, made from the facts alone.
+
+It is written in the transaction of the facts that end a job. `meta.ended_at` is the number of the entry up to
+which it holds; where that lags behind the entries, a start of the broker makes up for it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlsched.broker.base.sqlite_errors import clearly
+from rlsched.broker.state.ended import EndedJob
+from rlsched.errors import JournalError
+
+CREATE = """
+CREATE TABLE ended_jobs (
+    job INTEGER PRIMARY KEY, token TEXT NOT NULL, name TEXT NOT NULL, user TEXT NOT NULL,
+    account TEXT NOT NULL, vc TEXT NOT NULL, submit_s REAL NOT NULL, start_s REAL, end_s REAL NOT NULL,
+    state TEXT NOT NULL, exit_code INTEGER, reason TEXT NOT NULL, num_gpus INTEGER NOT NULL,
+    gpu_types TEXT NOT NULL, nodes TEXT NOT NULL, gpu_s REAL NOT NULL, energy_j REAL,
+    attempts INTEGER NOT NULL, preemptions INTEGER NOT NULL, wait_s REAL, rest BLOB NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE INDEX ended_by_end ON ended_jobs (end_s, job);
+CREATE INDEX ended_by_user ON ended_jobs (user, end_s, job);
+CREATE INDEX ended_by_vc ON ended_jobs (vc, end_s, job);
+CREATE INDEX ended_by_token ON ended_jobs (token);
+INSERT OR REPLACE INTO meta VALUES ('ended_at', '0');
+"""
+ANEW = "`rlsched journal compact --remake-ended` makes the table anew, while no broker runs"
+COLUMNS = ", ".join(EndedJob._fields)
+_INSERT = f"INSERT OR REPLACE INTO ended_jobs VALUES ({', '.join('?' * (len(EndedJob._fields) + 1))})"
+
+
+def put(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
+    """Write rows; one that is there already is replaced."""
+    db.executemany(_INSERT, [(*row, row.checksum()) for row in rows])
+
+
+def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
+    """Write rows that come with their checksums from another journal, where the entries gave none.
+
+    Raises:
+        JournalError: one is damaged.
+    """
+    for raw in rows:
+        if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
+            raise JournalError(f"the row of ended job {raw[0] if raw else '?'}, as it was sent, is damaged")
+    db.executemany(_INSERT.replace("OR REPLACE", "OR IGNORE"), rows)
+
+
+def copied_to(db: sqlite3.Connection) -> int:
+    """The job up to which rows of another journal have been copied; -1: none are missing."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
+    return -1 if found is None else int(found[0])
+
+
+def set_copied_to(db: sqlite3.Connection, job: int) -> None:
+    """Note how far they have been copied; -1: all of them."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
+
+
+def holds_at(db: sqlite3.Connection, last: int) -> None:
+    """Let the table hold up to this entry."""
+    db.execute("UPDATE meta SET value = ? WHERE key = 'ended_at'", (str(last),))
+
+
+def begins_at(db: sqlite3.Connection, from_s: float) -> None:
+    """Rows of jobs that ended before this time (Unix seconds) are removed from now on."""
+    from_s = max(from_s, began_at(db))
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
+
+
+def began_at(db: sqlite3.Connection) -> float:
+    """The time (Unix seconds) before which rows may have been removed; 0: none was."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
+    try:
+        return 0.0 if found is None else float(found[0])
+    except ValueError:
+        return 0.0
+
+
+def differences(
+    db: sqlite3.Connection, expected: Iterator[EndedJob], over_before: Callable[[], int]
+) -> Iterator[str]:
+    """Lines on rows that are not what the facts say.
+
+    Args:
+        db: The journal.
+        expected: All rows up to `ended_at`, in any order.
+        over_before: Asked after them: how many more there are, of jobs that were over before a base.
+    """
+    count = missing = 0
+    from_s = began_at(db)
+    for row in expected:
+        count += 1
+        raw = db.execute(f"SELECT {COLUMNS}, crc FROM ended_jobs WHERE job = ?", (row.job,)).fetchone()
+        if raw is None:
+            missing += 1
+            if row.end_s < from_s:
+                continue
+            yield f"ended job {row.job}: its row is missing; {ANEW}"
+        elif raw != (*row, row.checksum()):
+            names = [name for name, one, other in zip(row._fields, row, raw, strict=False) if one != other]
+            what = ", ".join(names) or "crc"
+            yield f"ended job {row.job}: its row is not what the entries say: {what}; {ANEW}"
+    rows = db.execute("SELECT count(*) FROM ended_jobs").fetchone()[0]
+    before = over_before()
+    found = rows + missing - count
+    if from_s and found < before:
+        return  # their rows were kept for long enough
+    if before and found < before:
+        yield (
+            f"ended jobs: {before} were over before the journal's base, and {max(found, 0)} of them have "
+            "rows; `history` lacks the others, a backup from before may have them"
+        )
+    elif found != before:
+        yield f"ended jobs: {rows} rows, the entries end {count + before} jobs; {ANEW}"
+
+
+class Filter(NamedTuple):
+    """Which rows; None and "" and the empty tuple: all of them.
+
+    Attributes:
+        since_s: Over at this time or later, Unix seconds.
+        until_s: Over before this time.
+        name: A pattern, as in a shell.
+    """
+
+    since_s: float | None = None
+    until_s: float | None = None
+    user: str | None = None
+    vc: str | None = None
+    account: str | None = None
+    states: tuple[str, ...] = ()
+    name: str = ""
+
+
+class EndedTable:
+    """Reads the table. Each call takes a time that does not grow with it.
+
+    Args:
+        path: What to call the journal.
+        db: The journal, open.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self._path, self._db = path, db
+
+    def scan(
+        self, wanted: Filter, before: tuple[float, int] | None, rows: int, most: int
+    ) -> tuple[list[EndedJob], tuple[float, int] | None]:
+        """Look at so many rows, newest first.
+
+        Args:
+            wanted: Which to return.
+            before: Begin after this (end, job); None: with the newest.
+            rows: How many to look at, at most.
+            most: How many to return, at most.
+
+        Returns:
+            The rows that are wanted, and where to go on; None: there are no more.
+
+        Raises:
+            JournalError: a row is damaged.
+        """
+        index, bounds, values = _bounds(wanted, before)
+        query = (
+            f"SELECT {COLUMNS}, crc, {_MATCHES} FROM ended_jobs INDEXED BY {index} {bounds} "
+            "ORDER BY end_s DESC, job DESC LIMIT :rows"
+        )
+        values |= {"rows": rows, "account": wanted.account, "user": wanted.user, "vc": wanted.vc}
+        called = re.compile(fnmatch.translate(wanted.name or "*")).match
+        found, looked_at, last = [], 0, None
+        with clearly(self._path):
+            for *raw, matches in self._db.execute(query, values):
+                looked_at += 1
+                last = raw[_END], raw[0]
+                if matches and raw[_STATE] in (wanted.states or (raw[_STATE],)) and called(raw[_NAME]):
+                    found.append(self._sound(raw))
+                    if len(found) == most:
+                        return found, last
+        return found, last if looked_at == rows else None
+
+    def rows(self) -> Iterator[EndedJob]:
+        """All rows, by number.
+
+        Raises:
+            JournalError: one is damaged.
+        """
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs ORDER BY job"
+        with clearly(self._path), closing(self._db.execute(query)) as found:
+            for raw in found:
+                yield self._sound(raw)
+
+    def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
+        """Rows with their checksums as they lie here, with a higher number than `after`, and whether all are.
+
+        Raises:
+            JournalError: the file cannot be read.
+        """
+        page: list[tuple[Any, ...]] = []
+        left = most_bytes
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs WHERE job > ? ORDER BY job"
+        with clearly(self._path), closing(self._db.execute(query, (after,))) as found:
+            for row in found:
+                left -= _ROW_BYTES + sum(len(one) for one in row if isinstance(one, str | bytes))
+                if page and left < 0:
+                    return page, False
+                page.append(row)
+        return page, True
+
+    def row(self, number: int) -> EndedJob | None:
+        """The row of a job; None: it is not over, or there is none.
+
+        Raises:
+            JournalError: it is damaged.
+        """
+        return self._one("job", number)
+
+    def row_of_token(self, token: str) -> EndedJob | None:
+        """The row of the job that was submitted with this token; None: there is none that is over.
+
+        Raises:
+            JournalError: it is damaged.
+        """
+        return self._one("token", token)
+
+    def _one(self, column: str, value: int | str) -> EndedJob | None:
+        query = f"SELECT {COLUMNS}, crc FROM ended_jobs WHERE {column} = ?"
+        with clearly(self._path):
+            raw = self._db.execute(query, (value,)).fetchone()
+        return None if raw is None else self._sound(raw)
+
+    def _sound(self, raw: Sequence[Any]) -> EndedJob:
+        row = EndedJob(*raw[:-1])
+        if row.checksum() != raw[-1]:
+            raise JournalError(f"{self._path}: the row of ended job {row.job} is damaged; {ANEW}")
+        return row
+
+
+_ROW_BYTES = 120
+"""Of a row in a message, without its texts."""
+_NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
+_MATCHES = (
+    "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "
+    "AND (:vc IS NULL OR vc = :vc)"
+)
+
+
+def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
+    """(index, WHERE, its values): rows in a row of an index."""
+    index, wheres, values = "ended_by_end", [], {}
+    if wanted.user is not None:
+        index, wheres = "ended_by_user", ["user = :user"]
+    elif wanted.vc is not None:
+        index, wheres = "ended_by_vc", ["vc = :vc"]
+    if wanted.since_s is not None:
+        wheres.append("end_s >= :since_s")
+        values["since_s"] = wanted.since_s
+    if before is not None:
+        wheres.append("(end_s, job) < (:before_s, :before)")
+        values["before_s"], values["before"] = before
+    elif wanted.until_s is not None:
+        wheres.append("end_s < :until_s")
+        values["until_s"] = wanted.until_s
+    return index, f"WHERE {' AND '.join(wheres)}" if wheres else "", values

@@ -1,0 +1,87 @@
+"""GPUs that the broker cannot give away: an engine has given them to other jobs, or they are out of service.
+
+Out of service are GPUs that their node has found lost, or in use by a foreign process.
+
+Each holding is a job of the ledger that is nobody's candidate: it has its GPUs from its first instant, is
+never preempted, and teaches no prediction. So rules, plans and rows see which GPUs are taken, and until when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rlsched.broker.base.entries import GpusHeld
+from rlsched.broker.state.nodes import Node
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.state import ClusterState
+from rlsched.wire.messages import Holding
+
+
+class HeldGpus:
+    """The holdings of all nodes.
+
+    Args:
+        cluster: The ledger.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self._of_node: dict[str, list[tuple[Holding, int]]] = {}
+
+    def set(self, entry: GpusHeld, node: Node, now_s: float) -> None:
+        """Let these be all that is held of a node. What is held on is not touched."""
+        known = self._of_node.pop(entry.name, [])
+        for holding, seq in known:
+            if holding not in entry.held:
+                self._cluster.release(seq, now_s, ended=False)
+        first = int(self._cluster.arrays.node.first_gpu[node.number])
+        held = []
+        for one in entry.held:
+            seq = next((seq for holding, seq in known if holding == one), -1)
+            if seq < 0:
+                seq = self._cluster.hold([first + gpu for gpu in one.gpus], now_s, one.until_s)
+            held.append((one, seq))
+        if held:
+            self._of_node[entry.name] = held
+
+    @property
+    def by_node(self) -> dict[str, list[tuple[Holding, int]]]:
+        """What is held, by node: each holding, and the number of the job that stands for it."""
+        return {name: list(held) for name, held in self._of_node.items()}
+
+    def take_up(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
+        """Let this be what is held, as `by_node` had it; the ledger has these jobs already."""
+        self._of_node = {name: list(held) for name, held in by_node.items()}
+
+    def of(self, node: str) -> list[Holding]:
+        """What is held of a node."""
+        return [holding for holding, _ in self._of_node.get(node, [])]
+
+    def in_words(self, node: str) -> list[str]:
+        """GPUs of a node that are out of service, a line for each reason."""
+        return [
+            f"{'GPU' if len(one.gpus) == 1 else 'GPUs'} {', '.join(map(str, one.gpus))}: {one.by}"
+            for one in self.of(node)
+        ]
+
+    def stands_for(self, seq: int) -> bool:
+        """Whether this job of the ledger is a holding."""
+        return any(seq == other for held in self._of_node.values() for _, other in held)
+
+    def possible(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
+        """What of these can be held now: GPUs that the node has, each once, and no job of ours."""
+        return list(self._possible(self.of(name), node, wanted))
+
+    def _possible(self, held: list[Holding], node: Node, wanted: list[Holding]) -> Iterator[Holding]:
+        arrays = self._cluster.arrays
+        first, count = int(arrays.node.first_gpu[node.number]), int(arrays.node.gpus[node.number])
+        milli = np.asarray(arrays.gpu.free_milli)[first : first + count]
+        free = {gpu for gpu in range(count) if milli[gpu] == WHOLE_GPU_MILLI}
+        free |= {gpu for holding in held for gpu in holding.gpus}
+        for one in wanted:
+            gpus = sorted(free.intersection(one.gpus))
+            free.difference_update(gpus)
+            if gpus:
+                yield Holding(by=one.by, gpus=gpus, until_s=one.until_s)

@@ -1,0 +1,87 @@
+"""What an attempt that is over teaches of jobs like it, and what is said of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlsched.broker.base.usage_words import memory, share
+from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.broker.state.nodes import Node
+from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
+from rlsched.models.profiles import Estimate, Profiles, WorkloadProfile, signature_of
+from rlsched.wire.messages import SeenUsage
+
+LEAST_MEASURED_S = 20
+"""An attempt that was looked at for less says little: programs load and warm up."""
+
+
+def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> None:
+    """Take in what an attempt used, where all its ranks were measured for long enough on one GPU type.
+
+    What it uses of a GPU alone is not learnt from one that shared it.
+    """
+    types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
+    used = [rank.usage for rank in attempt.ranks]
+    gpus = sum(len(rank.gpus) for rank in attempt.ranks)
+    if len(types) != 1 or not gpus:
+        return
+    if any(one is None or one.measured_s < LEAST_MEASURED_S for one in used):
+        return
+    seen: dict[str, float] = {}
+    pairs = [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None]
+    if not attempt.was_shared and all(usage.gpu_milli is not None for _, usage in pairs):
+        seen["util_frac"] = sum(count * (usage.gpu_milli or 0) for count, usage in pairs) / gpus / 1e3
+    if all(usage.gpu_memory_mib is not None for _, usage in pairs):
+        seen["memory_mib"] = float(max(usage.gpu_memory_mib or 0 for _, usage in pairs))
+    if all(usage.cpu_milli is not None for _, usage in pairs):
+        seen["cores_each"] = sum(usage.cpu_milli or 0 for _, usage in pairs) / gpus / 1e3
+    if all(usage.memory_mib is not None for _, usage in pairs):
+        seen["host_mib"] = float(max(usage.memory_mib or 0 for _, usage in pairs))
+    is_plain = attempt.sm_clock_frac == 1.0 and not attempt.was_shared
+    if is_plain and all(usage.energy_mj is not None for _, usage in pairs):
+        static_w = GPU_FIGURES[canonical_kind(next(iter(types)))]["static_w"].value
+        drawn_w = sum((usage.energy_mj or 0) / 1e3 / usage.measured_s for _, usage in pairs)
+        seen["dynamic_w"] = max(drawn_w / gpus - static_w, 0.0)
+    profiles.observe(signature_of(job.spec.user, job.spec.command), types.pop(), seen)
+
+
+def in_words(
+    profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
+) -> str:
+    """What was expected of a job when it was submitted, beside what is seen; "" where nothing was learnt.
+
+    Args:
+        profiles: As its submission has them, by GPU type.
+        gpu_type: It runs on; "" while it waits: the type that most attempts ran on.
+        seen: What it uses; None: not known, or it waits.
+        gpus: Of the job.
+    """
+    if not gpu_type and profiles:
+        gpu_type = max(profiles, key=lambda name: _count(profiles[name]))
+    found = profiles.get(gpu_type)
+    if found is None:
+        return ""
+    cores = None if seen is None or seen.cores is None or not gpus else seen.cores / gpus
+    host_mib = None if seen is None else seen.memory_mib
+    parts = [
+        _part("GPU", found.util_frac, share, None if seen is None else seen.gpu_frac),
+        _part("GPU memory", found.memory_mib, memory, None if seen is None else seen.gpu_memory_mib),
+        _part("cores a GPU", found.cores_each, "{:.1f}".format, cores),
+        _part("memory", found.host_mib, memory, host_mib),
+    ]
+    told = ", ".join(part for part in parts if part)
+    count = _count(found)
+    attempts = "an earlier attempt" if count == 1 else f"{count} earlier attempts"
+    return f"by {attempts} of the same command on {gpu_type} it was expected to use: {told}" if told else ""
+
+
+def _count(profile: WorkloadProfile) -> int:
+    return max((one.count for one in profile.known().values()), default=0)
+
+
+def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:
+    """`GPU 78 % (80 % seen)`."""
+    assert callable(said)
+    if expected is None:
+        return ""
+    return f"{name} {said(expected.value)}" + ("" if seen is None else f" ({said(seen)} seen)")

@@ -1,0 +1,178 @@
+"""What the broker knows of each node, and how the scheduler sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from rlsched.broker.base.entries import (
+    NodeAway,
+    NodeDown,
+    NodeDrained,
+    NodeEntry,
+    NodeHealth,
+    NodeRemoved,
+    NodeResumed,
+    NodeSlept,
+    NodeUp,
+    NodeWoken,
+)
+from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.cluster.arrays import NODE_ASLEEP, NODE_BOOTING, NODE_DOWN, NODE_DRAINED, NODE_UP
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.wire.messages import Hello
+
+
+@dataclass(slots=True)
+class Node:
+    """A node that has registered.
+
+    Attributes:
+        number: Its number in the `ClusterState`.
+        spec: As it registered last.
+        up: Whether it may run jobs: no operator has declared it down, and it woke when it was to.
+        away: Whether it is unreachable: it has missed its heartbeats, or its daemon was stopped.
+        removed: Whether an operator has taken it out of the cluster; it may register again.
+        gone_reason: Why it is unreachable or down.
+        live_jobs: Jobs that have a rank there which is not over.
+        drained_until_s: When it gets new jobs again, Unix seconds; infinite: when somebody says so; 0: it
+            gets them now.
+        drained_reason: Why it gets none.
+        unhealthy: Why it gets none by its own checks; "" where they pass.
+        sleep: `asleep` or `waking`; "": neither.
+        off_s: Of one that sleeps: by then it is off, Unix seconds.
+        resume_s: Of one that wakes: its command is run from then on.
+        wakes_by_s: ... and it is given up if it has not come by then.
+    """
+
+    number: int
+    spec: NodeUp
+    up: bool = True
+    away: bool = False
+    removed: bool = False
+    gone_reason: str = ""
+    live_jobs: set[int] = field(default_factory=set)
+    drained_until_s: float = 0.0
+    drained_reason: str = ""
+    unhealthy: str = ""
+    sleep: str = ""
+    off_s: float = 0.0
+    resume_s: float = 0.0
+    wakes_by_s: float = 0.0
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is told to get no new jobs, by an operator or after a refusal."""
+        return self.drained_until_s > 0
+
+    def is_other(self, hello: Hello | NodeUp) -> bool:
+        """Whether what registers under its name has other GPUs or another owner: for a ledger, another."""
+        return (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
+
+    @property
+    def may_run_jobs(self) -> bool:
+        """Whether jobs may run there, for all that is known."""
+        return bool(self.live_jobs) or (self.up and not self.sleep)
+
+    @property
+    def state(self) -> str:
+        """down | asleep | waking | unreachable | drained | up."""
+        if not self.up:
+            return "down"
+        if self.sleep:
+            return self.sleep
+        return "unreachable" if self.away else "drained" if self.drained or self.unhealthy else "up"
+
+    @property
+    def reason(self) -> str:
+        """Why it is in this state; "" where it is up."""
+        told = [self.drained_reason] if self.drained else []
+        drained = "; ".join([*told, *([self.unhealthy] if self.unhealthy else [])])
+        if self.sleep and self.up:
+            return "; ".join([one for one in (drained, self.gone_reason) if one])
+        return {"up": "", "drained": drained}.get(self.state, self.gone_reason)
+
+
+def change_node(
+    nodes: dict[str, Node], cluster: ClusterState, models: LedgerModels, change: NodeEntry
+) -> None:
+    """Let a fact about a node be true: in `nodes`, by name, and in the state that the scheduler sees."""
+    known = nodes.get(change.name)
+    if isinstance(change, NodeUp) and known is not None and known.is_other(change):
+        cluster.retire_node(known.number)
+        drained_until_s, drained_reason = known.drained_until_s, known.drained_reason
+        del nodes[change.name]
+        change_node(nodes, cluster, models, change)
+        if drained_until_s == math.inf:
+            drained = NodeDrained(name=change.name, until_s=math.inf, reason=drained_reason)
+            change_node(nodes, cluster, models, drained)
+        return
+    if isinstance(change, NodeUp) and known is None:
+        number = cluster.add_node(
+            NodeSpec(
+                name=change.name,
+                gpus=change.gpus,
+                gpu_type=change.gpu_type,
+                cpus=change.cpus,
+                memory_mib=change.memory_mib,
+                gpu_memory_mib=change.capabilities.gpu_memory_mib,
+                vc=change.vc or None,
+            )
+        )
+        nodes[change.name] = Node(number, change)
+    node = nodes[change.name]
+    match change:
+        case NodeUp():
+            cluster.refit_node(
+                node.number,
+                cpus=change.cpus,
+                memory_mib=change.memory_mib,
+                gpu_memory_mib=change.capabilities.gpu_memory_mib,
+                gpu_type=change.gpu_type,
+            )
+            node.spec, node.up, node.away, node.removed = change, True, False, False
+            node.gone_reason = node.sleep = ""
+            models.node(node.number, change.sm_clocks_mhz, shares=change.capabilities.shares)
+        case NodeAway():
+            node.away, node.gone_reason = True, change.reason
+        case NodeDown():
+            node.up, node.away, node.gone_reason, node.sleep = False, False, change.reason, ""
+            if node.drained_until_s < math.inf:
+                node.drained_until_s = 0.0
+        case NodeDrained():
+            node.drained_until_s, node.drained_reason = change.until_s, change.reason
+        case NodeResumed():
+            node.drained_until_s = 0.0
+        case NodeSlept():
+            node.sleep, node.off_s, node.gone_reason = "asleep", change.off_s, change.reason
+        case NodeWoken():
+            node.up, node.away, node.sleep, node.gone_reason = True, False, "waking", change.reason
+            node.resume_s, node.wakes_by_s = change.resume_s, change.until_s
+        case NodeHealth():
+            node.unhealthy = change.unhealthy
+        case NodeRemoved():
+            node.up, node.away, node.removed, node.gone_reason = False, False, True, change.reason
+            node.drained_until_s, node.unhealthy, node.sleep = 0.0, "", ""
+    status = _STATUS[node.state]
+    if status == NODE_UP and not node.spec.capabilities.places:
+        status = NODE_DRAINED  # nothing is started from here
+    if cluster.arrays.node.status[node.number] != status:
+        _SHOW[status](cluster, node.number)
+
+
+_STATUS = {
+    "up": NODE_UP,
+    "unreachable": NODE_DRAINED,
+    "drained": NODE_DRAINED,
+    "down": NODE_DOWN,
+    "asleep": NODE_ASLEEP,
+    "waking": NODE_BOOTING,
+}
+_SHOW = {
+    NODE_UP: ClusterState.resume_node,
+    NODE_DRAINED: ClusterState.drain_node,
+    NODE_DOWN: ClusterState.fail_node,
+    NODE_ASLEEP: ClusterState.sleep_node,
+    NODE_BOOTING: ClusterState.boot_node,
+}

@@ -1,0 +1,312 @@
+"""What the broker predicts of a job that is submitted, learnt from its own journal, live and after a restart.
+
+The `Predictor` is the one of `rlsched trace predict`. Its predictions are journalled with the submission, and
+so is what each of its parts said. A restart reads both: predictions and the hedge's weights are as they
+were. Only boosting starts unfitted, and is fitted anew in the background.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.models.profiles import command_line
+from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
+from rlsched.workload.predict import RunningMean
+from rlsched.workload.predict.boosting import HazardModel
+from rlsched.workload.predict.distribution import (
+    BINS,
+    Floats,
+    lognormal,
+    point_and_spread,
+    remaining_median_s,
+)
+from rlsched.workload.predict.facts import JobFacts
+from rlsched.workload.predict.hedge import SIZES
+from rlsched.workload.predict.history import FEATURES
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind, require
+from rlsched.workload.predict.predictor import EXPERTS, Foreseen, Predictor, TrainingSet
+from rlsched.workload.predict.recent import Compared, Recent
+
+if TYPE_CHECKING:
+    from rlsched.broker.base.past import Past
+
+_MEAN: Final = EXPERTS.index("running-mean")
+_SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
+FEATURES_BYTES: Final = len(FEATURES) * 4
+_F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
+"""Of what is kept."""
+_CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
+
+
+class _Open(NamedTuple):
+    """A job that has not ended: what was said of it, and what the running mean said."""
+
+    predicted: Floats  # (BINS,)
+    mean: Floats
+
+
+class Predictions:
+    """Told by the `Book` what happens, in the order of the journal.
+
+    Args:
+        kind: `running-mean`: its median and spread, as in a simulator where the trace has no predictions;
+            `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None: the hedge.
+        past: Jobs of before the journal, which are told first; the same at every start.
+
+    Attributes:
+        made_for: What a snapshot of it depends on.
+        recent: Ended jobs against their predictions.
+
+    Raises:
+        InputError: an unknown kind, or the hedge without scikit-learn.
+    """
+
+    def __init__(self, kind: str | None = None, past: Past | None = None) -> None:
+        self.kind = chosen_kind(kind)
+        require(self.kind)
+        self.made_for = self.kind if past is None else f"{self.kind} {past.digest}"
+        self._predictor = Predictor("hedge") if self.kind == HEDGE else None
+        self._mean = self._predictor.history.mean if self._predictor else RunningMean()
+        if past is not None and self._predictor is not None:
+            past.tell(self._predictor)
+        elif past is not None:
+            past.tell_mean(self._mean)
+        self._open: dict[int, _Open] = {}
+        self.recent = Recent()
+        self._fits = 0
+        self._fitted: tuple[float, int] | None = None
+        self._fitting: int | None = None
+        self._fit_error: str | None = None
+        self._drawn = 0
+
+    @staticmethod
+    def warm_up(kind: str | None) -> None:
+        """Predict toy jobs, so that kernels are compiled before a real one waits for them."""
+        said = lognormal(60.0, 1.0)
+        if chosen_kind(kind) == HEDGE:
+            toy = Predictor("hedge")
+            for job in ("1", "2"):
+                said = toy.foresee([JobFacts(job, 1.0)], 60.0)[0].probabilities
+                toy.observe_start(job, 60.0)
+        point_and_spread(said[None, :], np.array([math.nan]))
+
+    # ---- predictions -------------------------------------------------------------------------------------
+
+    def predict(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
+        """Submissions of one instant, with their predictions, in order; `submitted` has to follow each."""
+        if self._predictor is None:
+            return [self._by_mean(draft) for draft in drafts]
+        facts = [_facts(draft) for draft in drafts]
+        for fact in facts:
+            if self._predictor.history.knows(fact.job_id):  # its number was not given, as something raised
+                self._predictor.observe_gone(fact.job_id)
+        foreseen = self._predictor.foresee(facts, now_s)
+        points = point_and_spread(
+            np.array([one.probabilities for one in foreseen]), np.array([fact.limit_s for fact in facts])
+        )
+        predicted_s, spreads = (some.tolist() for some in points)
+        out = []
+        for place, (draft, one) in enumerate(zip(drafts, foreseen, strict=True)):
+            mixed = one.probabilities
+            self._open[draft.job] = _Open(mixed, one.experts[_MEAN])
+            out.append(
+                msgspec.structs.replace(
+                    draft,
+                    predicted_s=predicted_s[place],
+                    spread=spreads[place],
+                    predicted_by=HEDGE,
+                    said=_packed(mixed, one),
+                )
+            )
+        return out
+
+    def _by_mean(self, draft: JobSubmitted) -> JobSubmitted:
+        predicted_s, spread = self._mean.predict(draft.vc, draft.num_gpus)
+        if draft.time_limit_s is not None:
+            predicted_s = min(predicted_s, draft.time_limit_s)
+        return msgspec.structs.replace(
+            draft, predicted_s=float(predicted_s), spread=float(spread), predicted_by=RUNNING_MEAN
+        )
+
+    def chances(self, job: int) -> Floats | None:
+        """(BINS,) what is predicted of a live job; None: the lognormal that its submission says."""
+        known = self._open.get(job)
+        return None if known is None or known.predicted is known.mean else known.predicted
+
+    def remaining_s(self, job: int, age_s: float) -> float:
+        """Time that a job of this age still runs, with even odds, given that it has lasted so long."""
+        return remaining_median_s(self._open[job].predicted, age_s)
+
+    # ---- what happens, told by the book -------------------------------------------------------------
+
+    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+        """A job is in the journal; its prediction is what that says."""
+        if self._predictor is None or entry.job not in self._open:  # else `predict` has just said it
+            self._recall(entry, now_s)
+        if entry.rejected:
+            self.gone(entry.job)
+
+    def _recall(self, entry: JobSubmitted, now_s: float) -> None:
+        known = _unpacked(entry)
+        if known is None:
+            if self._predictor is not None:
+                self._predictor.foresee([_facts(entry)], now_s)
+            predicted = lognormal(entry.predicted_s, entry.spread)
+            self._open[entry.job] = _Open(predicted, predicted)
+        else:
+            said, features = known
+            if self._predictor is not None:
+                self._predictor.recall(_facts(entry), said[1:], features, now_s)
+            self._open[entry.job] = _Open(said[0], said[1 + _MEAN])
+
+    def started(self, job: int, now_s: float) -> None:
+        """A job has its GPUs, for the first time or again."""
+        if self._predictor is not None:
+            self._predictor.observe_start(str(job), now_s)
+
+    def stopped(self, job: int, now_s: float) -> None:
+        """A job is queued again."""
+        if self._predictor is not None:
+            self._predictor.observe_stop(str(job), now_s)
+
+    def ended(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
+        """A job has run to its own end, for `duration_s`."""
+        if self._predictor is not None:
+            self._predictor.observe_end(str(spec.job), duration_s, now_s)
+        else:
+            self._mean.observe(spec.vc, spec.num_gpus, duration_s)
+        known = self._open.pop(spec.job)
+        self.recent.add(now_s, duration_s, spec.num_gpus, known.predicted, known.mean)
+
+    def gone(self, job: int) -> None:
+        """A job is over without a run time that says anything."""
+        del self._open[job]
+        if self._predictor is not None:
+            self._predictor.observe_gone(str(job))
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """The hedge and its predictors; None: the running mean alone is asked."""
+        return self._predictor
+
+    @property
+    def mean(self) -> RunningMean:
+        """The running mean."""
+        return self._mean
+
+    # ---- fits, made elsewhere -----------------------------------------------------------------------
+
+    def fit_due(self) -> bool:
+        """Whether boosting wants another fit, and none is under way."""
+        return self._predictor is not None and self._fitting is None and self._predictor.fit_due()
+
+    def training(self, now_s: float) -> TrainingSet:
+        """What a fit needs; `install` or `fit_failed` has to follow."""
+        assert self._predictor is not None
+        self._fitting = self._predictor.ended
+        return self._predictor.training(now_s)
+
+    def install(self, fitted: HazardModel, now_s: float) -> None:
+        """The fit is there: use it from now on."""
+        assert self._predictor is not None
+        assert self._fitting is not None
+        self._predictor.install(fitted)
+        self._fits += 1
+        self._fitted, self._fitting, self._fit_error = (now_s, self._fitting), None, None
+
+    def fit_failed(self, why: str) -> None:
+        """The fit came to nothing; the one before stays, and another is due."""
+        assert self._predictor is not None
+        self._predictor.withdraw()
+        self._fitting, self._fit_error = None, why
+
+    # ---- report -------------------------------------------------------------------------------------
+
+    def report(self, now_s: float) -> PredictionReport:
+        """Who predicts, and how well that went lately."""
+        last, week = self.recent.compared(now_s)
+        predictor = self._predictor
+        hedges = predictor is not None
+        return PredictionReport(
+            model=self.kind,
+            note=self._what_is_missing(),
+            ended=self.recent.count,
+            last_jobs=_wired(last),
+            last_week=_wired(week),
+            fits=self._fits if hedges else None,
+            fitted_s=self._fitted[0] if self._fitted else None,
+            fitted_jobs=self._fitted[1] if self._fitted else None,
+            next_fit_jobs=predictor.next_fit_jobs if predictor else None,
+            fitting=self._fitting is not None if hedges else None,
+            fit_error=self._fit_error,
+            weights=_weights(predictor) if predictor else None,
+        )
+
+    def curves(self, now_s: float) -> dict[str, float]:
+        """Scalars for TensorBoard, of the last jobs; empty before enough have ended, or if none has since."""
+        last, _ = self.recent.compared(now_s)
+        if self.recent.count == self._drawn or last.predicted is None or last.running_mean is None:
+            return {}
+        self._drawn = self.recent.count
+        scores = (("", last.predicted), ("_running_mean", last.running_mean))
+        found = {f"prediction/{name}{whose}": score[name] for whose, score in scores for name in _CURVES}
+        if self._predictor is not None:
+            for size, weights in _weights(self._predictor).items():
+                found |= {f"prediction_weight/{size}_gpus/{name}": value for name, value in weights.items()}
+        return {tag: value for tag, value in found.items() if value is not None}
+
+    def _what_is_missing(self) -> str:
+        if self._predictor is None or self._predictor.boosted:
+            return ""
+        if self._fitting is not None:
+            return "boosting is being fitted; the survival model speaks in its place"
+        return (
+            f"boosting is not fitted yet ({self._predictor.ended} of {self._predictor.next_fit_jobs} jobs "
+            "have ended); the survival model speaks in its place"
+        )
+
+
+def _facts(job: JobSubmitted) -> JobFacts:
+    return JobFacts(
+        job_id=str(job.job),
+        gpus=job.num_gpus,
+        vc=job.vc,
+        user=job.user,
+        name=job.name,
+        command=command_line(job.command),
+        limit_s=math.nan if job.time_limit_s is None else job.time_limit_s,
+    )
+
+
+def _packed(mixed: Floats, foreseen: Foreseen) -> bytes:
+    parts = (mixed, _F8), (foreseen.experts, _F8), (foreseen.features, _F4)
+    return b"".join([part.astype(kind, copy=False).tobytes() for part, kind in parts])
+
+
+def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
+    """((1 + EXPERTS, BINS) what was said, features); None where nothing was, or by another kind of hedge."""
+    if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
+        return None
+    said = np.frombuffer(entry.said[:_SAID_BYTES], "<f8").reshape(1 + len(EXPERTS), BINS)
+    return said, np.frombuffer(entry.said[_SAID_BYTES:], "<f4")
+
+
+def _weights(predictor: Predictor) -> dict[str, dict[str, float]]:
+    return {
+        size: dict(zip(EXPERTS, predictor.hedge.weights(gpus).tolist(), strict=True))
+        for size, gpus in SIZES.items()
+    }
+
+
+def _wired(compared: Compared) -> RecentPredictions:
+    scores = (compared.predicted, compared.running_mean)
+    predicted, mean = (score and msgspec.convert(score, PredictionScore) for score in scores)
+    return RecentPredictions(
+        jobs=compared.jobs, since_s=compared.since_s, predicted=predicted or None, running_mean=mean or None
+    )

@@ -1,0 +1,162 @@
+"""Which jobs go before others: the priority that they came with, what age adds to it, and fair share.
+
+A level and a weight for each job is all that the order of the queue knows of this (`decide.order.keys`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final, NamedTuple, get_args
+
+import msgspec
+
+from rlsched.broker.base.entries import JobsRanked, JobSubmitted
+from rlsched.broker.state.fair_share import Usage, fair_ln_weights
+from rlsched.broker.state.jobs import Job
+from rlsched.cluster.state import ClusterState
+from rlsched.errors import InputError
+from rlsched.wire.messages import Priority
+
+LEVELS: Final[dict[Priority, int]] = {"low": -1, "normal": 0, "high": 1, "urgent": 2}
+WORTH_TELLING: Final = 0.01
+"""A change of ln(weight) that is journalled."""
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """How the broker ranks jobs.
+
+    Attributes:
+        half_life_s: Half of what a user has used is forgotten after so long; infinite: no fair share.
+        age_s: A waiting job goes up one priority after so long, to `high` at most; infinite: never.
+        highest: The highest priority that somebody who is no admin may ask for.
+        preemptible: Jobs of this priority and below may be preempted, though they do not say so; None: those
+            alone that say so.
+        every_s: How often shares and ages are looked at.
+    """
+
+    half_life_s: float = math.inf
+    age_s: float = math.inf
+    highest: Priority = "normal"
+    preemptible: Priority | None = None
+    every_s: float = 60.0
+
+    def check(self, priority: Priority) -> None:
+        """Find out whether somebody who is no admin may ask for this.
+
+        Raises:
+            InputError: they may not.
+        """
+        if LEVELS[priority] > LEVELS[self.highest]:
+            raise InputError(
+                f"priority {priority} is for admins here: give {self.highest} or a lower one, of "
+                f"{', '.join(PRIORITIES)}"
+            )
+
+    def may_be_preempted(self, priority: Priority) -> bool:
+        """Whether a job may be, by its priority alone."""
+        return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
+
+
+class _Live(NamedTuple):
+    seq: int
+    user: str
+
+
+class Priorities:
+    """Level and weight of every live job, as the journal's facts make them; and what users have used.
+
+    Args:
+        cluster: Where the order of the queue is kept.
+
+    Attributes:
+        ln_weights: By user, of those whose weight is not 1.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self.ln_weights: dict[str, float] = {}
+        self._live: dict[int, _Live] = {}
+        self._levels: dict[int, int] = {}
+
+    def of(self, entry: JobSubmitted) -> tuple[int, float]:
+        """Level and ln(weight) of a job that comes."""
+        return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
+
+    def came(self, entry: JobSubmitted, seq: int) -> None:
+        """A job is live."""
+        self._live[entry.job] = _Live(seq, entry.user)
+        self._levels[entry.job] = LEVELS[entry.priority]
+
+    def take_up(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
+        """Weights and levels of live jobs as a base has them; the ledger has them already."""
+        self.ln_weights.update(ln_weights)
+        self._levels.update(levels)
+
+    def set(self, job: int, priority: Priority, now_s: float) -> None:
+        """A live job has another priority; what age adds to it is looked at anew."""
+        seq, user = self._live[job]
+        self._levels[job] = LEVELS[priority]
+        self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
+
+    def gone(self, job: int) -> None:
+        """It is over."""
+        self._live.pop(job, None)
+        self._levels.pop(job, None)
+
+    def level(self, job: int) -> int:
+        """Of a live job, with what age has added."""
+        return self._levels[job]
+
+    def rank(self, entry: JobsRanked, now_s: float) -> None:
+        """Weights and levels are others from now on."""
+        self.ln_weights.update(entry.ln_weights)
+        self._levels.update((job, level) for job, level in entry.levels.items() if job in self._live)
+        for job, (seq, user) in self._live.items():
+            if user in entry.ln_weights or job in entry.levels:
+                weight = self.ln_weights.get(user, 0.0)
+                self._cluster.rank_job(seq, self._levels[job], weight, now_s)
+        for user in [user for user, weight in self.ln_weights.items() if weight == 0.0]:
+            del self.ln_weights[user]
+
+
+def ranked(
+    ranks: Ranks,
+    priorities: Priorities,
+    usage: Usage,
+    live: Iterable[Job],
+    now_s: float,
+) -> JobsRanked | None:
+    """What of weights and levels is to change now; None: nothing."""
+    jobs = list(live)
+    fair: dict[str, float] = {}
+    if math.isfinite(ranks.half_life_s):
+        used = usage.used(now_s, jobs)
+        fair = fair_ln_weights(used | {job.spec.user: used.get(job.spec.user, 0.0) for job in jobs})
+    weights = {
+        user: fair.get(user, 0.0)
+        for user in sorted(fair.keys() | priorities.ln_weights.keys())
+        if abs(fair.get(user, 0.0) - priorities.ln_weights.get(user, 0.0)) > WORTH_TELLING
+    }
+    levels = {
+        job.number: level
+        for job in jobs
+        if job.state == "queued" and (level := level_of(ranks, job, now_s)) != priorities.level(job.number)
+    }
+    if not weights and not levels:
+        return None
+    return JobsRanked(ln_weights=weights, levels=levels)
+
+
+def level_of(ranks: Ranks, job: Job, now_s: float) -> int:
+    """Level of a waiting job by its priority, how long ago it was submitted, and what ended it before.
+
+    A job that was ended with its node goes one priority higher, to `high` at most: it had its GPUs, and after
+    a restart of the cluster jobs that came later would take its place.
+    """
+    level = LEVELS[job.spec.priority]
+    more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)
+    if job.stopped is not None and job.stopped.with_node:
+        more += 1
+    return max(level, min(level + more, LEVELS["high"]))

@@ -1,0 +1,438 @@
+"""Quotas: what users, accounts and VCs may have at once and in a month, and what they have.
+
+GPUs at once are had from the decision that allocates them until the last process of the attempt is over. A
+GPU's time is charged while it is allocated: from that decision until the end, or until the GPUs are given to
+others. All counts are whole numbers: thousandths of a GPU, milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple, cast
+
+from rlsched.broker.base.eligibility import Eligibility
+from rlsched.broker.base.entries import JobSubmitted, QuotaSet
+from rlsched.decide.actions import Action, Preempt, Start
+from rlsched.errors import InputError
+from rlsched.wire.messages import PartyKind, QuotaInfo
+
+DEFAULT = "default"
+"""The name of what holds for all that have no limit of their own."""
+_HOUR = 1000 * 3_600_000
+"""A GPU-hour in thousandths of a GPU times milliseconds."""
+PartyKey = tuple[PartyKind, str]
+
+
+class Owner(NamedTuple):
+    """Whom a job is charged to; "" for no account, and for no VC."""
+
+    user: str
+    account: str
+    vc: str
+
+    def parties(self) -> Iterator[PartyKey]:
+        """Kind and name of each."""
+        yield "user", self.user
+        if self.account:
+            yield "account", self.account
+        if self.vc:
+            yield "vc", self.vc
+
+
+def owner_of(job: JobSubmitted) -> Owner:
+    """Whom a job is charged to."""
+    return Owner(job.user, job.account, job.vc)
+
+
+class Quota(NamedTuple):
+    """Limits; None: there is none."""
+
+    gpus: int | None = None
+    jobs: int | None = None
+    gpu_hours: float | None = None
+
+    def or_else(self, other: Quota) -> Quota:
+        """These limits, and the other's where there is none."""
+        return Quota(
+            other.gpus if self.gpus is None else self.gpus,
+            other.jobs if self.jobs is None else self.jobs,
+            other.gpu_hours if self.gpu_hours is None else self.gpu_hours,
+        )
+
+
+UNLIMITED = Quota()
+
+
+@dataclass(slots=True, eq=False)
+class Party:
+    """A user, an account or a VC.
+
+    Attributes:
+        quota: Limits in force.
+        jobs: Waiting and running ones.
+        held_milli: GPUs that its processes have, thousandths.
+        charged_milli: GPUs whose time is charged now, thousandths.
+        used: GPU time charged in the month of `since_ms`, up to then; thousandths of a GPU times ms.
+        since_ms: Unix time.
+    """
+
+    kind: PartyKind
+    name: str
+    quota: Quota = UNLIMITED
+    jobs: int = 0
+    held_milli: int = 0
+    charged_milli: int = 0
+    used: int = 0
+    since_ms: int = 0
+
+    def settle(self, now_ms: int, month_ms: int) -> None:
+        """Charge up to now; `month_ms`: when this month began."""
+        self.used = self.used_by(now_ms, month_ms)
+        self.since_ms = now_ms
+
+    def used_by(self, now_ms: int, month_ms: int) -> int:
+        """GPU time charged in this month up to now."""
+        before = self.used if self.since_ms >= month_ms else 0
+        return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
+
+    def __str__(self) -> str:
+        """As people call it."""
+        lead = {"user": "", "account": "account ", "vc": "VC "}[self.kind]
+        return lead + (self.name or "nobody")
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Jobs of the same parties that ask for as many GPUs: all that wait are eligible, or none is.
+
+    Attributes:
+        seqs: Those that wait, by their number in the ledger.
+        barred: Whether they are not eligible; of no meaning while none waits.
+    """
+
+    gpu_milli: int
+    parties: list[Party]
+    seqs: dict[int, None] = field(default_factory=dict)
+    barred: bool = False
+
+
+class Quotas:
+    """Counts what is had and charged, and bars waiting jobs for which there is no room.
+
+    Args:
+        eligibility: Is told which.
+    """
+
+    def __init__(self, eligibility: Eligibility) -> None:
+        self._eligibility = eligibility
+        self._own: dict[PartyKey, Quota] = {}
+        self._parties: dict[PartyKey, Party] = {}
+        self._groups: dict[tuple[Owner, int], Group] = {}
+        self._group_of: dict[int, Group] = {}
+        self._charged: set[int] = set()
+        self._waiting: dict[Party, dict[Group, None]] = {}  # those of its groups of which some jobs wait
+        self._timed: dict[Party, int] = {}  # when to look at it again, ms
+        self._month_ms = self._next_month_ms = 0
+        self.due_s = math.inf
+        """When `review` may change something though nothing happens until then, Unix seconds."""
+
+    # ---- what happens to jobs ---------------------------------------------------------------------
+
+    def submitted(self, seq: int, owner: Owner, num_gpus: int, now_s: float) -> None:
+        """A job has come to the ledger and waits."""
+        gpu_milli = num_gpus * 1000
+        group = self._groups.get((owner, gpu_milli))
+        if group is None:
+            parties = [self._party(key) for key in owner.parties()]
+            group = self._groups[owner, gpu_milli] = Group(gpu_milli, parties)
+        for party in group.parties:
+            party.jobs += 1
+        self._group_of[seq] = group
+        self._wait(seq, group, now_s)
+
+    def decided(self, action: Action, now_s: float) -> None:
+        """An action has been applied to the ledger."""
+        if isinstance(action, Start):
+            self.started(action.seq, now_s)
+        elif isinstance(action, Preempt):
+            self.preempted(action.seq, now_s)
+
+    def started(self, seq: int, now_s: float) -> None:
+        """GPUs have been allocated to a waiting job."""
+        group = self._wait_no_longer(seq, now_s)
+        self._charged.add(seq)
+        self._change(group, group.gpu_milli, group.gpu_milli, now_s)
+
+    def preempted(self, seq: int, now_s: float) -> None:
+        """A running job's GPUs are given to others; its processes are still to leave."""
+        self._charged.remove(seq)
+        group = self._group_of[seq]
+        self._change(group, 0, -group.gpu_milli, now_s)
+
+    def over(self, seq: int, now_s: float, *, waits: bool) -> None:
+        """An attempt is over, and its job waits again, in the ledger already, or is gone."""
+        group = self._group_of[seq]
+        charged = group.gpu_milli if seq in self._charged else 0
+        self._charged.discard(seq)
+        self._change(group, -group.gpu_milli, -charged, now_s)
+        if waits:
+            self._wait(seq, group, now_s)
+        else:
+            self._forget(seq, group)
+
+    def gone(self, seq: int, now_s: float) -> None:
+        """A waiting job has been cancelled."""
+        self._forget(seq, self._wait_no_longer(seq, now_s))
+
+    # ---- limits, and time -------------------------------------------------------------------------
+
+    def set(self, entry: QuotaSet, now_s: float) -> None:
+        """These limits hold from now on."""
+        key, quota = (entry.kind, entry.name), Quota(entry.gpus, entry.jobs, entry.gpu_hours)
+        if quota == UNLIMITED:
+            self._own.pop(key, None)
+        else:
+            self._own[key] = quota
+        for known, party in self._parties.items():
+            if known == key or (entry.name == DEFAULT and known[0] == entry.kind):
+                party.quota = self._in_force(known)
+                self._look_at(party, now_s)
+
+    def review(self, now_s: float) -> None:
+        """A month has begun, or somebody's GPU-hours may be used up: see who is eligible now."""
+        now_ms = round(now_s * 1000)
+        for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
+            self._look_at(party, now_s)
+
+    def entries(self) -> list[QuotaSet]:
+        """What sets all these limits anew."""
+        return [
+            QuotaSet(kind=kind, name=name, **quota._asdict()) for (kind, name), quota in self._own.items()
+        ]
+
+    def charged(self) -> list[tuple[str, str, int, int]]:
+        """(kind, name, what is charged this month, up to when) of everybody who has been."""
+        return [
+            (party.kind, party.name, party.used, party.since_ms)
+            for party in self._parties.values()
+            if party.since_ms
+        ]
+
+    def take_up(
+        self,
+        limits: Sequence[QuotaSet],
+        charged: Sequence[tuple[str, str, int, int]],
+        barred: Sequence[int],
+        now_s: float,
+    ) -> None:
+        """Limits, charges and barred jobs as they were; the live jobs are told already, and no limit is set.
+
+        What has become due by now is due still: `review` is told of it, as it would have been.
+        """
+        for one in limits:
+            self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
+        for kind, name, used, since_ms in charged:
+            party = self._party((cast("PartyKind", kind), name))
+            party.used, party.since_ms = used, since_ms
+        for key, party in self._parties.items():
+            party.quota = self._in_force(key)
+        kept_out = set(barred)
+        for group in self._groups.values():
+            group.barred = not kept_out.isdisjoint(group.seqs)
+        if barred:
+            self._eligibility.bar(barred, "Quota")
+        for party, groups in self._waiting.items():
+            self._plan(party, now_s)
+            if party in self._timed and any(self._has_no_room(one, now_s) != one.barred for one in groups):
+                self._timed[party] = round(now_s * 1000)
+        self.due_s = min(self._timed.values()) / 1000 if self._timed else math.inf
+
+    # ---- words ------------------------------------------------------------------------------------
+
+    def own(self, kind: PartyKind, name: str) -> Quota:
+        """The limits that were set for this name."""
+        return self._own.get((kind, name), UNLIMITED)
+
+    def named(self, kind: PartyKind) -> frozenset[str]:
+        """Names that have a limit of their own."""
+        return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
+
+    def check(self, owner: Owner, num_gpus: int, beside: Counter[PartyKey]) -> None:
+        """See whether a job may be submitted, after those of `beside`, which counts the jobs of each party.
+
+        Raises:
+            InputError: it may not.
+        """
+        for key in owner.parties() if self._own else ():
+            party = self._parties.get(key) or Party(*key, self._in_force(key))
+            quota, jobs = party.quota, party.jobs + beside[key]
+            if quota.jobs is not None and jobs >= quota.jobs:
+                raise InputError(
+                    f"quota: {party} has {jobs} of {quota.jobs} jobs, waiting and running; "
+                    "submit when one is over"
+                )
+            if quota.gpus is not None and num_gpus > quota.gpus:
+                raise InputError(
+                    f"quota: {party} may have {quota.gpus} GPUs at once, and this job asks for {num_gpus}"
+                )
+            if quota.gpu_hours == 0:
+                raise InputError(f"quota: {party} may use no GPU-hours")
+
+    def reasons(self, seq: int, now_s: float) -> list[str]:
+        """Why a waiting job is not eligible, a line for each limit."""
+        group = self._group_of[seq]
+        return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
+
+    def rows(self, now_s: float) -> list[QuotaInfo]:
+        """All limits, and what is had and used beside each; defaults first, then by name."""
+        self._turn_month(round(now_s * 1000))
+        limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
+        order = sorted(
+            limited, key=lambda key: (("user", "account", "vc").index(key[0]), key[1] != DEFAULT, key)
+        )
+        return [self._row(key, now_s) for key in order]
+
+    def _row(self, key: PartyKey, now_s: float) -> QuotaInfo:
+        own, party = self._own.get(key, UNLIMITED), self._parties.get(key, Party(*key))
+        quota = own if key[1] == DEFAULT else self._in_force(key)
+        return QuotaInfo(
+            kind=key[0],
+            name=key[1],
+            gpus=quota.gpus,
+            jobs=quota.jobs,
+            gpu_hours=quota.gpu_hours,
+            by_default=[limit for limit, a, b in zip(quota._fields, own, quota, strict=True) if a != b],
+            gpus_now=party.held_milli / 1000,
+            jobs_now=party.jobs,
+            gpu_hours_used=party.used_by(round(now_s * 1000), self._month_ms) / _HOUR,
+        )
+
+    def _words(self, party: Party, gpu_milli: int, now_s: float) -> Iterator[str]:
+        quota, has = party.quota, party.held_milli
+        if quota.gpus is not None and has + gpu_milli > quota.gpus * 1000:
+            if gpu_milli > quota.gpus * 1000:
+                yield f"{party} may have {quota.gpus} GPUs at once, it needs {_gpus(gpu_milli)}"
+            elif has == quota.gpus * 1000:
+                yield f"{party} has {_gpus(has)} of {quota.gpus} GPUs at once"
+            else:
+                yield f"{party} has {_gpus(has)} of {quota.gpus} GPUs at once, it needs {_gpus(gpu_milli)}"
+        if self._is_used_up(party, round(now_s * 1000)):
+            used = party.used_by(round(now_s * 1000), self._month_ms) / _HOUR
+            again = datetime.fromtimestamp(self._next_month_ms / 1000, UTC)
+            yield (
+                f"{party} has used {used:.1f} of {quota.gpu_hours:g} GPU-hours this month, "
+                f"the next begins {again:%Y-%m-%d} UTC"
+            )
+
+    # ---- within -----------------------------------------------------------------------------------
+
+    def _in_force(self, key: PartyKey) -> Quota:
+        quota = self._own.get(key, UNLIMITED).or_else(self._own.get((key[0], DEFAULT), UNLIMITED))
+        return quota if quota != UNLIMITED else UNLIMITED
+
+    def _party(self, key: PartyKey) -> Party:
+        party = self._parties.get(key)
+        if party is None:
+            party = self._parties[key] = Party(*key, self._in_force(key))
+        return party
+
+    def _wait(self, seq: int, group: Group, now_s: float) -> None:
+        """A job waits, as those of its group do."""
+        if not group.seqs:
+            for party in group.parties:
+                self._waiting.setdefault(party, {})[group] = None
+                self._plan(party, now_s)
+            group.barred = self._has_no_room(group, now_s)
+        group.seqs[seq] = None
+        if group.barred:
+            self._eligibility.bar([seq], "Quota")
+
+    def _wait_no_longer(self, seq: int, now_s: float) -> Group:
+        group = self._group_of[seq]
+        del group.seqs[seq]
+        self._eligibility.gone(seq)
+        if not group.seqs:
+            for party in group.parties:
+                del self._waiting[party][group]
+                self._plan(party, now_s)
+        return group
+
+    def _forget(self, seq: int, group: Group) -> None:
+        del self._group_of[seq]
+        for party in group.parties:
+            party.jobs -= 1
+
+    def _change(self, group: Group, held_milli: int, charged_milli: int, now_s: float) -> None:
+        """The parties of a group have so much more, and are charged for so much more."""
+        now_ms = round(now_s * 1000)
+        self._turn_month(now_ms)
+        limited = False
+        for party in group.parties:
+            party.settle(now_ms, self._month_ms)
+            party.held_milli += held_milli
+            party.charged_milli += charged_milli
+            limited = limited or party.quota is not UNLIMITED
+        if limited:
+            for party in group.parties:
+                self._look_at(party, now_s)
+
+    def _look_at(self, party: Party, now_s: float) -> None:
+        """See which waiting jobs of a party are eligible now, and when to look again."""
+        for group in self._waiting.get(party, ()):
+            barred = self._has_no_room(group, now_s)
+            if barred != group.barred:
+                group.barred = barred
+                if barred:
+                    self._eligibility.bar(list(group.seqs), "Quota")
+                else:
+                    self._eligibility.clear(list(group.seqs), "Quota", now_s)
+        self._plan(party, now_s)
+
+    def _has_no_room(self, group: Group, now_s: float) -> bool:
+        now_ms = round(now_s * 1000)
+        for party in group.parties:
+            gpus = party.quota.gpus
+            if gpus is not None and party.held_milli + group.gpu_milli > gpus * 1000:
+                return True
+            if self._is_used_up(party, now_ms):
+                return True
+        return False
+
+    def _is_used_up(self, party: Party, now_ms: int) -> bool:
+        if party.quota.gpu_hours is None:
+            return False
+        self._turn_month(now_ms)
+        return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
+
+    def _plan(self, party: Party, now_s: float) -> None:
+        """When a party's GPU-hours are used up, or begin anew; of those without such a limit never."""
+        if party.quota.gpu_hours is None and party not in self._timed:
+            return
+        if party.quota.gpu_hours is None or not self._waiting.get(party):
+            self._timed.pop(party, None)
+        else:
+            now_ms = round(now_s * 1000)
+            self._turn_month(now_ms)
+            left = math.ceil(party.quota.gpu_hours * _HOUR) - party.used_by(now_ms, self._month_ms)
+            due_ms = self._next_month_ms
+            if left > 0 and party.charged_milli > 0:
+                due_ms = min(due_ms, now_ms - -left // party.charged_milli)
+            self._timed[party] = due_ms
+        self.due_s = min(self._timed.values()) / 1000 if self._timed else math.inf
+
+    def _turn_month(self, now_ms: int) -> None:
+        if not self._month_ms <= now_ms < self._next_month_ms:
+            first = datetime.fromtimestamp(now_ms / 1000, UTC).replace(
+                day=1, hour=0, minute=0, second=0, microsecond=0
+            )
+            following = (first.year + first.month // 12, first.month % 12 + 1)
+            self._month_ms = round(first.timestamp() * 1000)
+            self._next_month_ms = round(datetime(*following, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+def _gpus(milli: int) -> str:
+    return f"{milli / 1000:g}"

@@ -1,0 +1,199 @@
+"""Tasks of job arrays as numbers, in words, and as submissions of their own; see `arrays`."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from rlsched.broker.base.entries import Entry, JobSubmitted, JobUpdated, TaskSubmitted
+from rlsched.broker.state.updates import updated
+from rlsched.wire.messages import Tasks
+
+MAX_TASKS: Final = 1_000_000
+MAX_TASK: Final = 4_000_000
+"""The highest number of one, as in Slurm."""
+
+
+def count(tasks: list[Tasks]) -> int:
+    """How many tasks there are."""
+    return sum((one.last - one.first) // one.step + 1 for one in tasks)
+
+
+def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
+    """As people write them: `8-99,200`; with a bound, it may be longer and without what follows."""
+    parts, left = [], math.inf if most_chars is None else most_chars
+    for one in tasks:
+        if left < 0:
+            break
+        last = one.last - (one.last - one.first) % one.step
+        step = f":{one.step}" if one.step > 1 else ""
+        parts.append(f"{one.first}" if one.first == last else f"{one.first}-{last}{step}")
+        left -= len(parts[-1]) + 1
+    return ",".join(parts)
+
+
+def numbers(tasks: list[Tasks]) -> Iterator[int]:
+    """Each of them, in order."""
+    for one in tasks:
+        yield from range(one.first, one.last + 1, one.step)
+
+
+def has(tasks: list[Tasks], task: int) -> bool:
+    """Whether a task is among them."""
+    return any(task in range(one.first, one.last + 1, one.step) for one in tasks)
+
+
+def are_distinct(tasks: list[Tasks]) -> bool:
+    """Whether no task is among them twice: a byte for each number up to the highest, and no object."""
+    seen = bytearray(max((one.last for one in tasks), default=0) + 1)
+    for one in tasks:
+        last = one.last + 1
+        if any(seen[one.first : last : one.step]):
+            return False
+        seen[one.first : last : one.step] = b"\1" * len(range(one.first, last, one.step))
+    return True
+
+
+def joined(tasks: list[Tasks]) -> list[Tasks]:
+    """The same tasks in the same order, with steps where single ones are as far apart: `0,2,4` is `0-4:2`."""
+    found: list[Tasks] = []
+    at = 0
+    while at < len(tasks):
+        one, end = tasks[at], at + 1
+        if one.first == one.last and end < len(tasks):
+            step = tasks[end].first - one.first
+            while step > 0 and end < len(tasks) and tasks[end].first == tasks[end].last:
+                if tasks[end].first - tasks[end - 1].first != step:
+                    break
+                end += 1
+        if end - at > 2:
+            found.append(Tasks(one.first, tasks[end - 1].first, tasks[end - 1].first - tasks[end - 2].first))
+            at = end
+        else:
+            found.append(one)
+            at += 1
+    return found
+
+
+def without(tasks: list[Tasks], task: int) -> list[Tasks]:
+    """Those of these tasks that are not this one; quick where it is one of the first."""
+    for at, one in enumerate(tasks):
+        mine = range(one.first, one.last + 1, one.step)
+        if task in mine:
+            place = mine.index(task)
+            rest = [*_slice(mine, 0, place), *_slice(mine, place + 1, len(mine))]
+            return [*tasks[:at], *rest, *tasks[at + 1 :]]
+    return tasks
+
+
+def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
+    """Those of these tasks that are not among the others, in their order."""
+    spans = _spans(gone)
+    ends = [last for _, last in spans]
+    found: list[Tasks] = []
+    for one in tasks:
+        mine, at = range(one.first, one.last + 1, one.step), 0
+        for place in range(bisect_left(ends, one.first), len(spans)):
+            first, last = spans[place]
+            if first > one.last:
+                break
+            found += _slice(mine, at, max(-((one.first - first) // one.step), 0))
+            at = max(at, (last - one.first) // one.step + 1)
+        found += _slice(mine, at, len(mine))
+    return found
+
+
+def common(tasks: list[Tasks], others: list[Tasks]) -> list[Tasks]:
+    """Those of these tasks that are among the others too, in their order."""
+    return minus(tasks, minus(tasks, others))
+
+
+def _spans(tasks: list[Tasks]) -> list[tuple[int, int]]:
+    """The first and last of each run of numbers without a gap, ascending."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(span for one in tasks for span in _runs(one)):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def _runs(one: Tasks) -> Iterator[tuple[int, int]]:
+    if one.step == 1:
+        yield one.first, one.last
+    else:
+        yield from ((task, task) for task in range(one.first, one.last + 1, one.step))
+
+
+def _slice(mine: range, low: int, high: int) -> list[Tasks]:
+    part = mine[low:high]
+    return [Tasks(part[0], part[-1], mine.step if len(part) > 1 else 1)] if part else []
+
+
+def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
+    """A task as a submission of its own."""
+    number, task = str(head.job), str(entry.task)
+    own = {"RLSCHED_ARRAY_JOB": number, "RLSCHED_ARRAY_TASK": task}
+    slurms = {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": task}
+    return msgspec.structs.replace(
+        head,
+        job=entry.job,
+        token=f"{head.token}/{task}",
+        env=head.env | own | slurms,
+        predicted_s=entry.predicted_s,
+        spread=entry.spread,
+        predicted_by=entry.predicted_by,
+        said=entry.said,
+        held="",
+        begin_s=None,
+        depends_on=[],
+        tasks=[],
+        array=head.job,
+        task=entry.task,
+    )
+
+
+@dataclass(slots=True)
+class Head:
+    """What tasks of an array that are still to come are submitted as.
+
+    Attributes:
+        spec: As submitted, with what was changed for all of it.
+        changes: What was changed, in order, where some of it was for single tasks.
+    """
+
+    spec: JobSubmitted
+    changes: list[JobUpdated] = field(default_factory=list)
+
+    def update(self, entry: JobUpdated) -> None:
+        """Something is otherwise from now on."""
+        if not entry.tasks:
+            self.spec = updated(self.spec, entry)
+        if entry.tasks or self.changes:
+            self.changes.append(entry)
+
+    def task(self, entry: TaskSubmitted) -> JobSubmitted:
+        """A task as a submission of its own."""
+        spec = task_of(self.spec, entry)
+        for change in self.changes:
+            if not change.tasks or has(change.tasks, entry.task):
+                own = msgspec.structs.replace(change, begin_s=None, depends_on=None, array_limit=None)
+                spec = updated(spec, own)
+        return spec
+
+
+class Heads(dict[int, Head]):
+    """The arrays of a journal, for those who read it from its beginning; see `Head`."""
+
+    def note(self, entry: Entry) -> None:
+        """An entry was read."""
+        if isinstance(entry, JobSubmitted) and entry.tasks:
+            self[entry.job] = Head(entry)
+        elif isinstance(entry, JobUpdated) and entry.job in self:
+            self[entry.job].update(entry)

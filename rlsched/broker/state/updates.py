@@ -1,0 +1,89 @@
+"""What of a job may change after its submission, and what it is then. See `gates` for what it waits for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rlsched.broker.base.entries import JobSubmitted, JobUpdated
+from rlsched.broker.state.asked import sharing_of
+
+if TYPE_CHECKING:
+    from rlsched.broker.state.gates import Gates
+    from rlsched.broker.state.priorities import Priorities
+    from rlsched.cluster.state import ClusterState
+    from rlsched.wire.messages import Update
+
+WHILE_RUNNING: Final = ("name", "priority", "share")
+"""What may change of a job that has GPUs: its processes know nothing of it. Co-tenants stay."""
+OF_TASKS: Final = ("name", "priority", "time_limit_s", "lost_after_s", "gpu_types", "share")
+"""What may change of single tasks that are no jobs yet."""
+CHANGEABLE: Final = (*OF_TASKS, "begin_s", "depends_on", "array_limit")
+WORDS: Final = {
+    "name": "--name",
+    "priority": "--priority",
+    "time_limit_s": "--time-limit",
+    "lost_after_s": "--lost-after",
+    "share": "--share",
+    "begin_s": "--begin",
+    "depends_on": "--dependency",
+    "array_limit": "--array-limit",
+    "gpu_types": "--gpu-type",
+}
+"""What people call them."""
+
+
+def changes_of(order: Update) -> list[str]:
+    """What an order wants to change, by name."""
+    found = [name for name in CHANGEABLE if getattr(order, name) is not None]
+    return [*found, "depends_on"] if order.singleton and order.depends_on is None else found
+
+
+def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
+    """A submission with its changes."""
+    found: dict[str, Any] = {
+        name: value for name in CHANGEABLE if (value := getattr(entry, name)) is not None
+    }
+    if found.get("time_limit_s") == math.inf:
+        found["time_limit_s"] = None
+    return msgspec.structs.replace(spec, **found)
+
+
+def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
+    """What has changed since the submission, apart from what it waits for; None: nothing."""
+    found = {
+        name: getattr(now, name)
+        for name in (*OF_TASKS, "begin_s", "array_limit")
+        if getattr(now, name) != getattr(before, name)
+    }
+    if "time_limit_s" in found and found["time_limit_s"] is None:
+        found["time_limit_s"] = math.inf
+    return JobUpdated(job=now.job, **found) if found else None
+
+
+def change_ledger(
+    state: ClusterState,
+    priorities: Priorities,
+    gates: Gates,
+    seq: int,
+    spec: JobSubmitted | None,
+    entry: JobUpdated,
+    now_s: float,
+) -> None:
+    """Let the ledger know of a change of a live job, whose submission is now `spec`.
+
+    `seq`: its number there, -1 of an array.
+    """
+    gates.changed(seq, entry, now_s)
+    if seq < 0:
+        return
+    if entry.time_limit_s is not None:
+        state.limit_job(seq, math.nan if entry.time_limit_s == math.inf else entry.time_limit_s)
+    if entry.gpu_types is not None:
+        state.ask_for_types(seq, entry.gpu_types)
+    if entry.share is not None and spec is not None:
+        state.share_job(seq, **sharing_of(spec))
+    if entry.priority is not None:
+        priorities.set(entry.job, entry.priority, now_s)

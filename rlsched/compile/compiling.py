@@ -1,0 +1,158 @@
+"""What is said while kernels are compiled: how far it is, on standard error, where a verb has asked for it.
+
+`rlsched.compile.kernel_cache` tells it of every kernel that is compiled or found. It imports no numba, so the command
+line can ask for it before anything is compiled.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TextIO
+
+FIRST_S: Final = 0.3
+"""What takes less is not worth a word."""
+REWRITTEN_EVERY_S, LINES_EVERY_S = 0.1, 1.0
+TICK_S: Final = 0.5
+"""A kernel that takes longer is spoken of again meanwhile, with how long it has taken."""
+_CLEAR: Final = "\r\x1b[K"
+SAYS: Final = "compiling, once for this version"
+_OTHERS: Final = f"{SAYS}: another process is at it"
+
+
+class Compiling:
+    """How far the compiler is. One line is rewritten on a terminal; elsewhere there is a line now and then.
+
+    Args:
+        clock: Seconds.
+        stream: Where it is said; None: standard error as it is by then.
+        ticks: Whether a thread speaks while a kernel takes long, and nothing else can.
+
+    Attributes:
+        told: Whether anything is said.
+        by_verb: Whether a verb compiles. A process beside a script of somebody's own would run it once more.
+        tells: Who hears besides what is under way, as soon as it is; None: nobody.
+        compiled: Kernels that were compiled by this process.
+        found: Kernels that it found compiled.
+        took_s: How long it has compiled, or waited for another process that did.
+        hand_on: Where this process compiles for another one (`rlsched.compile.ahead`): what tells that one, in place
+            of saying anything here. Called with a method's name and its arguments.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        stream: TextIO | None = None,
+        *,
+        ticks: bool = False,
+    ) -> None:
+        self._clock, self._stream = clock, stream
+        self._needed, self._done = set[Any](), set[Any]()
+        self._began_s = self._said_s = -math.inf
+        self._on_line = self.told = self.by_verb = False
+        self.compiled = self.found = 0
+        self.tells: Callable[[str], object] | None = None
+        self._ticks, self._ticker = ticks, threading.Event()
+        self._lock = threading.RLock()
+        self._now, self._since_s = "", 0.0
+        self.took_s, self._busy_since_s = 0.0, 0.0
+        self.hand_on: Callable[[tuple[Any, ...]], None] | None = None
+
+    def begins(self, kernel: Any, needed: Iterable[Any]) -> None:
+        """A kernel is compiled from now on, and of those that it needs what is not known."""
+        if self.hand_on is not None:
+            self.hand_on(("begins", kernel, set(needed)))
+            return
+        self._needed.update((kernel, *needed))
+        self._at(f"{SAYS}: {len(self._done & self._needed)} of {len(self._needed)}")
+
+    def waits(self) -> None:
+        """Another process compiles what is needed."""
+        if self.hand_on is not None:
+            return
+        self._at(_OTHERS)
+
+    def has(self, kernel: Any, *, compiled: bool) -> None:
+        """A kernel is there."""
+        if self.hand_on is not None:
+            self.hand_on(("others", kernel, compiled))
+            return
+        self._done.add(kernel)
+        if self._now == _OTHERS:
+            self.ends(())
+        self.compiled += compiled
+        self.found += not compiled
+
+    def others(self, kernel: Any, compiled: bool) -> None:
+        """A kernel is there that another process has compiled for this one, or found."""
+        self._done.add(kernel)
+        self.compiled += compiled
+
+    def ends(self, needed: Iterable[Any]) -> None:
+        """What Python called is there, and with it all that it needs."""
+        if self.hand_on is not None:
+            return
+        self._done.update(needed)
+        with self._lock:
+            if self._now:
+                self.took_s += self._clock() - self._busy_since_s
+            self._now = ""
+            if self._on_line:
+                self._on_line = False
+                self._write(_CLEAR)
+
+    def _at(self, text: str) -> None:
+        """This is under way from now on."""
+        with self._lock:
+            now_s = self._clock()
+            if not self._now:
+                self._busy_since_s = now_s
+            self._now, self._since_s = text, now_s
+            self._say(text)
+        if self._ticks and (self.told or self.tells is not None) and not self._ticker.is_set():
+            self._ticker.set()
+            threading.Thread(target=self._tick, name="compiling", daemon=True).start()
+
+    def _tick(self) -> None:
+        while True:
+            time.sleep(TICK_S)
+            self.tick()
+
+    def tick(self) -> None:
+        """Say it again, with how long it has taken if that is long."""
+        with self._lock:
+            took_s = self._clock() - self._since_s
+            if self._now:
+                self._say(self._now if took_s < 1.0 else f"{self._now}, {took_s:.0f} s")
+
+    def _say(self, text: str) -> None:
+        now_s = self._clock()
+        if self.tells is not None:
+            self.tells(text)
+        if self._began_s == -math.inf:
+            self._began_s = now_s
+        if not self.told or now_s < self._began_s + FIRST_S:
+            return
+        rewrites = self._rewrites()
+        if now_s < self._said_s + (REWRITTEN_EVERY_S if rewrites else LINES_EVERY_S):
+            return
+        self._said_s, self._on_line = now_s, rewrites
+        self._write(f"{_CLEAR}{text}" if rewrites else f"{text}\n")
+
+    def _rewrites(self) -> bool:
+        """Whether a line can be rewritten: not under bars of `rich`, which replaces standard error."""
+        return (self._stream or sys.stderr).isatty() and (
+            self._stream is not None or sys.stderr is sys.__stderr__
+        )
+
+    def _write(self, text: str) -> None:
+        stream = self._stream or sys.stderr
+        stream.write(text)
+        stream.flush()
+
+
+COMPILING: Final = Compiling(ticks=True)
+"""Of this process."""

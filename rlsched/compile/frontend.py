@@ -1,0 +1,252 @@
+"""What numba's front end asks for millions of times while kernels are compiled, answered faster.
+
+A cold start spends most of its time in numba's Python code. Here a few answers are given without the work
+behind them; what is compiled stays the same, word for word. The module is used by being imported
+(`rlsched.compile.jit`); numba's version is pinned in `constraints.txt`.
+
+- Two sets of compiler flags are compared for every function that numba considers for a call. It makes a
+  dictionary of thirty properties of each, twice.
+- Every compilation installs two timers, which hear of every lock taken by all that it calls. Every call of
+  LLVM tells two listeners of the lock that it takes.
+- Types have an abstract metaclass, though no class is registered as another's: `isinstance` need not ask it.
+- The hash of a type is that of all the types inside it, and those of a cluster's state are some hundred.
+- The type of `a + b` is looked for among thirty overloads; for two numbers of the same types it is the same.
+- Each look into an array makes a class for it, and asks whether the array is of a class of its own that says
+  how; before it takes «no» for an answer, numba looks through all its registries again.
+- What an attribute of a state's tuples, records and arrays is, and how large a type is in memory, is the same
+  each time. To find the latter, LLVM reads a module that is written for it.
+- Which templates of a function are for this processor is worked out at every call of it, and sorted.
+- The variables of a statement are listed by a search through all that it consists of, texts included.
+- Thirty modules are imported anew for each function, to see whether any has registered something.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, Final
+
+from llvmlite.binding import ffi
+from numba.core import event, ir, types, utils
+from numba.core.base import BaseContext as BaseTargetContext
+from numba.core.cgutils import create_struct_proxy
+from numba.core.cpu import CPUContext
+from numba.core.targetconfig import ConfigStack, TargetConfig
+from numba.core.types.abstract import Type, _TypeMetaclass
+from numba.core.types.functions import BaseFunction
+from numba.core.typing import context as typing_context
+from numba.core.typing.context import BaseContext
+from numba.np import arrayobj
+
+# ---- flags, timers, metaclass ---------------------------------------------------------------------
+
+
+def _same(one: Any, other: Any) -> Any:
+    """`TargetConfig.__eq__`."""
+    if not isinstance(other, TargetConfig):
+        return NotImplemented
+    return one._values == other._values or one.values() == other.values()
+
+
+@cache
+def _defaults(kind: type) -> dict[str, Any]:
+    return {name: option.default for name, option in kind.options.items()}  # type: ignore[attr-defined]
+
+
+def _values(one: Any) -> dict[str, Any]:
+    """`TargetConfig.values`."""
+    kind: Any = type(one)
+    return {**_defaults(kind), **one._values}
+
+
+def _hash(one: Any) -> int:
+    """`TargetConfig.__hash__`: numba's own is that of the names of the options, too."""
+    return hash(type(one))
+
+
+def _no_timer(_kind: str, _callback: Any) -> AbstractContextManager[None]:
+    """`event.install_timer`, without a timer."""
+    return nullcontext()
+
+
+TargetConfig.values, TargetConfig.__eq__, TargetConfig.__hash__ = _values, _same, _hash
+event.install_timer = _no_timer
+ffi.lib._lock._cblist.clear()
+_TypeMetaclass.__instancecheck__ = type.__instancecheck__  # type: ignore[method-assign]
+_TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method-assign]
+
+
+# ---- hashes of types ------------------------------------------------------------------------------
+
+
+class _Kept:
+    """A hash that goes nowhere: texts hash to something else in each process, and types are pickled."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int | None = None) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return _Kept, ()
+
+
+def _hash_once(one: Any) -> int:
+    """`Type.__hash__`, of types that hold others."""
+    kept = one.__dict__.get("_hash_kept")
+    if kept is None or kept.value is None:
+        kept = one._hash_kept = _Kept(hash(one.key))
+    return int(kept.value)
+
+
+def _same_type(one: Any, other: Any) -> bool:
+    """`Type.__eq__`."""
+    return one is other or (one.__class__ is other.__class__ and one.key == other.key)
+
+
+Type.__eq__ = _same_type  # type: ignore[method-assign]
+for _kind in (types.BaseTuple, types.Array, types.Record):  # type: ignore[attr-defined]
+    _kind.__hash__ = _hash_once  # type: ignore[method-assign]
+
+
+# ---- what calls and attributes give ---------------------------------------------------------------
+
+_PLAIN: Final = (types.Integer, types.Float, types.Boolean, types.Array, types.Record)
+_get_call_type = BaseFunction.get_call_type
+
+
+def _call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+    """`BaseFunction.get_call_type`."""
+    if kws or not all(type(one) in _PLAIN for one in args):
+        return _get_call_type(self, context, args, kws)
+    known, said = self.__dict__.setdefault("_of_plain", {}), (args, ConfigStack.top_or_none())
+    found = known.get(said)
+    if found is None:
+        sig: Any = _get_call_type(self, context, args, kws)
+        found = known[said] = sig, self._impl_keys[sig.args]
+    self._impl_keys[found[0].args] = found[1]
+    return found[0]
+
+
+BaseFunction.get_call_type = _call_type  # type: ignore[method-assign]
+
+_HOLDERS: Final = (types.Array, types.Record, types.NamedTuple)  # type: ignore[attr-defined]
+_getattr_template = BaseContext.find_matching_getattr_template
+
+
+def _attribute(context: Any, kind: Any, name: str) -> Any:
+    """`BaseContext.find_matching_getattr_template`. A method is looked for each time: it notes its calls."""
+    if type(kind) not in _HOLDERS:
+        return _getattr_template(context, kind, name)
+    known = context.__dict__.setdefault("_attributes_of_holders", {})
+    found = known.get((kind, name))
+    if found is None:
+        found = _getattr_template(context, kind, name)
+        if found is not None and not isinstance(found["return_type"], types.Callable):
+            known[kind, name] = found
+    return found
+
+
+BaseContext.find_matching_getattr_template = _attribute
+
+_order = utils.order_by_target_specificity
+_ordered: dict[tuple[Any, tuple[Any, ...]], list[Any]] = {}
+
+
+def _by_target(target: Any, templates: list[Any], fnkey: Any = "") -> list[Any]:
+    """`utils.order_by_target_specificity`."""
+    said = target, tuple(templates)
+    found = _ordered.get(said)
+    if found is None:
+        found = _ordered[said] = _order(target, templates, fnkey)
+    return found
+
+
+utils.order_by_target_specificity = typing_context.order_by_target_specificity = _by_target
+
+
+# ---- sizes of types -------------------------------------------------------------------------------
+
+_get_abi_sizeof = BaseTargetContext.get_abi_sizeof
+_sizes: dict[str, int] = {}
+
+
+def _abi_sizeof(context: Any, kind: Any) -> int:
+    """`BaseContext.get_abi_sizeof`, of the one target that there is."""
+    said = str(kind)
+    found = _sizes.get(said)
+    if found is None:
+        found = _sizes[said] = _get_abi_sizeof(context, kind)
+    return found
+
+
+BaseTargetContext.get_abi_sizeof = _abi_sizeof
+
+
+# ---- looks into arrays ----------------------------------------------------------------------------
+
+_make_array = arrayobj.make_array
+
+
+@cache
+def _array_proxy(kind: Any) -> Any:
+    """`arrayobj.make_array`."""
+    made = _make_array(kind)
+    if type(kind) is types.Array:
+        made._make_refs = create_struct_proxy(kind)._make_refs
+    return made
+
+
+arrayobj.make_array = _array_proxy
+
+
+# ---- variables of a statement ---------------------------------------------------------------------
+
+
+_NO_VARS: Final = frozenset((str, int, float, bool, type(None), ir.Loc))
+
+
+def _add_vars(value: Any, found: list[Any]) -> None:
+    kind = type(value)
+    if kind is ir.Var:
+        found.append(value)
+    elif kind is list or kind is tuple:
+        for one in value:
+            if type(one) not in _NO_VARS:
+                _add_vars(one, found)
+    elif kind is dict:
+        for one in value.values():
+            if type(one) not in _NO_VARS:
+                _add_vars(one, found)
+    elif isinstance(value, ir.Inst):
+        found += value.list_vars()
+    elif isinstance(value, list | tuple):
+        for one in value:
+            _add_vars(one, found)
+
+
+def _list_vars(_self: Any, value: Any) -> list[Any]:
+    """`Inst._rec_list_vars`."""
+    found: list[Any] = []
+    _add_vars(value, found)
+    return found
+
+
+ir.Inst._rec_list_vars = _list_vars
+
+
+# ---- registries -----------------------------------------------------------------------------------
+
+_load_registries = CPUContext.load_additional_registries
+
+
+def _load_registries_once(context: Any) -> None:
+    """`CPUContext.load_additional_registries`: what is registered by an import is, after the first time."""
+    if not context.__dict__.get("_has_registries"):
+        _load_registries(context)
+        context._has_registries = tuple(context._registries)
+    for registry in context._has_registries:
+        context.install_registry(registry)
+
+
+CPUContext.load_additional_registries = _load_registries_once

@@ -1,0 +1,265 @@
+"""Where compiled kernels are kept on disk: by what they are and all that they call, not by file.
+
+numba's own cache knows a function by its file's time and line, and notices no change of what the function
+calls in other files. Here a kernel's entry is named after a digest of its own byte code, of the constants
+that it reads, and of the same of every kernel that it calls. So a change recompiles what it touches, and two
+checkouts of one version share their entries. Entries for different argument types lie in different files,
+as the types of one version may not be known to another.
+
+Processes that need the same kernel at once compile it once: the others wait for the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    _CacheLocator,
+)
+from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]
+
+from rlsched.compile.compiling import COMPILING
+from rlsched.compile.reference import BY_REFERENCE
+
+KEPT_UNUSED_DAYS: Final = 30
+"""An entry that nobody loaded for so long goes."""
+_KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
+"""Modules whose functions numba knows: of them the version counts."""
+
+
+# ---- what a kernel is -----------------------------------------------------------------------------
+
+
+class Digests:
+    """Digests of functions and of what they refer to; a function is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, bytes]] = {}  # by identity; the object is kept, so that it stays
+
+    def of(self, function: types.FunctionType) -> bytes:
+        """Digest of a function's byte code, of its constants, and of all that it refers to."""
+        found = self._known.get(id(function))
+        if found is None:
+            self._known[id(function)] = (function, function.__qualname__.encode())  # where it calls itself
+            hasher = hashlib.sha256()
+            for part in _parts(function):
+                hasher.update(part if isinstance(part, bytes) else self._of_value(part))
+            found = self._known[id(function)] = (function, hasher.digest())
+        return found[1]
+
+    def _of_value(self, value: Any) -> bytes:
+        """Digest of something that a function refers to."""
+        function = getattr(value, "py_func", value)
+        if isinstance(function, types.FunctionType):
+            kind = getattr(value, "kind", "function")
+            return f"{kind} {function.__module__}".encode() + self.of(function)
+        if isinstance(value, np.ndarray):
+            return f"array {value.dtype.descr} {value.shape}".encode() + value.tobytes()
+        if isinstance(value, tuple):
+            return b"".join([type(value).__name__.encode(), *(self._of_value(one) for one in value)])
+        if isinstance(value, type) and hasattr(value, "_fields"):
+            return f"tuple {value.__qualname__} {value._fields} {value in BY_REFERENCE}".encode()
+        if isinstance(value, bool | int | float | complex | str | bytes | np.dtype | np.generic):
+            return f"{type(value).__name__} {value!r}".encode()
+        name = getattr(value, "__qualname__", getattr(value, "__name__", ""))
+        return f"{type(value).__name__} {name}".encode()
+
+
+def _parts(function: types.FunctionType) -> Iterator[Any]:
+    """What decides what is compiled of a function: bytes, and values that it refers to."""
+    code, scope = function.__code__, function.__globals__
+    yield code.co_code
+    yield repr((code.co_argcount, code.co_varnames, code.co_names)).encode()
+    for constant in code.co_consts:
+        if constant != function.__doc__:
+            yield repr(constant).encode()
+    yield from function.__defaults__ or ()
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+    for name in code.co_names:
+        if name not in scope:
+            continue
+        value = scope[name]
+        if not isinstance(value, types.ModuleType):
+            yield value
+        elif value.__name__.partition(".")[0] not in _KNOWN_PACKAGES:
+            yield from (getattr(value, inner) for inner in code.co_names if hasattr(value, inner))
+
+
+DIGESTS: Final = Digests()
+
+
+@cache
+def _versions() -> str:
+    """What else decides about machine code: numba, LLVM, and how kernels are linked."""
+    hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
+    for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
+        hasher.update(Path(__file__).with_name(name).read_bytes())
+    return hasher.hexdigest()[:12]
+
+
+def is_kept(function: types.FunctionType) -> bool:
+    """Whether a kernel that Python calls was compiled before, for any types."""
+    return any(folder("entries").glob(f"*-{DIGESTS.of(function).hex()[:16]}.*.nbi"))
+
+
+# ---- where it is kept -----------------------------------------------------------------------------
+
+
+def folder(part: str) -> Path:
+    """Where one part of the cache is: what kernels call (`inside`), or what Python calls (`entries`)."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "rlsched" / f"kernels-{_versions()}" / part
+
+
+class _Locator(_CacheLocator):  # type: ignore[misc]
+    """Tells numba where the entries of a kernel are, and by what they are known."""
+
+    def __init__(self, function: types.FunctionType, part: str) -> None:
+        self._digest = DIGESTS.of(function).hex()
+        self._folder = folder(part)
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return self._digest
+
+    def get_disambiguator(self) -> str:
+        return self._digest[:16]
+
+
+class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
+    """numba's way to write and read what was compiled, at our place."""
+
+    def __init__(self, function: types.FunctionType, part: str) -> None:
+        self._lineno = function.__code__.co_firstlineno
+        self._locator = _Locator(function, part)
+        name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+        self._name = name
+        self._filename_base = self.get_filename_base(name, "")
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """The entries of one kernel. What it is known by is worked out when it is first asked for.
+
+    Args:
+        function: The kernel's own function; what it calls may be defined after it.
+        part: `inside` or `entries`.
+        calls: The functions of all kernels that it calls, and that those call.
+    """
+
+    def __init__(
+        self, function: types.FunctionType, part: str, calls: Callable[[], set[types.FunctionType]]
+    ) -> None:
+        self._function, self._part, self._calls = function, part, calls
+        self._is_open = False
+
+    def _open(self, sig: Any) -> None:
+        """Turn to the file of the entry for these types."""
+        if not self._is_open:
+            self._impl_class = lambda function: _Entries(function, self._part)
+            super().__init__(self._function)
+            self._is_open = True
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self.cache_path,
+            filename_base=f"{self._impl.filename_base}-{_types_digest(sig)}",
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
+
+    @property
+    def cache_path(self) -> str:
+        """Where the entries are."""
+        return str(folder(self._part))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """See `numba.core.caching`. An entry that cannot be read, of whatever cause, is made anew."""
+        self._open(sig)
+        index = Path(self._cache_file._index_path)
+        try:
+            found = super().load_overload(sig, target_context)
+            if found is not None:
+                index.touch()
+        except Exception:
+            index.unlink(missing_ok=True)
+            found = None
+        if found is None:
+            COMPILING.begins(self._said, self._needed())
+        else:
+            COMPILING.has(self._said, compiled=False)
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """See `numba.core.caching`; entries that nobody uses any more make room."""
+        self._open(sig)
+        super().save_overload(sig, data._replace(type_annotation=""))  # its source with all types, as text
+        COMPILING.has(self._said, compiled=True)
+        if self._part == "entries":
+            COMPILING.ends(self._needed())
+        _prune(Path(self.cache_path).parent.parent)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """See `numba.core.caching`: the types themselves are ten times as long as all else in an index."""
+        return _types_digest(sig), codegen.magic_tuple(), DIGESTS.of(self._function)
+
+    @property
+    def _said(self) -> bytes:
+        """What the kernel is called where its compilation is told of, in another process too."""
+        return DIGESTS.of(self._function)
+
+    def _needed(self) -> set[bytes]:
+        return set(map(DIGESTS.of, self._calls())) if self._part == "entries" else set()
+
+    @contextmanager
+    def alone(self, sig: Any) -> Iterator[None]:
+        """Let one process at a time compile this kernel for these types."""
+        self._open(sig)
+        place = Path(self.cache_path).parent / "locks"
+        place.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(f"{self._part} {self._cache_file._index_name}".encode()).hexdigest()[:24]
+        with (place / name).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                COMPILING.waits()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+@cache
+def _prune(root: Path) -> None:
+    """Once in a process: remove what was not loaded for `KEPT_UNUSED_DAYS`, of all versions."""
+    before_s = time.time() - KEPT_UNUSED_DAYS * 86400
+    for index in root.glob("kernels-*/*/*.nbi"):
+        with suppress(FileNotFoundError):  # another process removed it
+            if index.stat().st_mtime < before_s:
+                for entry in [*index.parent.glob(f"{index.stem}.*.nbc"), index]:
+                    entry.unlink()
+
+
+def _types_digest(sig: Any) -> str:
+    """A digest of argument types: what numba says of them; of tuples class, fields, how they are passed."""
+    return hashlib.sha256(repr([_described(one) for one in sig]).encode()).hexdigest()[:12]
+
+
+def _described(one: Any) -> Any:
+    if isinstance(one, BaseNamedTuple):
+        kind = one.instance_class
+        by_reference, parts = kind in BY_REFERENCE, [_described(part) for part in one]
+        return (kind.__module__, kind.__qualname__, one.fields, by_reference, parts)
+    return str(one)

@@ -1,0 +1,158 @@
+"""Who may speak as what: the key files of HOME/authorised/, read once and again when they change.
+
+Asked for every message and every handshake, so it must cost next to nothing: a directory's time stamp at each
+question, the files' own once a second, and a file is read when its stamp is another one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from rlsched.terminal import visible
+from rlsched.transport.names import NAME, Z85_LENGTH
+from rlsched.transport.roles import Peer, Role
+
+SCAN_S = 1.0
+"""A file overwritten in place, which leaves the directory's time stamp as it is, is noticed after so long."""
+_Stamp = tuple[int, int, int, int]
+_ROLES: dict[str, Role] = {
+    "user": "user",
+    "admin": "admin",
+    "node": "node",
+    "engine": "engine",
+    "joining": "joining",
+    "client": "user",  # as files of earlier versions are called
+}
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A file of the access list: ROLE-NAME.public, the key in its first line, then lines `field value`."""
+
+    file: str
+    key: str
+    """Public half, z85."""
+    peer: Peer
+    joins_as: Role | None = None
+    """The role that a one-time key is exchanged for."""
+    expires_s: float | None = None
+    """When a one-time key is refused, Unix seconds."""
+
+    def text(self) -> str:
+        """What the file holds."""
+        fields = {
+            "person": self.peer.person,
+            "nodes": self.peer.nodes,
+            "joins_as": self.joins_as,
+            "expires_s": self.expires_s,
+        }
+        lines = [f"{field} {value}" for field, value in fields.items() if value]
+        return "\n".join([self.key, *lines, ""])
+
+    @classmethod
+    def new(
+        cls, peer: Peer, key: bytes, joins_as: Role | None = None, expires_s: float | None = None
+    ) -> Member:
+        """A file to be written."""
+        return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
+
+    @classmethod
+    def of(cls, file: str, text: str) -> Member | None:
+        """What a file says, None where it is damaged. Without a person, a user's name is the key's."""
+        prefix, _, name = file.removesuffix(".public").partition("-")
+        key, *lines = text.strip().splitlines() or [""]
+        fields = dict(line.split(None, 1) for line in lines if len(line.split()) >= 2)
+        role = _ROLES.get(prefix)
+        if role is None or len(key) != Z85_LENGTH or not re.fullmatch(NAME, name):
+            return None
+        is_nobody = bool({"node", "engine"} & {role, fields.get("joins_as")})
+        person = visible(fields.get("person", "" if is_nobody else name))
+        nodes = visible(fields.get("nodes", ""))
+        if role != "joining":
+            return cls(file, key, Peer(role, name, person, nodes))
+        joins_as = _ROLES.get(fields.get("joins_as", ""))
+        try:
+            return cls(file, key, Peer(role, name, person, nodes), joins_as, float(fields["expires_s"]))
+        except (KeyError, ValueError):
+            return None
+
+
+class _File(NamedTuple):
+    stamp: _Stamp
+    member: Member | None
+
+
+class AccessList:
+    """The access list of a broker.
+
+    Args:
+        directory: HOME/authorised; it need not exist.
+        elapsed: A clock that never jumps, seconds.
+
+    Attributes:
+        num_read: Files read so far.
+    """
+
+    def __init__(self, directory: Path, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self.directory = directory
+        self.num_read = 0
+        self._elapsed = elapsed
+        self._directory_stamp = -2
+        self._scanned_s = -SCAN_S
+        self._files: dict[str, _File] = {}
+        self._members: dict[bytes, Member] = {}
+        self._peers: dict[bytes, Peer] = {}
+
+    def peers(self) -> dict[bytes, Peer]:
+        """Public key (z85) -> whose it is. A damaged file authorises nobody."""
+        try:
+            stamp = self.directory.stat().st_mtime_ns
+        except OSError:
+            stamp = -1
+        now_s = self._elapsed()
+        if stamp != self._directory_stamp or now_s - self._scanned_s >= SCAN_S:
+            self._directory_stamp, self._scanned_s = stamp, now_s
+            self._scan()
+        return self._peers
+
+    def members(self) -> dict[bytes, Member]:
+        """The same with all that the files say, read this very moment."""
+        self._scan()
+        return self._members
+
+    def _scan(self) -> None:
+        found: dict[str, _File] = {}
+        try:
+            with os.scandir(self.directory) as files:
+                for entry in files:
+                    if entry.name.endswith(".public"):
+                        file = self._look(entry)
+                        if file is not None:
+                            found[entry.name] = file
+        except OSError:
+            found = {}
+        if found != self._files:
+            self._files = found
+            members = [file.member for _, file in sorted(found.items()) if file.member is not None]
+            self._members = {member.key.encode(): member for member in members}
+            self._peers = {key: member.peer for key, member in self._members.items()}
+
+    def _look(self, entry: os.DirEntry[str]) -> _File | None:
+        """A file as it is known, read again if it is another one by now."""
+        try:
+            stat = entry.stat()
+            stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)
+            known = self._files.get(entry.name)
+            if known is not None and known.stamp == stamp:
+                return known
+            self.num_read += 1
+            text = Path(entry.path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+        return _File(stamp, Member.of(entry.name, text))

@@ -1,0 +1,297 @@
+"""A client's connection: a request goes out until it is answered, and a silence is explained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import zmq
+
+from rlsched.errors import BrokerUnavailableError, InputError, WireError
+from rlsched.transport.dealer import broker_addresses, connect_watched_dealer
+from rlsched.transport.epochs import Epochs
+from rlsched.transport.keys import KeyPair
+from rlsched.transport.starting import is_starting
+from rlsched.wire.messages import Refused, Serving, WhoServes, decode_answer, encode
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from rlsched.wire.messages import ClientRequest, Join
+
+RESEND_S = 2.0
+RENEW_S = 10.0
+"""Without an answer for so long, or for the whole of a call, another socket is taken."""
+MANY_HANG_UPS = 3
+WAITS_S = 0.25
+APART_S = 0.05
+"""Between two dials where nobody listens."""
+
+
+class Connection:
+    """One socket to a broker, replaced where it does not help itself.
+
+    Args:
+        address: tcp://HOST:PORT of the broker; with commas between, those of its standbys too.
+        pair: This side's keys.
+        broker_public: The broker's public key, z85.
+        keys: Where the keys are from, for messages.
+        epochs: What is known of brokers; with several addresses, one of an earlier epoch is not asked.
+        starting: Says which broker of these addresses is starting, and what it does; "" where none is.
+        is_patient: Wait on while one is, however long that takes.
+        waits: Called a few times a second while a call waits: whom for, for how long, and for how long at
+            most, seconds; with 0 seconds where it waits no longer.
+
+    Attributes:
+        is_refused: The last call came to nothing because the broker does not let this key in.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        pair: KeyPair,
+        broker_public: bytes,
+        keys: str,
+        epochs: Epochs | None = None,
+        waits: Callable[[str, float, float], object] | None = None,
+        starting: Callable[[Sequence[str]], str] = lambda _: "",
+        *,
+        is_patient: bool = False,
+    ) -> None:
+        self._waits, self._starting, self._is_patient = waits, starting, is_patient
+        self._addresses, self._at = broker_addresses(address), 0
+        self._pair, self._broker_public, self._keys, self._epochs = pair, broker_public, keys, epochs
+        self.is_refused = False
+        self._failed: list[int] = []
+        self._outdated = ""
+        self._next_request = 1
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._dial()
+
+    @property
+    def address(self) -> str:
+        """The one that is dialled."""
+        return self._addresses[self._at]
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._hang_up()
+        self._context.destroy(linger=0)
+
+    def ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
+        """Send until answered; the message may arrive twice. Returns the answer, which may be a `Refused`.
+
+        With several addresses the next one is asked where there is no answer.
+
+        Args:
+            message: The request.
+            kind: The answer that is expected; another one may come.
+            timeout_s: How long to try, seconds.
+
+        Raises:
+            InputError: it cannot be sent, or the broker does not take it from this key.
+            BrokerUnavailableError: nothing came in time.
+            WireError: what came is malformed.
+        """
+        try:
+            return self._ask(message, kind, timeout_s)
+        finally:
+            if self._waits is not None:
+                self._waits(self.address, 0.0, timeout_s)
+
+    def _ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
+        request, who = self._next_request, self._next_request + 1
+        self._next_request += 2
+        frame = _frame(message, request)
+        began_s = time.monotonic()
+        deadline = began_s + timeout_s
+        self._send_at, self._give_up_at = 0.0, time.monotonic() + self._patience_s
+        while True:
+            now = time.monotonic()
+            if now >= deadline:
+                if not (self._is_patient and self._starting(self._addresses)):
+                    break
+                deadline = now + timeout_s
+            if self._waits is not None:
+                self._waits(self.address, now - began_s, timeout_s)
+            if now >= self._give_up_at:
+                self._next()
+            elif self._watch():
+                continue
+            if now >= self._send_at:
+                try:
+                    self._socket.send(frame if self._is_known else _frame(WhoServes(), who), zmq.NOBLOCK)
+                    self._send_at = now + RESEND_S
+                except zmq.Again:
+                    self._poll(0.1, deadline, zmq.PollEvent.POLLOUT)
+                    continue
+            if self._poll(self._send_at - now, deadline, zmq.PollEvent.POLLIN):
+                number, answer = decode_answer(self._socket.recv(zmq.NOBLOCK), kind)
+                if number == request:
+                    self._failed.clear()
+                    self._outdated = ""
+                    return answer
+                if number == who and isinstance(answer, Serving):
+                    self._judge(answer)
+                elif number == 0 and isinstance(answer, Refused):
+                    raise InputError(answer.message)
+        self._watch()
+        why = self._silence()
+        self._next()
+        raise BrokerUnavailableError(why)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long an address is asked before there is another socket."""
+        return RENEW_S if len(self._addresses) == 1 else RESEND_S
+
+    def _judge(self, serving: Serving) -> None:
+        """Whether the broker that answers is the one that was known last, or a later one.
+
+        One that only stands by says epoch 0.
+        """
+        highest = (
+            serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
+        )
+        self._is_known = serving.epoch >= max(highest, 1)
+        self._send_at = 0.0
+        if not self._is_known and not serving.epoch:
+            self._outdated = f"no broker answers, and the one at {self.address} only stands by"
+        elif not self._is_known:
+            self._outdated = (
+                f"the broker at {self.address} is at epoch {serving.epoch}, and a later one of this cluster "
+                f"has been at {highest}: it is not asked. Stop it, and start the later one"
+            )
+        if not self._is_known:
+            self._give_up_at = time.monotonic() + APART_S
+            self._send_at = self._give_up_at
+
+    def _poll(self, seconds: float, deadline: float, events: zmq.PollEvent) -> bool:
+        """Wait for the socket, or for news of its connection; whether the socket is ready."""
+        now = time.monotonic()
+        until = min(now + seconds, deadline, self._give_up_at)
+        if self._waits is not None:
+            until = min(until, now + WAITS_S)
+        ready = dict(self._pollers[events].poll(int(1000 * max(0.0, until - now)) + 1))
+        return self._socket in ready
+
+    def _watch(self) -> bool:
+        """Take note of what the connection went through; whether the next address is to be tried soon."""
+        has_gone = False
+        while self._monitor.poll(0):
+            from zmq.utils.monitor import recv_monitor_message  # it brings asyncio, and is seldom needed
+
+            event = recv_monitor_message(self._monitor)["event"]
+            if event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED):
+                has_gone = True
+            else:
+                self._failed.append(event)
+        if has_gone:
+            self._send_at = 0.0  # as soon as there is a connection
+            if len(self._addresses) > 1:
+                self._give_up_at = min(self._give_up_at, self._dialled_s + APART_S)
+        return has_gone
+
+    def is_let_in(self, timeout_s: float) -> bool:
+        """Whether the broker lets this key in."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._socket.poll(20, zmq.POLLOUT):
+                return True
+            self._watch()
+            if zmq.EVENT_HANDSHAKE_FAILED_AUTH in self._failed:
+                self.is_refused = True
+                return False
+        return False
+
+    def _dial(self) -> None:
+        self._dialled_s = time.monotonic()
+        self._give_up_at, self._send_at = self._dialled_s + self._patience_s, 0.0
+        self._is_known = len(self._addresses) == 1
+        self._socket, self._monitor = connect_watched_dealer(
+            self._context,
+            self.address,
+            self._pair,
+            self._broker_public,
+            zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_CONNECT_RETRIED,
+        )
+        self._pollers = {
+            events: self._poller(events) for events in (zmq.PollEvent.POLLIN, zmq.PollEvent.POLLOUT)
+        }
+
+    def _poller(self, events: zmq.PollEvent) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self._socket, events)
+        poller.register(self._monitor, zmq.POLLIN)
+        return poller
+
+    def _hang_up(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+    def _next(self) -> None:
+        """Another socket, to the next address: libzmq does not dial again after every end of a connection."""
+        self._hang_up()
+        self._at = (self._at + 1) % len(self._addresses)
+        self._dial()
+
+    def _silence(self) -> str:
+        """Why nothing came, from what the connection went through since the last answer.
+
+        A listener that cannot decrypt what we say hangs up at once, so we fail again and again; a broker that
+        is killed or slow fails a handshake or two.
+        """
+        failures, self._failed = self._failed, []
+        outdated, self._outdated = self._outdated, ""
+        hung_up = failures.count(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+        self.is_refused = len(failures) > hung_up
+        if self.is_refused:
+            return (
+                f"the broker at {self.address} refuses the key in {self._keys}; use the broker's own --keys "
+                "directory, or join with a token of `rlsched keys new`"
+            )
+        if hung_up >= MANY_HANG_UPS:
+            return (
+                f"what listens at {self.address} is not the broker of {self._keys}/broker.public; "
+                "give that broker's address, or the --keys directory of this one"
+            )
+        starts = self._starting(self._addresses)
+        if starts:
+            return f"{is_starting(starts)}; try again in a moment"
+        return outdated or nobody_answers(" or ".join(self._addresses))
+
+
+def nobody_answers(address: str) -> str:
+    """What to tell those who reach no broker."""
+    return f"no broker answers at {address}; start one with `rlsched up` or `rlsched broker`"
+
+
+def _frame(message: ClientRequest | Join, request: int) -> bytes:
+    with what_cannot_be_sent():
+        return encode(message, request)
+
+
+@contextmanager
+def what_cannot_be_sent() -> Iterator[None]:
+    """What cannot be encoded is said in a line.
+
+    Raises:
+        InputError: a text is no text, a number has too many digits, or it is too long.
+    """
+    try:
+        yield
+    except WireError as error:
+        raise InputError(str(error)) from error
+    except OverflowError as error:
+        raise InputError("a number is too large: expected at most 18 digits") from error
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{error.object[max(0, error.start - 20) : error.end]!r} is not valid UTF-8: expected text"
+        ) from error

@@ -1,0 +1,142 @@
+"""The broker's address, the socket of everyone who talks to it, and the limits that both ends keep."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from rlsched.errors import InputError
+from rlsched.wire.messages import MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    import zmq
+
+    from rlsched.transport.keys import KeyPair
+
+DEFAULT_ADDRESS = "tcp://127.0.0.1:7461"
+HEARTBEAT_IVL_MS = 2000
+HEARTBEAT_TIMEOUT_MS = 6000
+HANDSHAKE_IVL_MS = 3000
+HIGH_WATER_MARK = 5000
+_ADDRESS = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:]+\]|[^\s:/]+):(?P<port>\d{1,5})")
+_EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "[::]": "[::1]"}
+_LOOPBACK = r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]"
+
+
+def broker_address(option: str | None = None) -> str:
+    """The broker's address: the option, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
+
+    Raises:
+        InputError: it is not `tcp://HOST:PORT`.
+    """
+    address = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
+    match = _ADDRESS.fullmatch(address)
+    if match is None and "," in address:
+        raise InputError(f"broker addresses {address!r}: expected one here, such as {DEFAULT_ADDRESS}")
+    if match is None or int(match["port"]) > 65535:
+        raise InputError(f"broker address {address!r}: expected tcp://HOST:PORT, such as {DEFAULT_ADDRESS}")
+    return address
+
+
+def broker_addresses(option: str | None = None) -> tuple[str, ...]:
+    """The addresses of a broker and its standbys, in the order in which they are tried: with commas between.
+
+    Raises:
+        InputError: one of them is not `tcp://HOST:PORT`.
+    """
+    addresses = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
+    return tuple(
+        dict.fromkeys(broker_address(one.strip()) for one in addresses.split(",") if one.strip())
+    ) or (broker_address(addresses),)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether this address can be reached from this machine alone."""
+    match = _ADDRESS.fullmatch(address)
+    return match is not None and re.fullmatch(_LOOPBACK, match["host"]) is not None
+
+
+def own_host(address: str) -> str:
+    """The address of this machine from which it reaches another; "" where it does not know a way there."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or is_loopback(address):
+        return "127.0.0.1"
+    import socket as sockets  # nodes need it, clients do not
+
+    try:
+        host, port = match["host"].strip("[]"), int(match["port"])
+        kind, _, _, _, there = sockets.getaddrinfo(host, port, type=sockets.SOCK_DGRAM)[0]
+        with sockets.socket(kind, sockets.SOCK_DGRAM) as probe:  # nothing is sent
+            probe.connect(there)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def dial_address(address: str) -> str:
+    """How this machine reaches a broker that listens at `address`: one of every interface on loopback."""
+    match = _ADDRESS.fullmatch(address)
+    loopback = _EVERY_INTERFACE.get(match["host"]) if match is not None else None
+    return f"tcp://{loopback}:{match['port']}" if match is not None and loopback else address
+
+
+def set_limits(socket: zmq.Socket[bytes]) -> None:
+    """What both ends promise: bounded queues and messages, and a silent peer is noticed in seconds.
+
+    Each end asks by itself, and none has the other keep a time (`HEARTBEAT_TTL`) for each time that it asks:
+    to call such a timer off, libzmq goes through those of all connections.
+    """
+    import zmq
+
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_IVL_MS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_IVL_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+
+
+def connect_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
+) -> zmq.Socket[bytes]:
+    """A connected DEALER under CURVE. Sends must be NOBLOCK, with `zmq.Again` handled.
+
+    Args:
+        context: The caller's context; it outlives the socket.
+        address: `tcp://HOST:PORT`.
+        pair: This side's keys.
+        broker_public: The broker's public key, z85.
+    """
+    socket = _dealer(context, address, pair, broker_public)
+    socket.connect(address)
+    return socket
+
+
+def connect_watched_dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """The same, and what tells of these events. It listens before the socket connects: a handshake may be
+    over before this thread runs again, and nobody would hear of it."""
+    socket = _dealer(context, address, pair, broker_public)
+    monitor = socket.get_monitor_socket(events)
+    socket.connect(address)
+    return socket, monitor
+
+
+def _dealer(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
+) -> zmq.Socket[bytes]:
+    import zmq
+
+    socket = context.socket(zmq.DEALER)
+    socket.curve_publickey, socket.curve_secretkey = pair
+    socket.curve_serverkey = broker_public
+    set_limits(socket)
+    socket.setsockopt(zmq.IPV6, 1 if "[" in address else 0)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+    return socket

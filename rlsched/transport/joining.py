@@ -1,0 +1,166 @@
+"""Join tokens: a one-time key for another machine, which it exchanges for one that it has made itself.
+
+`invite` puts the one-time key on the access list, and the token holds its secret half. `admit` answers
+`Join`: the new public key is on disk before the one-time key is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import time
+
+import msgspec
+
+from rlsched.errors import InputError
+from rlsched.terminal import CONTROL
+from rlsched.transport.access import Member
+from rlsched.transport.dealer import broker_address
+from rlsched.transport.keys import KeyHome, KeyPair, check_name
+from rlsched.transport.names import MAX_PERSON_CHARACTERS, Z85_LENGTH
+from rlsched.transport.roles import Peer, Role
+from rlsched.wire.messages import Join, Joined, Refused
+
+PREFIX = "rlsched-join-"
+FORGET_S = 86400.0
+"""A token that expired so long ago is forgotten."""
+_ANOTHER = "make another with `rlsched keys new` where the broker runs"
+_Z85 = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True):
+    """What the other machine needs. Its role and name tell it what it will be; the broker goes by its own."""
+
+    address: str
+    broker_public: bytes
+    secret: bytes
+    role: Role
+    name: str
+
+    def text(self) -> str:
+        """One word for a command line."""
+        return PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: str) -> Token:
+        """The token of a word.
+
+        Raises:
+            InputError: it is none.
+        """
+        body = text.strip().removeprefix(PREFIX)
+        try:
+            data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            token = msgspec.msgpack.decode(data, type=cls)
+        except (binascii.Error, ValueError, msgspec.DecodeError) as error:
+            raise InputError(
+                f"this is no join token: expected {PREFIX} and letters, as `rlsched keys new` prints it"
+            ) from error
+        if not (_Z85.fullmatch(token.broker_public) and _Z85.fullmatch(token.secret)):
+            raise InputError("this join token is damaged; copy it again")
+        check_name("key", token.name)
+        broker_address(token.address)
+        return token
+
+    def pair(self) -> KeyPair:
+        """The one-time pair."""
+        import zmq
+
+        return KeyPair(zmq.curve_public(self.secret), self.secret)
+
+
+def invite(
+    home: KeyHome,
+    name: str,
+    role: Role,
+    address: str,
+    *,
+    valid_s: float,
+    person: str = "",
+    nodes: str = "",
+) -> Token:
+    """Put a one-time key on the access list of the broker whose home this is.
+
+    Args:
+        home: The broker's.
+        name: Of the key to be; for a node its own.
+        role: Of the key to be.
+        address: Where the other machine reaches the broker.
+        valid_s: For how long the token may be used.
+        person: Whose key it is to be; "": the key's name.
+        nodes: Of an engine's key, as in `Peer`.
+
+    Raises:
+        InputError: the name or the person cannot be, or there is such a key, or this is not a broker's home.
+    """
+    import zmq
+
+    check_name("key", name)
+    person = "" if role in ("node", "engine") else person or name
+    if len(person) > MAX_PERSON_CHARACTERS or CONTROL.search(person):
+        raise InputError(
+            f"--person {person!r}: expected at most {MAX_PERSON_CHARACTERS} characters, no control characters"
+        )
+    if not (home.directory / "broker.key").exists():
+        raise InputError(f"{home.directory} is not a broker's key directory; run this where the broker runs")
+    public, secret = zmq.curve_keypair()
+    now_s = time.time()
+    with home.locked():
+        for member in home.access.members().values():
+            if member.expires_s is not None and now_s - member.expires_s > FORGET_S:
+                home.take(member)
+            elif member.peer.name == name and member.peer.role != "joining":
+                raise InputError(
+                    f"there is a key {name!r} already, of role {member.peer.role}; "
+                    f"give another name, or run `rlsched keys revoke {name}` first"
+                )
+        home.put(
+            Member.new(Peer("joining", name, person, nodes), public, joins_as=role, expires_s=now_s + valid_s)
+        )
+    return Token(address, home.broker_public(), secret, role, name)
+
+
+def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | Refused:
+    """Answer a `Join` that came under this one-time key (z85); `now_s` in Unix seconds."""
+    public = join.public.encode()
+    with home.locked():
+        members = home.access.members()
+        token, taken = members.get(one_time), members.get(public)
+        if token is None or token.joins_as is None or token.expires_s is None:
+            return Refused(message=f"this join token was used or revoked; {_ANOTHER}")
+        if now_s >= token.expires_s:
+            return Refused(message=f"this join token for {token.peer.name!r} has expired; {_ANOTHER}")
+        if not _Z85.fullmatch(public):
+            return Refused(message=f"expected a z85 key of {Z85_LENGTH} characters, got {len(public)}")
+        joined = Peer(token.joins_as, token.peer.name, token.peer.person, token.peer.nodes)
+        if taken is not None and taken.peer != joined:
+            return Refused(
+                message=f"this machine's key is on the list already, as {taken.peer.role} {taken.peer.name!r}"
+            )
+        home.put(Member.new(joined, public))
+        home.take(token)
+    return Joined(role=joined.role, name=joined.name, person=joined.person)
+
+
+def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[Member]:
+    """Take all keys of this name off the access list, tokens included; the broker obeys at once.
+
+    Raises:
+        InputError: there is none, or several roles have one and `role` does not say which.
+    """
+    with home.locked():
+        found = [
+            member
+            for member in home.access.members().values()
+            if member.peer.name == name and role in (None, member.peer.role, member.joins_as)
+        ]
+        if not found:
+            which = f"no {role}'s key" if role else "no key"
+            raise InputError(f"there is {which} {name!r}; `rlsched keys list` shows all")
+        roles = sorted({member.joins_as or member.peer.role for member in found})
+        if len(roles) > 1:
+            raise InputError(f"there are several keys {name!r}; give --role {' or '.join(roles)}")
+        for member in found:
+            home.take(member)
+    return found
