@@ -25,9 +25,9 @@ from pathlib import Path
 
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.journal.mark import ADDRESS_FILE
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Hello, decode, encode
 from rlsched_node.lease_file import since_boot_s
 from rlsched_node.machine import NodeMachine

@@ -36,14 +36,14 @@ from pathlib import Path
 
 import zmq
 
-from rlsched.broker.access.access import Member
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.client.client import Client
 from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.access import Member
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DrainNode, ListJobs, Message, encode
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")

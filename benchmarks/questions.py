@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.pauses import ShortPauses
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import ClientRequest, Hello, Jobs, ListJobs, ListNodes, Nodes, Stats, Submit, Why
 
 NODES, GPUS_A_NODE = 1_250, 8

@@ -27,8 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.bench_journal import write
-from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
+from rlsched.transport.keys import KeyHome
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 OPTIONS = ("--policy", "fifo-backfill", "--prediction", "running-mean")

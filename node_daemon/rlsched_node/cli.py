@@ -204,9 +204,9 @@ def node(
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)
-    from rlsched.broker.access.keys import KeyHome, default_home
     from rlsched.models.gpu_types import GENERIC
-    from rlsched.wire.dealer import broker_addresses
+    from rlsched.transport.dealer import broker_addresses
+    from rlsched.transport.keys import KeyHome, default_home
     from rlsched_node.config import NodeConfig
     from rlsched_node.daemon import NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus, type_of

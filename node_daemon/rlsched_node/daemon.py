@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from rlsched.broker.access.keys import KeyPair
 from rlsched.errors import InputError, RlschedError
 from rlsched.signals import END, on_signals
-from rlsched.wire.dealer import broker_addresses, is_loopback, own_host
+from rlsched.transport.dealer import broker_addresses, is_loopback, own_host
+from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Capabilities, Ended, Heartbeat, Hello, Launch, LogData
 from rlsched_node import shim
 from rlsched_node.accounts import AccountsAwayError

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from rlsched.broker.access.private import make_private
 from rlsched.errors import InputError
+from rlsched.files.private import make_private
 from rlsched_node import records
 
 

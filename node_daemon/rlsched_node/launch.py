@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.errors import RlschedError
+from rlsched.files.space import LOW_DISK_MIB
 from rlsched.wire.messages import Launch
 from rlsched_node.attempt import grace_s_of
 from rlsched_node.cgroup import Cgroup

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from rlsched.broker.access.keys import KeyPair
 from rlsched.errors import WireError
-from rlsched.wire.dealer import connect_dealer, connect_watched_dealer
+from rlsched.transport.dealer import connect_dealer, connect_watched_dealer
+from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import BrokerToNode, Heartbeat, LaterBroker, NodeMessage, SayHello, decode, encode
 from rlsched_node.steps import Connected, Disconnected, Event, Received
 

@@ -20,7 +20,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rlsched.broker.access.private import make_private
+from rlsched.files.private import make_private
 from rlsched_node import records, shim
 from rlsched_node.attempt import VANISHED, AttemptKey
 from rlsched_node.limits import Limits, Setup

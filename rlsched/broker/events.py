@@ -6,11 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from rlsched.broker.access.roles import NOBODY, Peer
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.entries import Entry
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.transport.roles import NOBODY, Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
 

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.entries import BrokerStarted, Entry
@@ -21,6 +20,7 @@ from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.performing import perform
 from rlsched.broker.users.priorities import Ranks
 from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 

@@ -12,7 +12,7 @@ import msgspec
 
 from rlsched.broker.events import Event
 from rlsched.broker.requests import CHANGES
-from rlsched.broker.transport import Heard, Transport
+from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Refused, Submit
 
 MAX_HELD = 20_000

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from rlsched.broker.access.roles import Peer, rules_over
 from rlsched.broker.answers.explain import explain
 from rlsched.broker.answers.history import Past
 from rlsched.broker.answers.memory import RecordMemory
@@ -35,6 +34,7 @@ from rlsched.broker.nodes.members import Members
 from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
 from rlsched.errors import InputError
+from rlsched.transport.roles import Peer, rules_over
 from rlsched.wire.messages import (
     Begin,
     Cancel,

@@ -8,17 +8,17 @@ from contextlib import ExitStack, suppress
 from threading import Timer
 from types import FrameType
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings, warmed_up
 from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.telling import Telling
-from rlsched.broker.starting import Starting
 from rlsched.compiling import COMPILING
 from rlsched.decide.policy import Policy
 from rlsched.signals import on_signals
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.starting import Starting
 
 SLOW_S = 5.0
 """A start that takes longer says so."""

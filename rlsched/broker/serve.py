@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 import rlsched
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.answers.report import drift_curves
 from rlsched.broker.book import Book
@@ -42,18 +41,19 @@ from rlsched.broker.performing import perform
 from rlsched.broker.records import STORE_FOLDER, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.settings import Settings, forecast_setup, warmed_up
-from rlsched.broker.space import low_disk_mib
 from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.timing import Histogram
-from rlsched.broker.transport import Heard, Transport, check_address
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
+from rlsched.files.space import low_disk_mib
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.router import Heard, Transport, check_address
 from rlsched.wire.messages import (
     ClientReply,
     Heartbeat,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from rlsched.broker.budgets import SenderLimits
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
 from rlsched.broker.forecasts.messages import Setup
@@ -15,11 +14,12 @@ from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.power_commands import PowerSettings
 from rlsched.broker.policy import load_policy
 from rlsched.broker.records import STORE_FOLDER
-from rlsched.broker.space import MIN_FREE_MIB
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.users.priorities import Ranks
 from rlsched.decide.policy import Policy
+from rlsched.files.space import MIN_FREE_MIB
 from rlsched.forecast.world import DEFAULT
+from rlsched.transport.budgets import SenderLimits
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 
 import click
 
-from rlsched.broker.space import LOW_DISK_MIB
 from rlsched.cli.options import asking
 from rlsched.cli.show import print_json, print_sentences, skewed_nodes
 from rlsched.errors import RlschedError
+from rlsched.files.space import LOW_DISK_MIB
 from rlsched.installing import install_command
 from rlsched.terminal import visible
 
@@ -52,7 +52,7 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
       rlsched doctor
       rlsched doctor --broker tcp://head:7461
     """
-    from rlsched.broker.access.keys import default_home
+    from rlsched.transport.keys import default_home
 
     home = keys or default_home()
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
@@ -91,7 +91,7 @@ def _starting(home: Path) -> str:
     """Which broker of these keys is starting, in words; "" where none is."""
     if find_spec("zmq") is None:
         return ""
-    from rlsched.broker.starting import is_starting, starting_in
+    from rlsched.transport.starting import is_starting, starting_in
 
     where = starting_in(home)
     return is_starting(where) if where else ""

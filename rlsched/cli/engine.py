@@ -164,7 +164,6 @@ def slurm(
     import threading
     import time
 
-    from rlsched.broker.access.keys import KeyHome
     from rlsched.engine.facts import SlurmError
     from rlsched.engine.fallback import Alive, own_uid, plugin
     from rlsched.engine.fallback import release as give_back
@@ -177,6 +176,7 @@ def slurm(
     from rlsched.engine.steps import Times
     from rlsched.engine.writer import Writer
     from rlsched.errors import InputError
+    from rlsched.transport.keys import KeyHome
 
     if sum((print_lua, release, remove, shadow)) > 1:
         raise InputError("--print-lua, --release, --remove and --shadow: give one of them")
@@ -255,7 +255,7 @@ def slurm(
     from rlsched.engine.rights import check_rights
     from rlsched.engine.serve import Link, locked, serve
     from rlsched.signals import on_signals
-    from rlsched.wire.dealer import broker_addresses
+    from rlsched.transport.dealer import broker_addresses
 
     check_rights(config)
     set_up(log_format)

@@ -137,9 +137,9 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
     Args:
         kept: The file or folder that is looked for.
     """
-    from rlsched.broker.access.keys import default_home
     from rlsched.broker.journal.journal import JOURNAL_FILE
-    from rlsched.broker.journal.lock import Holder
+    from rlsched.files.lock import Holder
+    from rlsched.transport.keys import default_home
 
     home = default_home()
     found = [folder for folder in (home / "broker", home / "up" / "broker") if (folder / kept).exists()]

@@ -15,8 +15,8 @@ from rlsched.cli.options import HOME
 from rlsched.cli.show import print_json
 
 if TYPE_CHECKING:
-    from rlsched.broker.access.access import Member
-    from rlsched.broker.access.roles import Role
+    from rlsched.transport.access import Member
+    from rlsched.transport.roles import Role
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
@@ -66,10 +66,10 @@ def new(
       rlsched keys new ada --role user --broker tcp://10.0.0.1:7461
       rlsched keys new gpu-a --role node --expires 1h
     """
-    from rlsched.broker.access.joining import invite
-    from rlsched.broker.access.keys import KeyHome
     from rlsched.errors import InputError
-    from rlsched.wire.dealer import broker_address, dial_address, is_loopback
+    from rlsched.transport.dealer import broker_address, dial_address, is_loopback
+    from rlsched.transport.joining import invite
+    from rlsched.transport.keys import KeyHome
 
     address = broker_address(broker)
     if dial_address(address) != address:
@@ -103,9 +103,9 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
     Example:
       rlsched keys join rlsched-join-...
     """
-    from rlsched.broker.access.joining import Token
-    from rlsched.broker.access.keys import KeyHome
     from rlsched.client.join import join as join_broker
+    from rlsched.transport.joining import Token
+    from rlsched.transport.keys import KeyHome
 
     read = Token.read(sys.stdin.read() if token == "-" else token)
     home = KeyHome(keys)
@@ -152,7 +152,7 @@ def list_(as_json: bool, keys: Path | None) -> None:
     Example:
       rlsched keys list
     """
-    from rlsched.broker.access.keys import KeyHome
+    from rlsched.transport.keys import KeyHome
 
     rows = [_row(member) for member in KeyHome(keys).access.members().values()]
     if as_json:
@@ -176,8 +176,8 @@ def revoke(name: str, role: Role | None, keys: Path | None) -> None:
     Example:
       rlsched keys revoke gpu-a
     """
-    from rlsched.broker.access.joining import revoke as revoke_key
-    from rlsched.broker.access.keys import KeyHome
+    from rlsched.transport.joining import revoke as revoke_key
+    from rlsched.transport.keys import KeyHome
 
     for member in revoke_key(KeyHome(keys), name, role):
         click.echo(f"revoked {_row(member)['role']} {name}{'' if member.expires_s is None else ' (token)'}")

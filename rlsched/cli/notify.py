@@ -76,11 +76,11 @@ def notify(
     """
     import threading
 
-    from rlsched.broker.access.keys import default_home
     from rlsched.broker.journal.journal import JOURNAL_FILE
     from rlsched.notify.following import CursorFile, Follower
     from rlsched.notify.sending import Command, NotDeliveredError, Sends, Webhook
     from rlsched.signals import on_signals
+    from rlsched.transport.keys import default_home
 
     announce = set_up(log_format)
     if (webhook is None) == (words is None):

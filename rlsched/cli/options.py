@@ -65,7 +65,7 @@ def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient
     is_seen = sys.stderr.isatty()
     waits = None
     if is_seen or is_patient:
-        from rlsched.broker.access.keys import KeyHome
+        from rlsched.transport.keys import KeyHome
 
         waits = _Waiting(KeyHome(keys).directory, is_seen=is_seen)
     return Client(broker, home=keys, timeout_s=timeout_s, waits=waits, is_patient=is_patient)
@@ -83,7 +83,7 @@ class _Waiting:
 
     def __call__(self, address: str, waited_s: float, most_s: float) -> None:
         if waited_s >= SILENT_S:
-            from rlsched.broker.starting import is_starting, starting_at
+            from rlsched.transport.starting import is_starting, starting_at
 
             starts = starting_at(self._home, [address])
             said = f"the broker at {address} has not answered yet: {waited_s:.1f} of {most_s:.0f} s"

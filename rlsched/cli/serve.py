@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
-from rlsched.broker.space import MIN_FREE_MIB
 from rlsched.cli.job_options import lost_after_time_s
 from rlsched.cli.options import PRIORITIES
 from rlsched.cli.policies import PolicyCommand, said
 from rlsched.cli.serving_options import LOG_FORMAT, deciding, listening
 from rlsched.errors import InputError
+from rlsched.files.space import MIN_FREE_MIB
 from rlsched.logs import LogFormat, set_up
 from rlsched.settings import Seconds
 
@@ -286,8 +286,6 @@ def broker(
         raise InputError("--new-cluster: expected without --standby, which goes on with a journal")
     if not stands_by:
         announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
-    from rlsched.broker.access.keys import default_home
-    from rlsched.broker.budgets import SenderLimits
     from rlsched.broker.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
     from rlsched.broker.running import run_broker
@@ -295,7 +293,9 @@ def broker(
     from rlsched.broker.standby.copying import Copies
     from rlsched.broker.users.priorities import Ranks
     from rlsched.cli.sleeping import power_settings, sleep_plan
-    from rlsched.wire.dealer import broker_address
+    from rlsched.transport.budgets import SenderLimits
+    from rlsched.transport.dealer import broker_address
+    from rlsched.transport.keys import default_home
 
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
     chosen = {one.option: one.policy for one in said(ctx)}

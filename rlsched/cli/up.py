@@ -64,9 +64,9 @@ def up(
     """
     click.echo(f"starting a broker and {count(nodes, 'node')}", err=True)
     from rlsched.broker.abilities import not_live
-    from rlsched.broker.access.keys import default_home
-    from rlsched.broker.starting import Starting
-    from rlsched.wire.dealer import broker_address
+    from rlsched.transport.dealer import broker_address
+    from rlsched.transport.keys import default_home
+    from rlsched.transport.starting import Starting
 
     home = (keys or default_home()).absolute()
     word = Starting(home, broker_address(address))

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.starting import is_starting, starting_at
 from rlsched.client.asked import Changes, JobAsked
-from rlsched.client.connection import Connection, nobody_answers
-from rlsched.client.epochs import Epochs
 from rlsched.client.submitting import as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
+from rlsched.transport.connection import Connection, nobody_answers
+from rlsched.transport.dealer import broker_addresses
+from rlsched.transport.epochs import Epochs
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.starting import is_starting, starting_at
 from rlsched.wire import messages
-from rlsched.wire.dealer import broker_addresses
 from rlsched.wire.messages import Refused, Submitted
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlsched.broker.access.joining import Token
-from rlsched.broker.access.keys import KeyHome, KeyPair
-from rlsched.client.connection import Connection
 from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.transport.connection import Connection
+from rlsched.transport.joining import Token
+from rlsched.transport.keys import KeyHome, KeyPair
 from rlsched.wire.messages import Join, Joined, Refused
 
 _LET_IN_S = 3.0

@@ -15,15 +15,15 @@ from io import FileIO
 from pathlib import Path
 from types import FrameType
 
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.private import make_private, touch_private
-from rlsched.broker.journal.lock import Holder, lock_file, take_lock
 from rlsched.client.client import Client
 from rlsched.client.restarts import MOST, Restarts
 from rlsched.compiling import SAYS
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError, RlschedError
+from rlsched.files.lock import Holder, lock_file, take_lock
+from rlsched.files.private import make_private, touch_private
 from rlsched.signals import on_signals
-from rlsched.wire.dealer import dial_address
+from rlsched.transport.dealer import dial_address
+from rlsched.transport.keys import KeyHome
 
 START_TIMEOUT_S = 120.0
 SILENT_S, AGAIN_S = 1.0, 1.5

@@ -10,8 +10,8 @@ from typing import Any, Final, Unpack
 import msgspec
 
 from rlsched.client.asked import JobAsked
-from rlsched.client.connection import what_cannot_be_sent
 from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.transport.connection import what_cannot_be_sent
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     Submit,

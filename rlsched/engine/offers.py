@@ -7,11 +7,11 @@ import hmac
 import logging
 from collections import Counter
 
-from rlsched.broker.access.keys import KeyPair
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
 from rlsched.engine.orders import Offer, gpus_of, is_left, submission
 from rlsched.engine.steps import Ask
+from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Submitted
 
 _log = logging.getLogger("rlsched.engine")

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.engine.facts import Facts, SlurmError
 from rlsched.engine.fallback import Alive
 from rlsched.engine.gateway import Gateway
 from rlsched.engine.reader import Reader
 from rlsched.engine.steps import Ask, Say
 from rlsched.errors import InputError, WireError
-from rlsched.wire.dealer import connect_dealer, dial_address
+from rlsched.transport.dealer import connect_dealer, dial_address
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, encode
 
 RENEW_S = 10.0

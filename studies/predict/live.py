@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 from rlsched.decisions.reading import last_forecasts
+from rlsched.transport.keys import KeyHome
 from studies.predict.forecasts import print_scores, print_title
 
 NODES, GPUS = 2, 8

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 from rlsched.decide.rows.schema import SCHEMA
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Stats, encode
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint

@@ -14,7 +14,6 @@ from typing import Protocol, TypeVar
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
@@ -25,6 +24,7 @@ from rlsched.engine.fakes import FakeSlurm
 from rlsched.engine.gateway import Gateway
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
 from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.machine import NodeMachine

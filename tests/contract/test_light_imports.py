@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Submitted
 from tests.unit.test_client import Stub
 
@@ -94,7 +94,7 @@ NOT_FOR_A_SUBMISSION = (
     *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
     *("pathlib", "signal", "socket", "tomllib", "urllib.parse"),
     *("numpy", "rich", "zmq.utils.monitor"),
-    *("rlsched.broker.access.access", "rlsched.broker.access.roles", "rlsched.client.array_text"),
+    *("rlsched.transport.access", "rlsched.transport.roles", "rlsched.client.array_text"),
     *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
     *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
     *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal"),

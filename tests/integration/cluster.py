@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
+from rlsched.transport.keys import KeyHome
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 DEADLINE_S = 60.0

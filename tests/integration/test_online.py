@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.fakes import FailingJournal
 from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.broker.serve import Broker
@@ -24,6 +23,7 @@ from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError
+from rlsched.transport.keys import KeyHome
 from tests.integration.cluster import DEADLINE_S, RLSCHED, until
 
 

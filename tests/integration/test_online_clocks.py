@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.ledger_models import nearest_mhz
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.errors import InputError
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import NodeInfo
 from rlsched_node.clocks import CLOCKS_FILE
 from tests.integration.node_daemon.processes import until

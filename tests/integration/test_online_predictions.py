@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
@@ -24,6 +23,7 @@ from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.cli.predictor import predictor
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import PredictionReport
 from rlsched.workload.predict.kinds import HEDGE
 from tests.unit.broker_machine.hand import hello, run_one

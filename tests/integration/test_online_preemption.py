@@ -18,7 +18,6 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.journal.entries import AttemptOver, Decided, RankEnded
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import journal_events, records_by_number, redecide
@@ -27,6 +26,7 @@ from rlsched.client.client import Client
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.keys import KeyHome
 from tests.integration.node_daemon.processes import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.access import Member
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.journal.checking import check
 from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
+from rlsched.transport.access import Member
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import Peer
 from tests.integration.cluster import RLSCHED, Cluster, all_up, until
 
 

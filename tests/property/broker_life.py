@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
@@ -30,6 +29,7 @@ from rlsched.broker.users.priorities import Ranks
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DrainNode, Heartbeat, Kill, Launch, ResumeNode
 from rlsched.workload.predict.boosting import sklearn_installed
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN

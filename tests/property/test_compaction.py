@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.book import Book
 from rlsched.broker.compaction import compaction
 from rlsched.broker.events import ClientAsked
@@ -21,6 +20,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.cluster.arrays import RUNNING
 from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Cancel,
     DependsOn,

@@ -6,9 +6,9 @@ import time
 
 import zmq
 
-from rlsched.broker.access.keys import KeyHome, KeyPair
-from rlsched.broker.transport import Heard, Transport
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome, KeyPair
+from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Envelope, decode
 
 

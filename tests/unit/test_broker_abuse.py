@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.joining import revoke
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.answers.pages import MAX_PAGE_BYTES
-from rlsched.broker.transport import MAX_UNREAD, Transport
-from rlsched.wire.dealer import HANDSHAKE_IVL_MS, HIGH_WATER_MARK
+from rlsched.transport.dealer import HANDSHAKE_IVL_MS, HIGH_WATER_MARK
+from rlsched.transport.joining import revoke
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.router import MAX_UNREAD, Transport
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     Heartbeat,
@@ -202,8 +202,8 @@ def test_a_connection_that_says_nothing_is_cut(transport: Transport, client: zmq
 
 FREEZES = """
 import os, signal, sys, zmq
-from rlsched.broker.access.keys import KeyHome
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.dealer import connect_dealer
 from rlsched.wire.messages import Hello, encode
 home = KeyHome(sys.argv[2])
 node = connect_dealer(zmq.Context(), sys.argv[1], home.node("n0"), home.broker_public())

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.access import AccessList
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.roles import Peer
-from rlsched.broker.budgets import SenderLimits
-from rlsched.broker.transport import ZAP_ADDRESS, Transport
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.access import AccessList
+from rlsched.transport.budgets import SenderLimits
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import Peer
+from rlsched.transport.router import ZAP_ADDRESS, Transport
 from rlsched.wire.messages import Stats, encode
 
 KEYS = [str(k).encode() * 40 for k in range(4)]

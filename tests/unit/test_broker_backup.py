@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import Restoration, back_up, restore
@@ -20,6 +19,7 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import JOURNAL_FILE, journal_events
 from rlsched.cli.main import run
 from rlsched.errors import InputError, JournalError, JournalHeldError
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.access import Member
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.roles import Peer
-from rlsched.broker.budgets import MAX_KNOWN, Budgets, SenderLimits, Turns
-from rlsched.broker.transport import Heard, Transport
+from rlsched.transport.access import Member
+from rlsched.transport.budgets import MAX_KNOWN, Budgets, SenderLimits, Turns
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import Peer
+from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Refused, Stats, Submit, SubmitMany, encode
 from tests.unit.peers import Peers
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.fakes import FailingJournal
 from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.reading import read_journal
@@ -19,7 +18,8 @@ from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.client.client import Client
 from rlsched.errors import InputError, JournalFullError
-from rlsched.wire.dealer import connect_dealer
+from rlsched.transport.dealer import connect_dealer
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import (
     Ended,
     EndedAck,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker import transport as transport_module
-from rlsched.broker.access.joining import PREFIX, Token, invite, revoke
-from rlsched.broker.access.keys import KeyHome, login_name
-from rlsched.broker.access.roles import Peer
-from rlsched.broker.transport import Transport
 from rlsched.cli.main import run
 from rlsched.client.client import Client
-from rlsched.client.connection import Connection
 from rlsched.client.join import join
 from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.transport import router as transport_module
+from rlsched.transport.connection import Connection
+from rlsched.transport.joining import PREFIX, Token, invite, revoke
+from rlsched.transport.keys import KeyHome, login_name
+from rlsched.transport.roles import Peer
+from rlsched.transport.router import Transport
 from rlsched.wire.messages import Join, Joined, Nodes, Refused, Stats
 from rlsched_node.cli import node as node_command
 from rlsched_node.user import JobUsers

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.keys import KeyHome, KeyPair, default_home, login_name
-from rlsched.broker.access.roles import Peer
-from rlsched.broker.transport import ZAP_ADDRESS, Transport
 from rlsched.errors import InputError
-from rlsched.wire.dealer import broker_address, dial_address, is_loopback
+from rlsched.transport.dealer import broker_address, dial_address, is_loopback
+from rlsched.transport.keys import KeyHome, KeyPair, default_home, login_name
+from rlsched.transport.roles import Peer
+from rlsched.transport.router import ZAP_ADDRESS, Transport
 from rlsched.wire.messages import (
     Cancel,
     Envelope,

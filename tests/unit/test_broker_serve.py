@@ -13,9 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.private import make_private
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE
@@ -23,9 +20,12 @@ from rlsched.broker.pauses import EVERY_S, ShortPauses
 from rlsched.broker.running import run_broker
 from rlsched.broker.serve import Broker, nobody_waits
 from rlsched.broker.settings import Settings
-from rlsched.broker.transport import Heard
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
+from rlsched.files.private import make_private
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import Peer
+from rlsched.transport.router import Heard
 from rlsched.wire.messages import (
     PROTOCOL_VERSION,
     Envelope,

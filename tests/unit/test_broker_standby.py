@@ -9,16 +9,16 @@ import pytest
 
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal import lock as journal_lock
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.lock import Holder
 from rlsched.broker.journal.rows import Row
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalHeldError
+from rlsched.files import lock as journal_lock
+from rlsched.files.lock import Holder
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.unit.broker_machine.hand import make, run_one, submit
 

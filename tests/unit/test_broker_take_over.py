@@ -11,9 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.access import AccessList, Member
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.roles import may_send
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.fakes import HandBroker
@@ -30,6 +27,9 @@ from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, SupersededError
+from rlsched.transport.access import AccessList, Member
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.roles import may_send
 from rlsched.wire.messages import (
     AttemptReport,
     ClientReply,

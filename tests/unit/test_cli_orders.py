@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.cli import job_orders
 from rlsched.cli.batch_script import BatchCommand
 from rlsched.cli.job_number import JobName, TasksParam
@@ -23,6 +22,7 @@ from rlsched.cli.selecting import of_numbers, states_of
 from rlsched.cli.submit import submit
 from rlsched.client.client import Client
 from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JobInfo, Tasks
 
 NOTHING = dict.fromkeys(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.limits import Limits
-from rlsched.broker.transport import Transport
-from rlsched.client import connection as connection_module
 from rlsched.client import following
 from rlsched.client.client import Client
 from rlsched.client.submitting import MOST_AT_ONCE, JobRefusedError, as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError, WireError
+from rlsched.transport import connection as connection_module
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.router import Transport
 from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
 from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     Hello,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from rlsched.broker.starting import Starting, starting_in
 from rlsched.cli import doctor
 from rlsched.cli.doctor import Finding
 from rlsched.cli.main import run
 from rlsched.client.client import Client
+from rlsched.transport.starting import Starting, starting_in
 from rlsched.wire.messages import NodeInfo, StatsReport
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.abilities import NOT_LIVE, not_live
-from rlsched.broker.journal.lock import lock_file, take_lock
 from rlsched.client import local, restarts
 from rlsched.client.local import LocalCluster
 from rlsched.client.restarts import CALM_S, MOST, Restarts
 from rlsched.errors import InputError, RlschedError
+from rlsched.files.lock import lock_file, take_lock
 
 
 def cluster(directory: Path) -> LocalCluster:

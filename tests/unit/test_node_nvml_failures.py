@@ -20,9 +20,9 @@ from typing import NamedTuple
 import pytest
 
 import rlsched_node.gpu
-from rlsched.broker.access.keys import KeyHome
 from rlsched.cli import doctor
 from rlsched.errors import InputError
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Holding
 from rlsched_node.bounds import least_memory_mib, minors_of
 from rlsched_node.clocks import ClockLocks

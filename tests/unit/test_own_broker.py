@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.keys import default_home
 from rlsched.broker.journal.journal import JOURNAL_FILE
-from rlsched.broker.journal.lock import lock_file, take_lock
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.cli.explain import own_broker
+from rlsched.files.lock import lock_file, take_lock
+from rlsched.transport.keys import default_home
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.client.client import Client
-from rlsched.client.epochs import EPOCHS_FILE, Epochs
 from rlsched.errors import BrokerUnavailableError, InputError
-from rlsched.wire.dealer import broker_address, broker_addresses
+from rlsched.transport.dealer import broker_address, broker_addresses
+from rlsched.transport.epochs import EPOCHS_FILE, Epochs
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import (
     ClientReply,
     ClientRequest,
@@ -86,7 +86,7 @@ def test_where_nobody_listens_the_next_address_is_asked_at_once(
 def test_without_an_answer_the_next_address_gets_the_same_submission(
     stubs: tuple[Stub, Stub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlsched.client.connection.RESEND_S", 0.2)
+    monkeypatch.setattr("rlsched.transport.connection.RESEND_S", 0.2)
     first, second = stubs
     first.script, second.script = serving(1, None), serving(2, Submitted(job=8))
     with client(tmp_path, first.address, second.address) as asking:

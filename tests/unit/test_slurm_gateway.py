@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsched.broker.access.keys import KeyPair
 from rlsched.broker.jobs.submissions import wrong
 from rlsched.engine.attempts import FOREIGN_EXIT_CODE
 from rlsched.engine.facts import marks_of
@@ -21,6 +20,7 @@ from rlsched.engine.orders import submission
 from rlsched.engine.partitions import empty, unlike
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
+from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import (
     Begin,
     Cancel,

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker import serve
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
-from rlsched.broker.starting import Starting, starting_at
 from rlsched.cli import options
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.compiling import Compiling
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.starting import Starting, starting_at
 
 ADDRESS = "tcp://127.0.0.1:7999"
 
@@ -42,7 +42,7 @@ def test_it_is_said_what_it_does_until_it_listens(tmp_path: Path) -> None:
 def test_a_broker_speaks_before_it_imports_what_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "rlsched.broker.access.keys", None)
+    monkeypatch.setitem(sys.modules, "rlsched.transport.keys", None)
     with pytest.raises(ModuleNotFoundError):
         run(["broker", "--dir", str(tmp_path), "--policy", "fifo"])
     assert capsys.readouterr().out.startswith("rlsched broker is starting: it loads policy fifo")

@@ -10,7 +10,6 @@ import pytest
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.space import LOW_DISK_MIB, low_disk_mib
 from rlsched.broker.vitals import journal_report
 from rlsched.cli.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState
@@ -19,6 +18,7 @@ from rlsched.decide.guard import Guarded
 from rlsched.decide.order.keys import Order
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.files.space import LOW_DISK_MIB, low_disk_mib
 from rlsched.wire.messages import GuardReport, JournalReport, RecordsReport, Stats, StatsReport
 from rlsched.workload.predict.kinds import HEDGE
 from tests.unit.broker_machine.hand import hello, submit

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.arrays import JobArray
 from rlsched.broker.jobs.asked import demand_of, types_asked
@@ -30,6 +29,7 @@ from rlsched.broker.journal.entries import (
 from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.never import never_runs
 from rlsched.errors import InputError
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
 
 WITHDRAWN: Final = "withdrawn by its engine"

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlsched.broker.access.roles import Peer, signed
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import demand_asked, types_asked
 from rlsched.broker.jobs.orders import JobOrders
@@ -23,6 +22,7 @@ from rlsched.broker.users.priorities import Ranks
 from rlsched.broker.users.quotas import PartyKey, owner_of
 from rlsched.errors import InputError, RlschedError
 from rlsched.models.profiles import signature_of
+from rlsched.transport.roles import Peer, signed
 from rlsched.wire.messages import ClientReply, Refused, Submit, SubmitMany, Submitted, SubmittedMany
 
 _log = logging.getLogger("rlsched.broker")

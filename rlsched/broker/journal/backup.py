@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from rlsched.broker.access.private import make_private, touch_private
 from rlsched.broker.book import Book
 from rlsched.broker.journal.entries import (
     BasePart,
@@ -27,7 +26,6 @@ from rlsched.broker.journal.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
 from rlsched.broker.journal.rows import Row, rows_and_damage
@@ -37,6 +35,8 @@ from rlsched.broker.records import STORE_FOLDER
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.standby.superseded import SUPERSEDED_FILE
 from rlsched.errors import InputError, JournalError, JournalLostError
+from rlsched.files.lock import locked
+from rlsched.files.private import make_private, touch_private
 
 EPOCHS = 1_000
 ATTEMPTS = 1_000

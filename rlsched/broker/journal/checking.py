@@ -14,7 +14,6 @@ from rlsched.broker.book import Book
 from rlsched.broker.journal.ended import EndedJob, ended_job
 from rlsched.broker.journal.ended_table import differences
 from rlsched.broker.journal.entries import BasePart
-from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import MOST_ENDED
 from rlsched.broker.journal.rows import Row, rows_and_damage
@@ -24,6 +23,7 @@ from rlsched.broker.journal.wal import check_wal
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, JournalHeldError
+from rlsched.files.lock import locked
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MAX_DAMAGE = 20

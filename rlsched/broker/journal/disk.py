@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rlsched.broker.access.private import touch_private
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.entries import Entry
 from rlsched.broker.vitals import CommitsEntries
 from rlsched.errors import JournalFullError
+from rlsched.files.private import touch_private
 
 MIB = 1 << 20
 RESERVE_FILE = "reserve"

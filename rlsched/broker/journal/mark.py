@@ -16,12 +16,12 @@ from typing import Final
 
 import msgspec
 
-from rlsched.broker.access.private import touch_private
 from rlsched.broker.journal.entries import BasePart
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.decisions.segments import segment_files
 from rlsched.errors import JournalLostError
+from rlsched.files.private import touch_private
 
 MARK_FILE: Final = "cluster.json"
 ADDRESS_FILE: Final = "address"

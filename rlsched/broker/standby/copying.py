@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from rlsched.broker.access.access import Member
-from rlsched.broker.access.keys import KeyHome
-from rlsched.broker.access.private import touch_private
 from rlsched.broker.book import Book
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.journal.backup import set_aside, take_over
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.mark import JournalMark
 from rlsched.broker.journal.rows import Row
 from rlsched.broker.standby.knocks import Knocks
 from rlsched.broker.standby.shipping import access_digest
 from rlsched.broker.standby.standby import Taken
 from rlsched.broker.standby.warm import PAGE, Warm
-from rlsched.client.connection import Connection
 from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError
+from rlsched.files.lock import locked
+from rlsched.files.private import touch_private
+from rlsched.transport.access import Member
+from rlsched.transport.connection import Connection
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.book import Book
-from rlsched.broker.transport import Heard, Transport
+from rlsched.transport.keys import KeyHome
+from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0

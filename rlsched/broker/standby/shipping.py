@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlsched.broker.access.access import AccessList
 from rlsched.broker.journal.journal import Journal
 from rlsched.errors import JournalError
+from rlsched.transport.access import AccessList
 from rlsched.wire.messages import ClientReply, JournalRows, ReadJournal, Refused
 
 PAGE_BYTES = 1 << 18

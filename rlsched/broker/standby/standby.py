@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.lock import Holder, boot_id, lock_file, take_lock
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.errors import InputError, JournalError
+from rlsched.files.lock import Holder, boot_id, lock_file, take_lock
 
 LOOK_S = 0.05
 """How often a standby tries the lock, and reads what was committed."""

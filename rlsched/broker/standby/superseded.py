@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from rlsched.broker.access.private import touch_private
 from rlsched.errors import SupersededError
+from rlsched.files.private import touch_private
 
 SUPERSEDED_FILE = "superseded"
 

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.journal.entries import BrokerStarted
-from rlsched.client.connection import Connection
 from rlsched.errors import RlschedError
+from rlsched.transport.connection import Connection
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import LaterBroker, Serving
 
 ASK_S = 1.0

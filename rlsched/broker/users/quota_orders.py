@@ -7,12 +7,12 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from rlsched.broker.access.names import MAX_PERSON_CHARACTERS
 from rlsched.broker.journal.entries import MemberSet, QuotaSet
 from rlsched.broker.users.accounts import Accounts
 from rlsched.broker.users.quotas import Quotas
 from rlsched.errors import InputError
 from rlsched.terminal import CONTROL, visible
+from rlsched.transport.names import MAX_PERSON_CHARACTERS
 from rlsched.wire.messages import Accounts as AccountsPage
 from rlsched.wire.messages import Quotas as QuotasPage
 from rlsched.wire.messages import SetMember, SetQuota

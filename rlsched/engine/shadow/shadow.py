@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, Due, Effect, Event, NodeSaid, SendNode, Tick
 from rlsched.broker.machine import Machine
 from rlsched.engine.facts import Facts
 from rlsched.engine.shadow.follows import Begun, Follows
 from rlsched.engine.shadow.mirror import BEHIND_S, STEP_S, Followed, Mirror, News
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import AttemptReport, Cancel, Ended, Heartbeat, Held, Holding, Launch, Launched
 
 _log = logging.getLogger("rlsched.engine")

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import zmq
 
-from rlsched.broker.access.keys import KeyHome
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import (
     BrokerToNode,
     Ended,

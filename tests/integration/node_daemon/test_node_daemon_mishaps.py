@@ -11,14 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rlsched.broker.access.keys import KeyHome
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Heartbeat, Launched, LaunchRefused, SayHello
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 FAULTY = """
 import logging, sys
 from pathlib import Path
-from rlsched.broker.access.keys import KeyHome
+from rlsched.transport.keys import KeyHome
 from rlsched_node.config import NodeConfig
 from rlsched_node.daemon import NodeDaemon, run_until_signalled
 from rlsched_node.gpu.simulated import SimulatedGpus

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, Reply
 from rlsched.broker.forecasts.forecasting import MAX_OF_ONE, MAX_QUESTIONS, Forecasting
 from rlsched.broker.forecasts.messages import Setup
 from rlsched.broker.jobs.submissions import MAX_GANG_GPUS
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DryRun, DryRunAnswer, Refused
 
 SETUP = Setup(

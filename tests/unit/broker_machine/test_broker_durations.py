@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.keys import KeyHome
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.entries import BrokerStarted
@@ -18,6 +17,7 @@ from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.cli.status import problems
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import AttemptReport, Heartbeat, Hello, ListNodes, Nodes, Stats, StatsReport
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit
 

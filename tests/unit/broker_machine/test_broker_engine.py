@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
@@ -12,6 +11,7 @@ from rlsched.broker.journal.snapshots import book_of, picture_of
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.offers import WITHDRAWN
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Begin,
     Cancel,

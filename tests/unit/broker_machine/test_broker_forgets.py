@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Cancel,
     ClientReply,

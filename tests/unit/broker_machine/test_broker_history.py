@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.answers import history
 from rlsched.broker.answers.history import SCANNED
 from rlsched.broker.events import ClientAsked
@@ -16,6 +15,7 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.journal import Journal
 from rlsched.client.client import Client
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Cancel,
     History,

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
@@ -20,6 +19,7 @@ from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     AttemptReport,
     Explanation,

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.answers.backlog import MAX_WAITING, Backlog
 from rlsched.broker.answers.pages import MAX_JOB_NODES, MAX_PAGE_BYTES
 from rlsched.broker.answers.views import job_info
@@ -20,6 +19,7 @@ from rlsched.broker.fakes import HandBroker
 from rlsched.broker.jobs.jobs import Attempt, Job, Rank
 from rlsched.broker.journal.journal import Journal
 from rlsched.client.client import Client
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     Explanation,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.access.roles import Peer, Role, may_send
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.log_reads import MAX_LOG_READS
+from rlsched.transport.roles import Peer, Role, may_send
 from rlsched.wire.messages import (
     Cancel,
     ClientReply,

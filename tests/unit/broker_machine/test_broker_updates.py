@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from rlsched.broker.access.roles import Peer
 from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
@@ -17,6 +16,7 @@ from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.broker.users.priorities import Ranks
 from rlsched.decide.registry import load_scheduler
+from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DependsOn, Hold, Launch, Ok, Release, Tasks, Update
 from tests.unit.broker_machine.hand import TICK, make, state
 from tests.unit.broker_machine.test_broker_arrays import array, info, job_of, settle

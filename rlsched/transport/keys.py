@@ -21,15 +21,15 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from rlsched.broker.access.names import MAX_PERSON_CHARACTERS, NAME, Z85_LENGTH
-from rlsched.broker.access.private import make_directory, make_private
 from rlsched.errors import InputError
+from rlsched.files.private import make_directory, make_private
+from rlsched.transport.names import MAX_PERSON_CHARACTERS, NAME, Z85_LENGTH
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlsched.broker.access.access import AccessList, Member
-    from rlsched.broker.access.roles import Peer
+    from rlsched.transport.access import AccessList, Member
+    from rlsched.transport.roles import Peer
 
 
 class KeyPair(NamedTuple):
@@ -82,7 +82,7 @@ class KeyHome:
     @cached_property
     def access(self) -> AccessList:
         """The access list in it. Clients do not read it."""
-        from rlsched.broker.access.access import AccessList
+        from rlsched.transport.access import AccessList
 
         return AccessList(self.directory / "authorised")
 
@@ -101,7 +101,7 @@ class KeyHome:
         with self.locked():
 
             def owner() -> Peer:
-                from rlsched.broker.access.roles import Peer
+                from rlsched.transport.roles import Peer
 
                 if (self.directory / "broker.key").exists():
                     return Peer("admin", name, login_name())
@@ -111,7 +111,7 @@ class KeyHome:
 
     def node(self, name: str) -> KeyPair:
         """The pair of node `name`, made and authorised on first use."""
-        from rlsched.broker.access.roles import Peer
+        from rlsched.transport.roles import Peer
 
         check_name("node", name)
         with self.locked():
@@ -119,7 +119,7 @@ class KeyHome:
 
     def engine(self, name: str, nodes: str = "*") -> KeyPair:
         """The pair of engine `name`, made on first use, and authorised for these nodes (`Peer.nodes`)."""
-        from rlsched.broker.access.roles import Peer
+        from rlsched.transport.roles import Peer
 
         check_name("engine", name)
         with self.locked():
@@ -148,8 +148,8 @@ class KeyHome:
         Raises:
             InputError: as `broker`.
         """
-        from rlsched.broker.access.access import Member
-        from rlsched.broker.access.roles import Peer
+        from rlsched.transport.access import Member
+        from rlsched.transport.roles import Peer
 
         with self.locked():
             for path in self.directory.glob("client-*.key"):
@@ -198,7 +198,7 @@ class KeyHome:
             if owner is None:
                 _write(self.directory / f"{stem}.public", public + b"\n")
             else:
-                from rlsched.broker.access.access import Member
+                from rlsched.transport.access import Member
 
                 self.put(Member.new(owner(), public))
             _write(self.directory / f"{stem}.key", b"public " + public + b"\nsecret " + secret + b"\n")

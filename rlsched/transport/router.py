@@ -12,12 +12,12 @@ from typing import NamedTuple
 import zmq
 from zmq.utils import z85
 
-from rlsched.broker.access.joining import admit
-from rlsched.broker.access.keys import KeyHome, KeyPair
-from rlsched.broker.access.roles import Peer, may_send
-from rlsched.broker.budgets import Budgets, SenderLimits, Turns
 from rlsched.errors import InputError, WireError
-from rlsched.wire.dealer import set_limits
+from rlsched.transport.budgets import Budgets, SenderLimits, Turns
+from rlsched.transport.dealer import set_limits
+from rlsched.transport.joining import admit
+from rlsched.transport.keys import KeyHome, KeyPair
+from rlsched.transport.roles import Peer, may_send
 from rlsched.wire.messages import (
     BrokerToNode,
     ClientReply,

@@ -9,8 +9,8 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from rlsched.broker.access.private import make_private, touch_private
 from rlsched.errors import JournalError, JournalHeldError
+from rlsched.files.private import make_private, touch_private
 
 
 def lock_file(path: Path) -> FileIO:

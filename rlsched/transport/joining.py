@@ -13,13 +13,13 @@ import time
 
 import msgspec
 
-from rlsched.broker.access.access import Member
-from rlsched.broker.access.keys import KeyHome, KeyPair, check_name
-from rlsched.broker.access.names import MAX_PERSON_CHARACTERS, Z85_LENGTH
-from rlsched.broker.access.roles import Peer, Role
 from rlsched.errors import InputError
 from rlsched.terminal import CONTROL
-from rlsched.wire.dealer import broker_address
+from rlsched.transport.access import Member
+from rlsched.transport.dealer import broker_address
+from rlsched.transport.keys import KeyHome, KeyPair, check_name
+from rlsched.transport.names import MAX_PERSON_CHARACTERS, Z85_LENGTH
+from rlsched.transport.roles import Peer, Role
 from rlsched.wire.messages import Join, Joined, Refused
 
 PREFIX = "rlsched-join-"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from rlsched.broker.access.private import make_private
-from rlsched.wire.dealer import dial_address, is_loopback
+from rlsched.files.private import make_private
+from rlsched.transport.dealer import dial_address, is_loopback
 
 if TYPE_CHECKING:
     from pathlib import Path

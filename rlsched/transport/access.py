@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlsched.broker.access.names import NAME, Z85_LENGTH
-from rlsched.broker.access.roles import Peer, Role
 from rlsched.terminal import visible
+from rlsched.transport.names import NAME, Z85_LENGTH
+from rlsched.transport.roles import Peer, Role
 
 SCAN_S = 1.0
 """A file overwritten in place, which leaves the directory's time stamp as it is, is noticed after so long."""

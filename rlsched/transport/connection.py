@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from rlsched.broker.access.keys import KeyPair
-from rlsched.broker.starting import is_starting
-from rlsched.client.epochs import Epochs
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
-from rlsched.wire.dealer import broker_addresses, connect_watched_dealer
+from rlsched.transport.dealer import broker_addresses, connect_watched_dealer
+from rlsched.transport.epochs import Epochs
+from rlsched.transport.keys import KeyPair
+from rlsched.transport.starting import is_starting
 from rlsched.wire.messages import Refused, Serving, WhoServes, decode_answer, encode
 
 if TYPE_CHECKING:

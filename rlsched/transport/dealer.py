@@ -12,7 +12,7 @@ from rlsched.wire.messages import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     import zmq
 
-    from rlsched.broker.access.keys import KeyPair
+    from rlsched.transport.keys import KeyPair
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7461"
 HEARTBEAT_IVL_MS = 2000
