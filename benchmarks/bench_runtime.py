@@ -96,7 +96,7 @@ COLD_POLICIES = ("tuned", "ppo", "fifo-backfill")
 COLD = """
 import sys, time
 from rlsched.broker.policy import load_policy
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 from rlsched.decide.policy import Policy
 before_s = time.process_time()
 load_policy(Policy(sys.argv[1]), None, 60_000.0)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import click
 
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 from rlsched.terminal import visible
 
 LogFormat = Literal["text", "json"]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
-from rlsched.reference import by_reference
+from rlsched.compile.reference import by_reference
 
 ONGOING: Final = 0
 ENDED: Final = 1

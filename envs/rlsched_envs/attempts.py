@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, Records
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
-from rlsched.jit import kernel
 from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 from rlsched_envs.heap import push_end
 from rlsched_envs.pace import begin_attempt, settled_s

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Index, OrderArrays, StateArrays
 from rlsched.cluster.dials import DialArrays
+from rlsched.compile.jit import kernel
 from rlsched.decide.rows.arrays import WindowArrays
-from rlsched.jit import kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched_envs.episode import DONE, EpisodeArrays, begin, observe, step
 from rlsched_envs.loop import Curve

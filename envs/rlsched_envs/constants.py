@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rlsched.jit import compile_time
+from rlsched.compile.jit import compile_time
 
 LOGGED: Final[Any] = compile_time("LOGGED")
 """Whether attempts are logged, and something other than a policy may interrupt a job (`SimArrays.log`)."""

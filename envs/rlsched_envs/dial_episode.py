@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records
+from rlsched.compile.jit import kernel
+from rlsched.compile.reference import by_reference
 from rlsched.decide.dials.turning import set_dials, turn_due
 from rlsched.decide.options import energy_weight
-from rlsched.jit import kernel
-from rlsched.reference import by_reference
 from rlsched_envs import batch
 from rlsched_envs.constants import DIALS_DUE
 from rlsched_envs.events import rewind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched_envs.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
 
 

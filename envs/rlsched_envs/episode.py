@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import WAITING, Records
 from rlsched.cluster.placement import all_fit
+from rlsched.compile.jit import compile_time, kernel
+from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
 from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.move import BY_OPTIONS, Move
@@ -24,8 +26,6 @@ from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rows.variants import has_one_way, num_variants, variant_window
 from rlsched.decide.rows.windows import job_window, note_wait
 from rlsched.decide.rules.gittins import next_age_look_s
-from rlsched.jit import compile_time, kernel
-from rlsched.reference import by_reference
 from rlsched_envs.constants import FINISHED
 from rlsched_envs.events import next_instant, rewind, waiting_jobs
 from rlsched_envs.loop import Curve

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_DOWN, SLOT_EMPTY
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import reset_dials
 from rlsched.decide.order import queue
-from rlsched.jit import kernel
 from rlsched.models.memory import is_device_fault
 from rlsched_envs import physics
 from rlsched_envs.attempt_arrays import (

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import records
+from rlsched.compile.jit import specialise
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.rows.arrays import empty_window
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rules.steps import RULES
 from rlsched.errors import InputError
-from rlsched.jit import specialise
 from rlsched_envs import batch, loop
 from rlsched_envs.curriculum import Stage
 from rlsched_envs.episode import KNOWN, TURN, EpisodeArrays

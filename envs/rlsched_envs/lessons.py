@@ -15,7 +15,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.kernels import tenants_of
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models.observing import observe
 from rlsched.models.sharing import known_pair
 from rlsched.models.speed import cores_given, feed, gpu_kind, use_of_gpus

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.dials import OUTSIDE
+from rlsched.compile.jit import kernel, specialise
+from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import DIALLED, MODELLED, after, begin, next_look_s, next_move
 from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.steps import Steps
-from rlsched.jit import kernel, specialise
-from rlsched.reference import by_reference
 from rlsched_envs.attempts import has_room
 from rlsched_envs.constants import (
     DIALS_DUE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
-from rlsched.jit import kernel
 from rlsched_envs import lessons, physics
 from rlsched_envs.heap import forget_end, push_end
 from rlsched_envs.sim_arrays import SimArrays

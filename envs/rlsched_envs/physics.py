@@ -23,7 +23,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import forget_speeds, tenants_of
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
 from rlsched.models.observing import forget_all
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise

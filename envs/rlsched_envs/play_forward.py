@@ -17,12 +17,12 @@ from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING, OrderArrays, Recor
 from rlsched.cluster.dials import NOBODY, OUTSIDE, DialArrays
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import specialise
 from rlsched.forecast.arrivals import BLOCK_S
 from rlsched.forecast.bursts import Bursts
 from rlsched.forecast.drawing import EVERY, outlived, run_times
 from rlsched.forecast.lengths import Lengths
 from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, Asked, World
-from rlsched.jit import specialise
 from rlsched.workload.predict.distribution import BINS
 from rlsched_envs import loop
 from rlsched_envs.constants import NEED_SLOTS

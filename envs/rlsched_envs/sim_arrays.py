@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, Records, StateArrays, records
-from rlsched.reference import by_reference
+from rlsched.compile.reference import by_reference
 
 TRUTH: Final = np.dtype(
     [

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, records
 from rlsched.cluster.dials import NETWORK, OUTSIDE
+from rlsched.compile.jit import kernel
 from rlsched.decide.dials.strategy import dial_arrays
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
 from rlsched.decide.rules.steps import CompiledRule
-from rlsched.jit import kernel
 from rlsched_envs import batch
 from rlsched_envs.constants import FINISHED
 from rlsched_envs.events import rewind

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from rlsched.ahead import Piece
 from rlsched.cluster import capacity, choose, digest, kernels
 from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
+from rlsched.compile.ahead import Piece
+from rlsched.compile.kernel_cache import is_kept
 from rlsched.decide import holds, rule_scheduler
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.order import keys, queue
@@ -25,7 +26,6 @@ from rlsched.decide.plans import alone, listing
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
-from rlsched.kernel_cache import is_kept
 
 Entry = tuple[Any, tuple[Any, ...]]
 """A kernel, and arguments of the types that it is called with; what they are does not matter."""

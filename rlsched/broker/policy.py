@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rlsched.ahead import compile_pieces
 from rlsched.broker.ahead import pieces
 from rlsched.broker.ledger_models import LedgerModels
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.ahead import compile_pieces
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue

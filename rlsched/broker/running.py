@@ -14,7 +14,7 @@ from rlsched.broker.settings import Settings, warmed_up
 from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.telling import Telling
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 from rlsched.decide.policy import Policy
 from rlsched.signals import on_signals
 from rlsched.transport.keys import KeyHome

@@ -254,7 +254,7 @@ def _kernels() -> Iterator[Finding]:
             "kernels", "note", f"numba is missing, which the broker needs: {install_command('broker')}"
         )
         return
-    from rlsched.kernel_cache import folder
+    from rlsched.compile.kernel_cache import folder
 
     place = folder("entries").parent
     above = next(path for path in (place, *place.parents) if path.exists())

@@ -12,7 +12,7 @@ import click
 import rlsched
 from rlsched.cli.points import loaded, own_point, points
 from rlsched.cli.verbs import SECTIONS, SLURMS, SUMMARIES, extra_for
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 from rlsched.errors import InputError, RlschedError, nearest
 
 EXIT_FAILED = 1

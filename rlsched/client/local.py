@@ -17,7 +17,7 @@ from types import FrameType
 
 from rlsched.client.client import Client
 from rlsched.client.restarts import MOST, Restarts
-from rlsched.compiling import SAYS
+from rlsched.compile.compiling import SAYS
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError, RlschedError
 from rlsched.files.lock import Holder, lock_file, take_lock
 from rlsched.files.private import make_private, touch_private

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.dials import DialArrays, no_dials
+from rlsched.compile.reference import by_reference
 from rlsched.models.arrays import ModelArrays, no_models
 from rlsched.models.arrays import Records as Records
-from rlsched.reference import by_reference
 
 MAX_TENANTS: Final = 8
 """Jobs that one GPU can hold at most."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import WORD_BITS
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 _MULTIPLIER: Final = 0x077CB531
 """A de Bruijn sequence of 32 bits: shifted by k, its top five bits are different for every k."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, UNCOUNTED, StateArrays
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

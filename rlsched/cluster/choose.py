@@ -22,7 +22,7 @@ from rlsched.cluster.capacity import has_tenant_place, loosest_gpu, open_places,
 from rlsched.cluster.demand import ANY_KIND, WHOLE_GPU_MILLI
 from rlsched.cluster.fragmentation import added_by_gpus, added_by_share, typical_classes
 from rlsched.cluster.placement import class_fits, consolidate, first_node_of, take_from, take_untouched
-from rlsched.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel
 
 
 @kernel

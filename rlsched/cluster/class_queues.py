@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

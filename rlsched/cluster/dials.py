@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsched.compile.reference import by_reference
 from rlsched.models.arrays import Records
-from rlsched.reference import by_reference
 
 NOBODY: Final = 0
 NETWORK: Final = 1

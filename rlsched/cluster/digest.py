@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import JOB, MAX_TENANTS, SLOT_EMPTY, StateArrays, columns
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)

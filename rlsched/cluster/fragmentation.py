@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.capacity import will_do
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel
 
 _RAREST: Final = 200
 

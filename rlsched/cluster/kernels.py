@@ -23,7 +23,7 @@ from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.capacity import idle_places
 from rlsched.cluster.class_queues import join_class, join_running, leave_class, leave_running
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

@@ -20,7 +20,7 @@ from rlsched.cluster.capacity import is_untouched, open_places
 from rlsched.cluster.class_queues import comes_before
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import queue_position
-from rlsched.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel
 
 
 @kernel

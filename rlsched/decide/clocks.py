@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, CORES_AS_ASKED, MAX_TENANTS, UNCOUNTED, StateArrays
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, energy_weight
-from rlsched.jit import kernel
 from rlsched.models.clocks import best_level, power_at, priced_level
 from rlsched.models.speed import gpu_kind
 

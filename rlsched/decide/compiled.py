@@ -6,7 +6,7 @@ from typing import Any
 
 from rlsched.cluster.shape import Needs
 from rlsched.cluster.state import ClusterState
-from rlsched.jit import specialise
+from rlsched.compile.jit import specialise
 
 _FOUND: dict[tuple[Any, ...], Any] = {}
 

@@ -1,4 +1,4 @@
-"""What kernels of decisions leave open until they are compiled (`rlsched.jit.specialise`).
+"""What kernels of decisions leave open until they are compiled (`rlsched.compile.jit.specialise`).
 
 A cluster without models, without preemption or without reservations compiles none of what these need.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rlsched.jit import compile_time
+from rlsched.compile.jit import compile_time
 
 MODELLED: Final[Any] = compile_time("MODELLED")
 """Whether models of speed and power may be there (`config.modelled`)."""

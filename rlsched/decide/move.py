@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 BY_OPTIONS: Final = -1.0
 """As a clock: the one that the start options give."""

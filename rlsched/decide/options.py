@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
-from rlsched.jit import kernel
 
 NEVER: Final = 0
 BLOCKED: Final = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

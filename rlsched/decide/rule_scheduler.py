@@ -6,6 +6,7 @@ import math
 
 from rlsched.cluster.arrays import StateArrays, columns
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import kernel
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.compiled import for_state
 from rlsched.decide.constants import begin, next_look_s, next_move
@@ -18,7 +19,6 @@ from rlsched.decide.recording import Recording
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import join_action, start_action
-from rlsched.jit import kernel
 
 
 @kernel

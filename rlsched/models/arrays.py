@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.reference import by_reference
+from rlsched.compile.reference import by_reference
 
 Records = Any
 """A numpy record array: a struct of arrays, kept together in memory; `records.field` is an array."""

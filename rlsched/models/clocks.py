@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models import at_clock
 from rlsched.models.arrays import NUM_LEVELS, Records
 from rlsched.models.at_clock import DWELL_S as DWELL_S

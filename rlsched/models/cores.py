@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 CORE_EXPONENT: Final = 0.83
 THROUGHPUT_OF_ONE_CORE: Final = 0.40

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 
 import numpy as np
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models.sharing import pair_noise
 
 TIME_SLICED: Final = 0

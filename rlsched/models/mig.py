@@ -8,7 +8,7 @@ from math import isnan, nan
 from typing import Final, NamedTuple
 
 from rlsched.cluster.slice_name import slice_name
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models.gpu_types import GPU_FIGURES, NAME_TOLERANCE, canonical_kind, named_memory_mib
 
 MEMORY_SLICES: Final = 8

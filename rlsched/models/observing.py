@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import (
     FASTEST,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 NODE_PENALTY: Final = 0.17
 """Time added by each doubling of nodes, where a workload has no figure of its own: assumed. ResNet-50 on two

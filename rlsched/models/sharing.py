@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import REPEAT_SD
 

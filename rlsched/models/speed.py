@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
-from rlsched.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.clocks import dynamic_power_w, relative_time
 from rlsched.models.cores import input_speed

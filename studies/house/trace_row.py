@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import Kernel
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
-from rlsched.jit import Kernel
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.recording import RunStore
 from rlsched_envs.engine import Engine, predict_trace

@@ -1,7 +1,7 @@
 """What compiled functions allocate they free: a broker decides for months in one process.
 
 A function that is compiled without reference counts never frees an array that another one hands to it
-(`rlsched.jit.kernel`).
+(`rlsched.compile.jit.kernel`).
 """
 
 from __future__ import annotations

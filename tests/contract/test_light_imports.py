@@ -34,7 +34,16 @@ TRAINING = (
     "rlsched_agents.ppo",
     "rlsched_agents.evaluate",
 )
-KERNELS = ("numba", "llvmlite", "scipy", "rlsched.jit", "rlsched.cluster", "rlsched.broker", "zmq", "click")
+KERNELS = (
+    "numba",
+    "llvmlite",
+    "scipy",
+    "rlsched.compile.jit",
+    "rlsched.cluster",
+    "rlsched.broker",
+    "zmq",
+    "click",
+)
 RUNTIME = """
 import numpy as np
 from rlsched_agents.runtime.checkpoint import load_checkpoint

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.compile.jit import specialise
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.reservation import predicted_end_s, predicted_run_s
-from rlsched.jit import specialise
 from rlsched.models.clocks import relative_time
 from rlsched.models.speed import present_speed
 from rlsched.workload.trace import Trace

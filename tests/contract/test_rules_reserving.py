@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.spec import NodeSpec
+from rlsched.compile.jit import specialise
 from rlsched.decide.actions import Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
-from rlsched.jit import specialise
 from rlsched_envs import loop, moves
 from rlsched_envs.engine import Engine
 from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from rlsched.ahead import compile_pieces
 from rlsched.broker.ahead import entries_of
 from rlsched.broker.policy import load_policy
-from rlsched.compiling import COMPILING, SAYS, Compiling
+from rlsched.compile.ahead import compile_pieces
+from rlsched.compile.compiling import COMPILING, SAYS, Compiling
+from rlsched.compile.jit import Kernel, widened
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.jit import Kernel, widened
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ SLEEPS = """
 import time, sys
 from functools import partial
 from rlsched import ahead
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 
 class Child(ahead._Child):
     def takes_next(self, left):

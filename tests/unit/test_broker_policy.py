@@ -103,7 +103,7 @@ def test_a_rule_needs_no_fallback(name: str) -> None:
 
 OWN_RULE = """
 from rlsched.decide.move import Move, start_of
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.client.local import LocalCluster, Restarts, _Child
-from rlsched.compiling import FIRST_S, LINES_EVERY_S, SAYS, Compiling
+from rlsched.compile.compiling import FIRST_S, LINES_EVERY_S, SAYS, Compiling
 from rlsched.logs import set_up
 from tests.integration.cluster import RLSCHED
 

@@ -8,7 +8,7 @@ import pytest
 from numba.core import event, types
 from numba.core.compiler import Flags
 
-import rlsched.frontend  # noqa: F401 - what is tested
+import rlsched.compile.frontend  # noqa: F401 - what is tested
 
 
 def test_flags_are_equal_where_their_values_are() -> None:

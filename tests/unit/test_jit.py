@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numba.core.errors import TypingError
 
-from rlsched.jit import array_kernel, compile_time, kernel, specialise
-from rlsched.linking import EntryCompiler, EntryLibrary, InsideCompiler, InsideLibrary
+from rlsched.compile.jit import array_kernel, compile_time, kernel, specialise
+from rlsched.compile.linking import EntryCompiler, EntryLibrary, InsideCompiler, InsideLibrary
 
 
 @array_kernel
@@ -87,7 +87,7 @@ def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
 
 CALLER = """
 import sys
-from rlsched.jit import array_kernel, compile_time, kernel, specialise
+from rlsched.compile.jit import array_kernel, compile_time, kernel, specialise
 import numpy as np
 
 @array_kernel
@@ -208,7 +208,7 @@ VERSION = """
 import numpy as np
 import constants
 from pairs import Pair
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 @kernel
 def inner(pair):

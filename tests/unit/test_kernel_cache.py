@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.kernel_cache import KEPT_UNUSED_DAYS
+from rlsched.compile.kernel_cache import KEPT_UNUSED_DAYS
 
 MODULE = """
 from typing import NamedTuple
 import numpy as np
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 class {name}(NamedTuple):
     {field}: np.ndarray

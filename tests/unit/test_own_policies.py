@@ -27,7 +27,7 @@ from rlsched.decide.move import start_of
 from rlsched.decide.order.keys import Order
 from rlsched.decide.recording import Recording
 from rlsched.decide.scheduler import Scheduler
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 
 @kernel

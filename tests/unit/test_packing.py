@@ -12,10 +12,10 @@ from numba.core.registry import cpu_target
 from numba.core.runtime import _nrt_python, rtsys
 from numpy.typing import NDArray
 
-from rlsched.jit import Kernel, array_kernel, kernel
-from rlsched.kernel_cache import Digests, _types_digest
-from rlsched.packing import ReferenceModel
-from rlsched.reference import by_reference
+from rlsched.compile.jit import Kernel, array_kernel, kernel
+from rlsched.compile.kernel_cache import Digests, _types_digest
+from rlsched.compile.packing import ReferenceModel
+from rlsched.compile.reference import by_reference
 
 
 @by_reference
@@ -56,7 +56,7 @@ def test_marked_classes_alone_are_passed_by_reference() -> None:
 def test_how_a_tuple_is_passed_is_part_of_what_a_kernel_is_kept_by(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds, function = (numba.typeof(made()),), part.py_func  # type: ignore[attr-defined]
     before = _types_digest(kinds), Digests().of(function)
-    monkeypatch.setattr("rlsched.kernel_cache.BY_REFERENCE", {Inner})
+    monkeypatch.setattr("rlsched.compile.kernel_cache.BY_REFERENCE", {Inner})
     after = _types_digest(kinds), Digests().of(function)
     assert [one != other for one, other in zip(before, after, strict=True)] == [True, True]
 

@@ -11,6 +11,7 @@ import pytest
 from rlsched.cluster.placement import fits_slot
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import specialise
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policy import Policy
@@ -18,7 +19,6 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.errors import InputError, UnknownPolicyError
-from rlsched.jit import specialise
 from rlsched.workload.trace import Trace
 from rlsched_envs.engine import Engine, Predictions
 

@@ -10,6 +10,7 @@ from rlsched.broker.policy import load_policy
 from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import specialise
 from rlsched.decide.holds import is_held
 from rlsched.decide.options import PLAIN_START
 from rlsched.decide.order.keys import Order
@@ -24,7 +25,6 @@ from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.settings import Search as Amount
-from rlsched.jit import specialise
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler

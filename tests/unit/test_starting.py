@@ -17,7 +17,7 @@ from rlsched.broker.settings import Settings
 from rlsched.cli import options
 from rlsched.cli.main import run
 from rlsched.client.client import Client
-from rlsched.compiling import Compiling
+from rlsched.compile.compiling import Compiling
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting, starting_at

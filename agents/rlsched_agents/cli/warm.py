@@ -11,7 +11,7 @@ import click
 
 from rlsched.cli.policies import PolicyCommand, said, setting
 from rlsched.cli.show import print_json
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 
 if TYPE_CHECKING:
     from rlsched.decide.policy import Policy
@@ -50,8 +50,8 @@ def warm(
     """
     if not as_json:
         click.echo("looking for what is compiled already", err=True)
+    from rlsched.compile.kernel_cache import folder
     from rlsched.decide.policy import Policy
-    from rlsched.kernel_cache import folder
 
     rows: list[dict[str, Any]] = []
     for policy in [one.policy for one in said(ctx)] if policies else [Policy(DEFAULT)]:
@@ -79,9 +79,9 @@ def compile_for(policy: Policy) -> None:
     Raises:
         InputError: the policy cannot be loaded.
     """
-    from rlsched.ahead import compile_pieces
     from rlsched.broker.ahead import pieces
     from rlsched.broker.policy import load_policy
+    from rlsched.compile.ahead import compile_pieces
     from rlsched.decide.registry import load_scheduler
 
     scheduler = load_scheduler(policy)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rlsched.ahead import compile_pieces
-from rlsched.compiling import COMPILING
+from rlsched.compile.ahead import compile_pieces
+from rlsched.compile.compiling import COMPILING
+from rlsched.compile.kernel_cache import is_kept
 from rlsched.decide.registry import load_scheduler
-from rlsched.kernel_cache import is_kept
 from rlsched_agents.evaluate.task import Task, engine_of
 from rlsched_envs.attempt_log import needs_log
 from rlsched_envs.engine import Predictions
@@ -29,7 +29,7 @@ def first_jobs(task: Task) -> Task:
 def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
     """Compile the kernels of compiled rules in so many processes; how many were not there yet.
 
-    See `rlsched.ahead`: with one of them, or one process, nothing is done.
+    See `rlsched.compile.ahead`: with one of them, or one process, nothing is done.
 
     Args:
         tasks: Replays that are nothing but a compiled rule.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.compiling import COMPILING
+from rlsched.compile.compiling import COMPILING
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler

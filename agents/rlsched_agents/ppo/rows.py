@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 ROWS_STEP: Final = 64
 """Packed rows are padded to a multiple of this, or of a larger power of two (`network.pack`)."""

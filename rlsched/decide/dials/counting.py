@@ -12,7 +12,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.dials import NOBODY, SPANS_S
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
 EVERY_ARRIVALS: Final = 32

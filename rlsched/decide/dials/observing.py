@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.dials import SPANS_S
 from rlsched.cluster.kernels import tenants_of
+from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import fade, join_ends
 from rlsched.decide.options import energy_weight, may_share
 from rlsched.decide.remaining import remaining_s
-from rlsched.jit import kernel
 
 HOUR_S: Final = 3_600.0
 DAY_S: Final = 86_400.0

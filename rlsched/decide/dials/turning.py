@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.dials import CLIPPED, NETWORK
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import EVERY_S
 from rlsched.decide.dials.observing import observe
-from rlsched.jit import kernel
 
 RANGES: Final = {
     "gate_pair": 0.5,

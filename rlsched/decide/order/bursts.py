@@ -20,7 +20,7 @@ import math
 from typing import Final
 
 from rlsched.cluster.arrays import WAITING, StateArrays
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 SIBLING_GAP_S: Final = 300.0
 """A job is of the burst of the one before it, of its VC and asking for the same, if it comes so soon."""

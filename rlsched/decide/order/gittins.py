@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import partition_of
-from rlsched.jit import kernel
 
 LEAST_SPREAD: Final = 0.1
 SPREAD_STEP: Final = 0.1

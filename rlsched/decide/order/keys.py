@@ -9,9 +9,9 @@ from typing import Final, Literal
 import msgspec
 
 from rlsched.cluster.arrays import NO_COSTS, ORDER, OrderArrays, Records, StateArrays, records
+from rlsched.compile.jit import kernel
 from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.errors import InputError
-from rlsched.jit import kernel
 
 OrderKind = Literal["submit", "area", "remaining", "index"]
 """Submission; predicted run time x GPUs to a power; predicted run time that is left, less the work saved by

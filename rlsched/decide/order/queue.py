@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import WAITING, OrderArrays, StateArrays
 from rlsched.cluster.dials import NOBODY
+from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import note_arrival, note_end
 from rlsched.decide.order.bursts import (
     begin_to_look,
@@ -21,7 +22,6 @@ from rlsched.decide.order.bursts import (
     shifted_s,
 )
 from rlsched.decide.order.keys import Order, order_key
-from rlsched.jit import kernel
 
 
 @kernel

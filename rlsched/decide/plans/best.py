@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share, policy_start
 from rlsched.decide.plans.alone import alone_plan, chooses_type, later_worth, type_worth
 from rlsched.decide.plans.plan import NO_ROOM, TAKEN_OR_OPEN, Plan, refused
 from rlsched.decide.plans.shared import has_memory_beside, shared_plan
-from rlsched.jit import kernel
 
 LOOK_AT: Final = 16
 """Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""

@@ -11,6 +11,7 @@ from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, columns, records
 from rlsched.cluster.choose import choose
 from rlsched.cluster.placement import fits_slot
 from rlsched.cluster.state import ClusterState
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.compiled import for_state
@@ -28,7 +29,6 @@ from rlsched.decide.plans.plan import (
 from rlsched.decide.plans.shared import shared_plan
 from rlsched.decide.record import PlanSeen
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
-from rlsched.jit import array_kernel, kernel
 from rlsched.models.clocks import relative_time
 from rlsched.models.speed import added_power_w, speed_alone
 

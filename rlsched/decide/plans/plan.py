@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 TAKEN_OR_OPEN: Final = 0
 NO_ROOM: Final = 1

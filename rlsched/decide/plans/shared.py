@@ -12,6 +12,7 @@ from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.capacity import gpu_need_mib, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
+from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import join_cores, lacks_cores
 from rlsched.decide.options import KEEP_FRAC, LUCID, Gate, StartOptions
 from rlsched.decide.plans.alone import chooses_type, type_worth
@@ -33,7 +34,6 @@ from rlsched.decide.plans.plan import (
     refused,
 )
 from rlsched.decide.remaining import remaining_s
-from rlsched.jit import kernel
 from rlsched.models.memory import fits_memory
 from rlsched.models.speed import (
     asked_feed,

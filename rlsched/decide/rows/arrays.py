@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records, StateArrays, records
 from rlsched.cluster.choose import host_of
+from rlsched.compile.jit import array_kernel, kernel
+from rlsched.compile.reference import by_reference
 from rlsched.decide.rows.columns import (
     FEASIBLE,
     FREE_AFTER,
@@ -35,8 +37,6 @@ from rlsched.decide.rows.logs import LogArrays, log_arrays
 from rlsched.decide.rows.reasons import PADDING
 from rlsched.decide.rows.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.gittins import CLAIM
-from rlsched.jit import array_kernel, kernel
-from rlsched.reference import by_reference
 
 NOT_ASKED: Final = -2
 """Nothing is known yet of where jobs of a demand class would go, or of whether they would delay another."""

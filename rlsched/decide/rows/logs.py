@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.jit import kernel
-from rlsched.reference import by_reference
+from rlsched.compile.jit import kernel
+from rlsched.compile.reference import by_reference
 
 _LN2_HIGH: Final = 6.93147180369123816490e-01
 _LN2_LOW: Final = 1.90821492927058770002e-10

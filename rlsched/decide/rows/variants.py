@@ -6,6 +6,7 @@ import math
 
 from rlsched.cluster.arrays import MAX_TENANTS, SPREAD, StateArrays
 from rlsched.cluster.placement import fits_slot, largest_hole, node_with
+from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import clock_for
 from rlsched.decide.constants import MODELLED, PREEMPTING
 from rlsched.decide.options import job_energy_weight, policy_start
@@ -33,7 +34,6 @@ from rlsched.decide.rows.features import (
 )
 from rlsched.decide.rows.reasons import LEGAL
 from rlsched.decide.rows.schema import MAX_VARIANTS, NUM_FEATURES
-from rlsched.jit import kernel
 from rlsched.models.arrays import NUM_LEVELS
 from rlsched.models.speed import gpu_kind
 

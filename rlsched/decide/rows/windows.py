@@ -7,6 +7,7 @@ for the second half, which variant of that job. Simulator and broker call both.
 from __future__ import annotations
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED, PREEMPTING
 from rlsched.decide.holds import half_free, pass_over
 from rlsched.decide.options import energy_weight, job_energy_weight
@@ -69,7 +70,6 @@ from rlsched.decide.rows.reasons import (
 )
 from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.rules.gittins import preemptions
-from rlsched.jit import kernel
 
 
 @kernel

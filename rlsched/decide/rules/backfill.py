@@ -32,6 +32,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import first_fitting, fits_slot
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.holds import is_held
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
@@ -46,7 +47,6 @@ from rlsched.decide.rules.reservation import (
     no_verdicts,
     nobody_passed,
 )
-from rlsched.jit import array_kernel, kernel
 
 
 @kernel

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.compile.jit import kernel
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules import backfill, gittins
-from rlsched.jit import kernel
 
 LOOKS = True
 

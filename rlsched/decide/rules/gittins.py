@@ -16,6 +16,7 @@ import numpy as np
 from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import class_fits
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MIGRATES
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
@@ -25,7 +26,6 @@ from rlsched.decide.rules.migration import next_migration_look_s, next_with_migr
 from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.preempting import look_tick_s, may_claim, most_preemptible, next_by_key
 from rlsched.decide.rules.victims import find_victims
-from rlsched.jit import array_kernel, kernel
 
 LOOKS = True
 

@@ -12,10 +12,10 @@ import math
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.class_queues import comes_before
 from rlsched.cluster.placement import class_fits, fits_slot
+from rlsched.compile.jit import kernel
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import LUCID, NEVER, RuleOptions, may_share
 from rlsched.decide.plans.best import next_to_share, start_of_best
-from rlsched.jit import kernel
 
 SKIPS_QUIET = True
 SORTED_QUEUE = False

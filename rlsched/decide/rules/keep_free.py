@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import first_fitting
+from rlsched.compile.jit import kernel
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.greedy import or_share
-from rlsched.jit import kernel
 
 
 @kernel

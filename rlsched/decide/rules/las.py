@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.placement import fits_in, fits_slot
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order.gittins import attained_gpu_s
 from rlsched.decide.order.keys import order_key
-from rlsched.jit import array_kernel, kernel
 
 LOOKS = True
 

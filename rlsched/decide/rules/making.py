@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 
+from rlsched.compile.jit import Kernel
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.options import (
     BETTER,
@@ -34,7 +35,6 @@ from rlsched.decide.own import file_of, loaded
 from rlsched.decide.rules.steps import RULES, CompiledRule, Steps
 from rlsched.decide.settings import Clock, Preempt, Settings, Share
 from rlsched.errors import InputError
-from rlsched.jit import Kernel
 
 _WHEN = {"blocked": BLOCKED, "better": BETTER, "lucid": LUCID}
 _CLOCKS = {"fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHED}

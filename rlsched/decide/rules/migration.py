@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import LEAVING, WAITING, StateArrays
 from rlsched.cluster.placement import class_fits
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, move_of, nothing, start_of
 from rlsched.decide.options import MigrationOptions, RuleOptions
 from rlsched.decide.rules.migration_plan import (
@@ -32,7 +33,6 @@ from rlsched.decide.rules.migration_plan import (
     who_moves,
 )
 from rlsched.decide.rules.preempting import look_tick_s, may_claim, next_by_key
-from rlsched.jit import array_kernel, kernel
 
 
 @array_kernel

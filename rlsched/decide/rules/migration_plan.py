@@ -22,9 +22,9 @@ from rlsched.cluster.arrays import (
     StateArrays,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.options import MigrationOptions
 from rlsched.decide.remaining import remaining_s
-from rlsched.jit import array_kernel, kernel
 
 RESTART_S: Final = 60.0
 """What a migration is taken to cost each of its GPUs, seconds: what Lucid's simulator charges jobs of more

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import class_fits
+from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import NEVER, RuleOptions, may_share
 from rlsched.decide.plans.alone import ends_by_gpu
@@ -22,7 +23,6 @@ from rlsched.decide.plans.best import (
 )
 from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.victims import find_victims
-from rlsched.jit import array_kernel, kernel
 
 
 @kernel

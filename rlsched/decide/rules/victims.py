@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
-from rlsched.jit import array_kernel, kernel
+from rlsched.compile.jit import array_kernel, kernel
 
 _MORE_GPUS = 1 << 30
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_off
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 
 Floats = NDArray[np.float64]
 

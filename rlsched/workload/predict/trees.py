@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.jit import kernel
+from rlsched.compile.jit import kernel
 from rlsched.workload.predict.compiled import end_from_hazards
 from rlsched.workload.predict.distribution import BINS, Floats
 

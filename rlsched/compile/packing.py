@@ -28,7 +28,7 @@ from numba.core.imputils import impl_ret_borrowed, lower_builtin, lower_getattr_
 from numba.core.pythonapi import NativeValue, _boxers, unbox
 from numba.np.numpy_support import as_dtype
 
-from rlsched.reference import BY_REFERENCE
+from rlsched.compile.reference import BY_REFERENCE
 
 
 class ReferenceModel(DataModel):  # type: ignore[misc]

@@ -33,8 +33,8 @@ from numba.core.caching import (
 )
 from numba.core.types import BaseNamedTuple  # type: ignore[attr-defined]
 
-from rlsched.compiling import COMPILING
-from rlsched.reference import BY_REFERENCE
+from rlsched.compile.compiling import COMPILING
+from rlsched.compile.reference import BY_REFERENCE
 
 KEPT_UNUSED_DAYS: Final = 30
 """An entry that nobody loaded for so long goes."""

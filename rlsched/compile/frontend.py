@@ -2,7 +2,7 @@
 
 A cold start spends most of its time in numba's Python code. Here a few answers are given without the work
 behind them; what is compiled stays the same, word for word. The module is used by being imported
-(`rlsched.jit`); numba's version is pinned in `constraints.txt`.
+(`rlsched.compile.jit`); numba's version is pinned in `constraints.txt`.
 
 - Two sets of compiler flags are compared for every function that numba considers for a call. It makes a
   dictionary of thirty properties of each, twice.

@@ -10,6 +10,6 @@ BY_REFERENCE: Final = set[type]()
 
 
 def by_reference(named_tuple: T) -> T:
-    """Let kernels pass instances of a class of named tuples by reference (`rlsched.packing`)."""
+    """Let kernels pass instances of a class of named tuples by reference (`rlsched.compile.packing`)."""
     BY_REFERENCE.add(named_tuple)
     return named_tuple

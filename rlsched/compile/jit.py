@@ -1,0 +1,341 @@
+"""`kernel`: numba's njit, compiled in two parts, with the cache of `kernel_cache`."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dis import EXTENDED_ARG, opmap
+from types import FunctionType
+from typing import Any, TypeVar, cast
+
+_LOAD_GLOBAL = opmap["LOAD_GLOBAL"]
+_BLAS = "scipy.linalg.cython_blas"
+
+if _BLAS not in sys.modules:
+    # numba asks for scipy's BLAS at its import, which takes a fifth of a short command's time; no kernel
+    # here calls it. For that moment it is not there.
+    sys.modules[_BLAS] = None  # type: ignore[assignment]
+    import numba.np.arraymath
+
+    del sys.modules[_BLAS]
+
+import numba  # noqa: E402 - see above
+import numpy as np  # noqa: E402
+from numba.core.types import Integer, int64, unliteral  # type: ignore[attr-defined]  # noqa: E402
+
+import rlsched.compile.frontend  # noqa: E402
+import rlsched.compile.packing  # noqa: E402, F401 - how kernels pass tuples of arrays
+from rlsched.compile.kernel_cache import KernelCache  # noqa: E402
+from rlsched.compile.linking import EntryCompiler, InsideCompiler  # noqa: E402
+from rlsched.compile.reference import BY_REFERENCE  # noqa: E402
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Kernel:
+    """A compiled function. From kernels it is called directly; from Python through an entry of its own.
+
+    numba gives every function an entry for Python. To unpack a state's arrays there takes about as long to
+    compile as most kernels do, and few are ever called from Python: the entry is made when that happens.
+
+    Attributes:
+        py_func: The function as it was written.
+        kind: How it is compiled: `kernel` or `array_kernel`.
+    """
+
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func, self.kind = function, kind
+        self._options = {
+            "error_model": "numpy",
+            "_nrt": kind == "array_kernel",
+            "no_cfunc_wrapper": True,
+        }
+        self._entry: Any = None
+        self._stateless: Any = None  # that entry, of a kernel that takes no state
+        self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
+        self._known_for: object = None
+        self._inside = self._dispatcher(
+            "inside",
+            no_cpython_wrapper=True,
+            pipeline_class=InsideCompiler,
+        )
+
+    def _dispatcher(self, part: str, **more: Any) -> Any:
+        made = numba.njit(**self._options, **more)(self.py_func)
+        made._cache = cached = KernelCache(cast("FunctionType", self.py_func), part, lambda: called(self))
+        compile_now = made.compile
+
+        def compile_once(sig: Any) -> Any:
+            wide = tuple(widened(one) for one in sig)
+            found = made.overloads.get(wide)
+            if found is not None:
+                return found.entry_point
+            with cached.alone(wide), _no_collection():
+                return compile_now(wide)
+
+        made.compile = compile_once
+        return made
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._inside._numba_type_
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it from Python."""
+        if self._stateless is not None:
+            return self._stateless(*args)
+        latest = _LATEST.get(type(args[0])) if args else None
+        if latest is not None and args[0] is latest.state and self._known_for is latest.mark:
+            entry = self._known.get(tuple(map(type, args))) or self._known.get(tuple(map(_look, args[1:])))
+            if entry is not None:
+                return entry(*args)
+        return self._find_and_call(args)
+
+    def _find_and_call(self, args: tuple[Any, ...]) -> Any:
+        """Let numba find out what types these are, which for a state takes it 20 us."""
+        found = self._made_entry()(*args)
+        if args and type(args[0]) in BY_REFERENCE:
+            latest = _LATEST.get(type(args[0]))
+            if latest is not None and args[0] is latest.state:
+                self._remember(args, latest)
+            else:
+                _LATEST[type(args[0])] = _Latest(args[0])
+        else:
+            self._stateless = self._entry
+        return found
+
+    def _made_entry(self) -> Any:
+        if self._entry is None:
+            self._entry = self._dispatcher("entries", pipeline_class=EntryCompiler)
+        return self._entry
+
+    def compile_for(self, *args: Any) -> None:
+        """Compile it, or load it, for calls from Python with such arguments, without calling it."""
+        entry = self._made_entry()
+        entry.compile(tuple(widened(entry.typeof_pyval(one)) for one in args))
+
+    def bound(self, *args: Any) -> Callable[..., Any]:
+        """What a call with such arguments goes to: for a loop whose arguments are of the same types for ever.
+
+        It looks at nothing: arguments of other types, also of other layouts, are read as these are.
+        """
+        entry = self._made_entry()
+        wanted = tuple(widened(entry.typeof_pyval(one)) for one in args)
+        entry.compile(wanted)
+        return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
+
+    def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
+        """Which compiled function this call went to: all further ones with this state and others alike do."""
+        others = args[1:]
+        if not all(map(_shows_its_type, others)):
+            return
+        wanted = tuple(widened(self._entry.typeof_pyval(one)) for one in others)
+        fits = [made.entry_point for sig, made in self._entry.overloads.items() if sig[1:] == wanted]
+        if len(fits) != 1:
+            return
+        if self._known_for is not latest.mark:
+            self._known, self._known_for = {}, latest.mark
+        numbers = all(type(one) in _NUMBERS for one in others)
+        self._known[tuple(map(type, args)) if numbers else tuple(map(_look, others))] = fits[0]
+
+
+class _Latest:
+    """The state, or another tuple of its kind, that a kernel was called with last, from Python.
+
+    Attributes:
+        state: The tuple of arrays.
+        mark: Another one for each; kernels keep it beside what they know of the tuple, which it keeps alive.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.state, self.mark = state, object()
+
+
+_LATEST: dict[type, _Latest] = {}
+"""By kind: a run and its state are handed to kernels in turn, and neither may displace the other."""
+_NUMBERS = frozenset((int, float, bool))
+_ARRAYS = frozenset((np.ndarray, np.recarray))
+_dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
+"""Without `np.recarray`'s detour."""
+
+
+def _look(one: Any) -> object:
+    """What an argument has to have in common with another one, to be of the same type for numba."""
+    kind = type(one)
+    if kind in _ARRAYS:
+        return kind, _dtype(one), one.ndim, one.flags.num
+    if isinstance(one, tuple):
+        return kind, *map(_look, one)
+    return kind
+
+
+def _shows_its_type(one: Any) -> bool:
+    """Whether `_look` says all that numba goes by."""
+    if isinstance(one, tuple):
+        return all(map(_shows_its_type, one))
+    return type(one) in _NUMBERS or type(one) in _ARRAYS
+
+
+def called(kernel: Kernel) -> set[FunctionType]:
+    """The functions of all kernels that a kernel calls, and that those call."""
+    found, left = set[FunctionType](), [kernel]
+    while left:
+        for value in _referred(left.pop().py_func).values():
+            if isinstance(value, Kernel) and value.py_func not in found:
+                found.add(cast("FunctionType", value.py_func))
+                left.append(value)
+    return found
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """The garbage collector rests meanwhile: the compiler makes millions of objects, and it took a tenth."""
+    if not gc.isenabled():  # a kernel that is compiled for another one
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def widened(argument: Any) -> Any:
+    """The type that an argument of this one is passed as: whole numbers have 64 bits, and any value.
+
+    Else a kernel would be compiled once for each width, and each constant, that its callers happen to pass.
+    """
+    plain = unliteral(argument)
+    return int64 if isinstance(plain, Integer) and plain.signed else plain  # type: ignore[attr-defined]
+
+
+def kernel(function: F) -> F:
+    """Compile `function` in nopython mode at first call, or load it from the cache.
+
+    It must not make arrays (views are fine): it is compiled without reference counts. With them, every call
+    that passes the arrays of a state counts up and down each one, and that took five times as long as the
+    work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
+    """
+    return _compiled(function, "kernel")
+
+
+def array_kernel(function: F) -> F:
+    """As `kernel`, for a function that makes arrays of its own."""
+    return _compiled(function, "array_kernel")
+
+
+def _compiled(function: F, kind: str) -> F:
+    return cast("F", Kernel(function, kind))
+
+
+# ---- constants of the compiler --------------------------------------------------------------------
+
+
+class CompileTime:
+    """What a template leaves open: a constant of the compiler, or a kernel, that `specialise` fills in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self.name} is open until `specialise` says what it is")
+
+
+def compile_time(name: str) -> Any:
+    """An open constant for templates. Branches that it rules out are never compiled.
+
+    A kernel that reads one, or calls a kernel that does, is a template: call `specialise` of it.
+    """
+    return CompileTime(name)
+
+
+_OPEN: dict[Kernel, frozenset[str]] = {}
+_MADE: dict[tuple[Any, ...], Kernel] = {}
+
+
+def open_names(template: Kernel) -> frozenset[str]:
+    """Names of what a kernel, and those that it calls, leave open."""
+    found = _OPEN.get(template)
+    if found is None:
+        _OPEN[template] = frozenset()  # where it calls itself
+        names: set[str] = set()
+        for value in _referred(template.py_func).values():
+            if isinstance(value, CompileTime):
+                names.add(value.name)
+            elif isinstance(value, Kernel):
+                names |= open_names(value)
+        found = _OPEN[template] = frozenset(names)
+    return found
+
+
+def specialise(template: F, **bound: Any) -> F:
+    """A kernel from a template, and from the templates that it calls.
+
+    The same template with the same constants gives the same kernel.
+
+    Args:
+        template: The template; where it leaves nothing open, it is given back.
+        **bound: What each open name is: a number, or a kernel, which may be a template of the same names.
+
+    Raises:
+        TypeError: a name is left open.
+    """
+    return cast("F", _specialised(cast("Kernel", template), bound))
+
+
+def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
+    names = open_names(template)
+    if not names:
+        return template
+    missing = sorted(names - bound.keys())
+    if missing:
+        raise TypeError(f"{template.py_func.__name__} leaves open: {', '.join(missing)}")
+    wanted = {name: bound[name] for name in bound if name in _needed(names, bound)}
+    key = (template, *sorted(wanted.items(), key=lambda one: one[0]))
+    made = _MADE.get(key)
+    if made is None:
+        function = template.py_func
+        scope = dict(function.__globals__)
+        for name, value in _referred(function).items():
+            if isinstance(value, CompileTime):
+                value = bound[value.name]
+            if isinstance(value, Kernel):
+                value = _specialised(value, bound)
+            scope[name] = value
+        copied = FunctionType(
+            function.__code__, scope, function.__name__, function.__defaults__, function.__closure__
+        )
+        copied.__kwdefaults__ = function.__kwdefaults__
+        copied.__qualname__, copied.__module__ = function.__qualname__, function.__module__
+        copied.__doc__ = function.__doc__
+        made = _MADE[key] = Kernel(copied, template.kind)
+    return made
+
+
+def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
+    """These names, and those that the kernels bound to them leave open."""
+    needed, left = set(names), list(names)
+    while left:
+        value = bound.get(left.pop())
+        new = open_names(value) - needed if isinstance(value, Kernel) else frozenset()
+        needed |= new
+        left += new
+    return needed
+
+
+def _referred(function: Callable[..., Any]) -> dict[str, Any]:
+    """What the global names of a function's code stand for; `co_names` has those of attributes too."""
+    code, scope, high = function.__code__, function.__globals__, 0
+    found: dict[str, Any] = {}
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument += high
+        high = argument << 8 if operation == EXTENDED_ARG else 0
+        if operation == _LOAD_GLOBAL:
+            name = code.co_names[argument >> 1]  # the lowest bit: whether it is about to be called
+            if name in scope:
+                found[name] = scope[name]
+    return found
