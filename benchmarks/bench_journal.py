@@ -34,9 +34,7 @@ from typing import Any
 
 import msgspec
 
-from rlsched.broker.compaction.compaction import made, put
-from rlsched.broker.compaction.keeping import GROWN, KEEP_ENTRIES
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
@@ -46,6 +44,8 @@ from rlsched.broker.journal.entries import (
     RankEnded,
     RankLaunched,
 )
+from rlsched.broker.compaction.compaction import made, put
+from rlsched.broker.compaction.keeping import GROWN, KEEP_ENTRIES
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.actions import Start
 from rlsched.workload.predict.kinds import RUNNING_MEAN

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.pauses import ShortPauses
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Ended, Heartbeat, Hello, Launch, Launched, Message, Submit, decode, encode

@@ -7,13 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from rlsched.broker.compaction import base_book
-from rlsched.broker.compaction.base import read_base
-from rlsched.broker.jobs.arrays import NO_SEQ
-from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
-from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
-from rlsched.broker.jobs.updates import change_ledger, updated
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptEnding,
     AttemptOver,
     BasePart,
@@ -44,7 +38,13 @@ from rlsched.broker.journal.entries import (
     TasksHeld,
     TaskSubmitted,
 )
-from rlsched.broker.journal.rows import Row
+from rlsched.broker.base.rows import Row
+from rlsched.broker.compaction import base_book
+from rlsched.broker.compaction.base import read_base
+from rlsched.broker.jobs.arrays import NO_SEQ
+from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
+from rlsched.broker.jobs.updates import change_ledger, updated
 from rlsched.broker.known import Known
 from rlsched.broker.learning.learning import learn
 from rlsched.broker.nodes.nodes import change_node

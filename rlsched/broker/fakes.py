@@ -7,14 +7,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rlsched.broker.base.entries import BrokerStarted, Entry
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
 from rlsched.broker.journal.ended import EndedJob
-from rlsched.broker.journal.entries import BrokerStarted, Entry
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
-from rlsched.broker.journal.sqlite_errors import clear_error
 from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.limits import Limits
 from rlsched.broker.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.performing import perform

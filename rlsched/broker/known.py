@@ -6,16 +6,16 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from rlsched.broker.base.eligibility import Eligibility
+from rlsched.broker.base.entries import BasePart, ChosenPolicy, JobSubmitted
+from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.jobs.arrays import Arrays, JobArray
-from rlsched.broker.jobs.eligibility import Eligibility
 from rlsched.broker.jobs.gates import Gates
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.journal.ended import job_of
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import BasePart, ChosenPolicy, JobSubmitted
-from rlsched.broker.journal.numbers import NumberOfSeq, Numbers
 from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.ledger_models import LedgerModels
 from rlsched.broker.nodes.held import HeldGpus
 from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.nodes.seats import Seats

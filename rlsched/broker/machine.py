@@ -9,31 +9,7 @@ from collections.abc import Callable, Sequence
 from rlsched.broker.answers.backlog import TOO_MANY, Backlog
 from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.answers.report import Reports
-from rlsched.broker.book import Book
-from rlsched.broker.events import (
-    ClientAsked,
-    DropNode,
-    Due,
-    Effect,
-    Event,
-    Intake,
-    Journal,
-    NodeSaid,
-    PowerDone,
-    PowerNode,
-    Records,
-    Reply,
-    SendNode,
-    Tick,
-)
-from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
-from rlsched.broker.happenings import Happened, happened
-from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.ended import EndedJob, ended_job
-from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
@@ -59,11 +35,35 @@ from rlsched.broker.journal.entries import (
     TasksHeld,
     TaskSubmitted,
 )
-from rlsched.broker.limits import Limits
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.book import Book
+from rlsched.broker.events import (
+    ClientAsked,
+    DropNode,
+    Due,
+    Effect,
+    Event,
+    Intake,
+    Journal,
+    NodeSaid,
+    PowerDone,
+    PowerNode,
+    Records,
+    Reply,
+    SendNode,
+    Tick,
+)
+from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
+from rlsched.broker.happenings import Happened, happened
+from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.journal.ended import EndedJob, ended_job
+from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.requests import CHANGES, Requests
-from rlsched.broker.troubles import Troubles
 from rlsched.broker.users.priorities import Ranks, level_of, ranked
 from rlsched.broker.vitals import Vitals
 from rlsched.decide.actions import Preempt, Start

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlsched.broker.troubles import Troubles
+from rlsched.broker.base.troubles import Troubles
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.deciders import note_decider
 from rlsched.decisions.reading import last_records

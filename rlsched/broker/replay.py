@@ -6,14 +6,8 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rlsched.broker.jobs.arrays import NO_SEQ, Arrays
-from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
-from rlsched.broker.jobs.eligibility import Eligibility
-from rlsched.broker.jobs.gates import Gates
-from rlsched.broker.jobs.jobs import called
-from rlsched.broker.jobs.tasks import Heads
-from rlsched.broker.jobs.updates import change_ledger, updated
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.eligibility import Eligibility
+from rlsched.broker.base.entries import (
     AttemptOver,
     BasePart,
     BrokerStarted,
@@ -31,9 +25,15 @@ from rlsched.broker.journal.entries import (
     TasksHeld,
     TaskSubmitted,
 )
+from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.jobs.arrays import NO_SEQ, Arrays
+from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.jobs.gates import Gates
+from rlsched.broker.jobs.jobs import called
+from rlsched.broker.jobs.tasks import Heads
+from rlsched.broker.jobs.updates import change_ledger, updated
 from rlsched.broker.journal.journal import JOURNAL_FILE as JOURNAL_FILE
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.ledger_models import LedgerModels
 from rlsched.broker.nodes.held import HeldGpus
 from rlsched.broker.nodes.nodes import Node, change_node
 from rlsched.broker.records import STORE_FOLDER

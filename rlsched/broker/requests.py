@@ -13,8 +13,11 @@ from rlsched.broker.answers.history import Past
 from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.answers.pages import Pages
 from rlsched.broker.answers.report import Reports
-from rlsched.broker.answers.views import MAX_NAME_CHARS, array_info, shortened
+from rlsched.broker.answers.views import array_info
 from rlsched.broker.answers.waiting import kept_out
+from rlsched.broker.base.entries import Entry
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.shortened import MAX_NAME_CHARS, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.forecasts.forecasts import Forecasts
@@ -27,8 +30,6 @@ from rlsched.broker.jobs.submitting import Drafts, Submitting
 from rlsched.broker.jobs.tasks import has, in_words
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import Entry
-from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.log_reads import LogReads, SendNow
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.users.priorities import Ranks

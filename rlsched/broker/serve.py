@@ -13,6 +13,10 @@ import msgspec
 import rlsched
 from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.answers.report import drift_curves
+from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy
+from rlsched.broker.base.pauses import ShortPauses
+from rlsched.broker.base.timing import Histogram
+from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.book import Book
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.events import (
@@ -29,14 +33,12 @@ from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
 from rlsched.broker.journal.backup import begin_anew
 from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
-from rlsched.broker.journal.entries import BrokerStarted, ChosenPolicy
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine import Machine
 from rlsched.broker.nodes.power_commands import PowerCommands
-from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.performing import perform
 from rlsched.broker.records import STORE_FOLDER, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
@@ -45,8 +47,6 @@ from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.timekeeping import Clock, ahead_line
-from rlsched.broker.timing import Histogram
-from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
 from rlsched.broker.forecasts.messages import Setup
 from rlsched.broker.journal.journal import JOURNAL_FILE
-from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.power_commands import PowerSettings
 from rlsched.broker.policy import load_policy
 from rlsched.broker.records import STORE_FOLDER
@@ -90,7 +90,7 @@ def warmed_up(settings: Settings) -> Warm:
     )
     past = None
     if settings.history is not None:
-        from rlsched.broker.learning.past import Past  # every publisher's format, which no other start needs
+        from rlsched.broker.base.past import Past  # every publisher's format, which no other start needs
 
         past = Past.read(settings.history)
     return Warm(scheduler, fallback, settings.prediction, settings.ranks.half_life_s, past)

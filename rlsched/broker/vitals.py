@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
+from rlsched.broker.base.entries import Entry
+from rlsched.broker.base.timing import Histogram
 from rlsched.broker.journal.ended import EndedJob
-from rlsched.broker.journal.entries import Entry
-from rlsched.broker.timing import Histogram
 from rlsched.wire.messages import JournalReport, Timing
 
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rlsched.broker.nodes.usage_words import energy
+from rlsched.broker.base.usage_words import energy
 from rlsched.cli import show
 from rlsched.cli.job_number import called
 from rlsched.cli.job_tables import COLOURS, NARROW, clock, named_table

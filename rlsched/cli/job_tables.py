@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from rich.text import Text
 
-from rlsched.broker.nodes.usage_words import cells, energy, memory, share
+from rlsched.broker.base.usage_words import cells, energy, memory, share
 from rlsched.cli.job_number import called
 from rlsched.cli.layout import Column, table
 from rlsched.cli.show import clock_skew

@@ -154,7 +154,7 @@ def _text(name: str, value: Any) -> str:
         soonest_s = (value.start_s or value.end_s)[1]
         return "-" if soonest_s is None else time.strftime("%FT%T", time.localtime(soonest_s))
     if name == "usage":
-        from rlsched.broker.nodes.usage_words import in_words
+        from rlsched.broker.base.usage_words import in_words
 
         return "; ".join(in_words(value)) or "-"
     if isinstance(value, list):

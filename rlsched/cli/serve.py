@@ -286,7 +286,7 @@ def broker(
         raise InputError("--new-cluster: expected without --standby, which goes on with a journal")
     if not stands_by:
         announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
-    from rlsched.broker.limits import Limits
+    from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
     from rlsched.broker.running import run_broker
     from rlsched.broker.settings import Settings

@@ -63,7 +63,7 @@ def up(
       rlsched submit --wait -- nvidia-smi       # in another terminal
     """
     click.echo(f"starting a broker and {count(nodes, 'node')}", err=True)
-    from rlsched.broker.abilities import not_live
+    from rlsched.broker.base.abilities import not_live
     from rlsched.transport.dealer import broker_address
     from rlsched.transport.keys import default_home
     from rlsched.transport.starting import Starting

@@ -34,7 +34,7 @@ RUNNING: Final = 2
 LEAVING: Final = 3
 """Preempted, and not gone yet (`ClusterState.stops_take_time`): it holds no GPU, and is in no queue."""
 INELIGIBLE: Final = 4
-"""It would wait, and something keeps it out of the queues: `rlsched/broker/jobs/eligibility.py`."""
+"""It would wait, and something keeps it out of the queues: `rlsched/broker/base/eligibility.py`."""
 
 CLOCKS_ALONE: Final = 2
 """`config.modelled` where models choose clocks, and nothing else, as in a broker: jobs have their

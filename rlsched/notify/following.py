@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.broker.journal.entries import BasePart, BrokerStarted, Restored
+from rlsched.broker.base.entries import BasePart, BrokerStarted, Restored
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.errors import InputError, JournalError
 from rlsched.notify.notices import JobWatch, Notice

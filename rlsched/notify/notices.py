@@ -8,11 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from rlsched.broker.compaction.base import Base, read_base
-from rlsched.broker.jobs.jobs import called
-from rlsched.broker.jobs.tasks import Head, count
-from rlsched.broker.jobs.updates import updated
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BasePart,
     BrokerStarted,
@@ -24,7 +20,11 @@ from rlsched.broker.journal.entries import (
     TasksCancelled,
     TaskSubmitted,
 )
-from rlsched.broker.journal.rows import CheckedRow
+from rlsched.broker.base.rows import CheckedRow
+from rlsched.broker.compaction.base import Base, read_base
+from rlsched.broker.jobs.jobs import called
+from rlsched.broker.jobs.tasks import Head, count
+from rlsched.broker.jobs.updates import updated
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,

@@ -14,10 +14,10 @@ from typing import Protocol, TypeVar
 
 import pytest
 
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.engine import Engine
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.fakes import FakeSlurm

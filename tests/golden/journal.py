@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, Due, Event, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.limits import Limits
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import rlsched as rs
-from rlsched.broker.journal.entries import AttemptOver, JobSubmitted, NodeUp
+from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
 from rlsched.broker.replay import journal_events
 from rlsched.cli.explain import explain
 from rlsched.cluster.spec import ClusterSpec, NodeGroup

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.journal.entries import AttemptOver, Decided, JobSubmitted
+from rlsched.broker.base.entries import AttemptOver, Decided, JobSubmitted
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
 from rlsched.decide.actions import Start

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.journal.entries import AttemptOver, JobSubmitted, NodeUp
+from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
 from rlsched.broker.replay import JournalEvents, journal_events, records_by_number
 from rlsched.client.client import Client
 from rlsched.client.following import OVER

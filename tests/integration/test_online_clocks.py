@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.ledger_models import nearest_mhz
+from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.errors import InputError

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import JOURNAL_FILE

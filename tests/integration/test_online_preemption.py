@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from rlsched.broker.journal.entries import AttemptOver, Decided, RankEnded
+from rlsched.broker.base.entries import AttemptOver, Decided, RankEnded
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import journal_events, records_by_number, redecide
 from rlsched.cli.main import run

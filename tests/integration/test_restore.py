@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.journal.entries import RankEnded
+from rlsched.broker.base.entries import RankEnded
 from rlsched.broker.journal.reading import read_journal
 from tests.integration.cluster import RLSCHED, Cluster, all_up, until
 

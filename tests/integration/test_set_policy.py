@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy

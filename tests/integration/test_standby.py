@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.journal.entries import AttemptOver, BrokerStarted, Decided, JobSubmitted
+from rlsched.broker.base.entries import AttemptOver, BrokerStarted, Decided, JobSubmitted
 from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError

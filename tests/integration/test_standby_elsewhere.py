@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.journal.entries import BrokerStarted, JobSubmitted, Restored
+from rlsched.broker.base.entries import BrokerStarted, JobSubmitted, Restored
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
 from rlsched.transport.keys import KeyHome

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
@@ -23,7 +24,6 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.snapshots import _AS_NEW
 from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.limits import Limits
 from rlsched.broker.policy import load_policy
 from rlsched.broker.users.priorities import Ranks
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy

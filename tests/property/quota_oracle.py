@@ -8,8 +8,7 @@ from fractions import Fraction
 
 import msgspec
 
-from rlsched.broker.book import Book
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
     Decided,
@@ -18,6 +17,7 @@ from rlsched.broker.journal.entries import (
     JobSubmitted,
     QuotaSet,
 )
+from rlsched.broker.book import Book
 from rlsched.cluster.arrays import WAITING
 from rlsched.decide.actions import Preempt, Start
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.journal.entries import NodeUp
+from rlsched.broker.base.entries import NodeUp
 from rlsched.broker.journal.reading import read_journal
 from tests.soak.sweep import Sweep
 from tests.soak.systems import NODES, Ours

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.broker.base.entries import JobSubmitted, Restored
 from rlsched.broker.events import ClientAsked, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import Restoration, back_up, restore
 from rlsched.broker.journal.checking import check
-from rlsched.broker.journal.entries import JobSubmitted, Restored
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.replay import JOURNAL_FILE, journal_events

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.broker.base.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker, RecordingTransport
 from rlsched.broker.journal.ended import EndedJob
-from rlsched.broker.journal.entries import Entry
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import zmq
 
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.fakes import FailingJournal
-from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.limits import Limits
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.client.client import Client

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import BrokerStarted, Decided, JobCancelled, NodeDown, encode_entry
+from rlsched.broker.base.rows import checksum
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
-from rlsched.broker.journal.entries import BrokerStarted, Decided, JobCancelled, NodeDown, encode_entry
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.journal.rows import checksum
 from rlsched.broker.performing import perform
 from rlsched.broker.replay import journal_events
 from rlsched.broker.timekeeping import Clock

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.broker.base.entries import BrokerStarted, JobCancelled, NodeDown
+from rlsched.broker.base.rows import Row
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import BrokerStarted, JobCancelled, NodeDown
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.journal.rows import Row
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 

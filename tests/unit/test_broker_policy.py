@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.ledger_models import LedgerModels, workload_number
+from rlsched.broker.base.ledger_models import LedgerModels, workload_number
 from rlsched.broker.policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from rlsched.broker.answers.memory import RecordMemory
+from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.records import RecordLog
-from rlsched.broker.troubles import Troubles
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
@@ -103,7 +103,7 @@ CHILD = """
 import json, resource, signal, sys
 from pathlib import Path
 from rlsched.broker.records import RecordLog
-from rlsched.broker.troubles import Troubles
+from rlsched.broker.base.troubles import Troubles
 from tests.unit.test_broker_records import record
 
 def room(size):  # a process may write no file beyond this: a full disk, but for the error's number

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.broker.base.pauses import EVERY_S, ShortPauses
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE
-from rlsched.broker.pauses import EVERY_S, ShortPauses
 from rlsched.broker.running import run_broker
 from rlsched.broker.serve import Broker, nobody_waits
 from rlsched.broker.settings import Settings

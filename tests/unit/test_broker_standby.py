@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.broker.base.rows import Row
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.rows import Row
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.decide.policy import Policy

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import NodeDrained, Restored
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import take_over
 from rlsched.broker.journal.checking import check
-from rlsched.broker.journal.entries import NodeDrained, Restored
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered

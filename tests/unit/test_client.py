@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.limits import Limits
+from rlsched.broker.base.limits import Limits
 from rlsched.client import following
 from rlsched.client.client import Client
 from rlsched.client.submitting import MOST_AT_ONCE, JobRefusedError, as_submit, submit_many

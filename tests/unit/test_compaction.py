@@ -20,6 +20,7 @@ import msgspec
 import pytest
 
 from rlsched.broker.answers.as_history import history_of
+from rlsched.broker.base.entries import BasePart
 from rlsched.broker.compaction import compacting
 from rlsched.broker.compaction.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.compaction.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
@@ -29,7 +30,6 @@ from rlsched.broker.compaction.keeping import GROWN, Keeps
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
-from rlsched.broker.journal.entries import BasePart
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered, remake_ended

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.jobs.eligibility import Eligibility
+from rlsched.broker.base.eligibility import Eligibility
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import JobCancelled
 from rlsched.broker.fakes import FailingJournal, HandBroker
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.ended import EndedJob, ended_job, job_of
-from rlsched.broker.journal.entries import JobCancelled
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.learning.predictions import Predictions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.abilities import NOT_LIVE, not_live
+from rlsched.broker.base.abilities import NOT_LIVE, not_live
 from rlsched.client import local, restarts
 from rlsched.client.local import LocalCluster
 from rlsched.client.restarts import CALM_S, MOST, Restarts

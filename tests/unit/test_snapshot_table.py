@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.jobs.jobs import Attempt, Job, Rank
@@ -21,7 +22,6 @@ from rlsched.broker.journal import picture, recovery, snapshot_keeper, snapshots
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.numbers import NumberOfSeq, Numbers
 from rlsched.broker.journal.picture import PictureError, pack, unpack
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back

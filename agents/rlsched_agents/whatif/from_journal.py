@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptEnding,
     BrokerStarted,
     Decided,

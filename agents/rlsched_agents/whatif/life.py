@@ -9,11 +9,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.broker.book import Book
-from rlsched.broker.happenings import happened
-from rlsched.broker.jobs.gates import NEVER
-from rlsched.broker.jobs.jobs import Attempt, Job
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptEnding,
     AttemptOver,
     BrokerStarted,
@@ -29,7 +25,11 @@ from rlsched.broker.journal.entries import (
     TasksCancelled,
     TasksHeld,
 )
-from rlsched.broker.journal.rows import Row
+from rlsched.broker.base.rows import Row
+from rlsched.broker.book import Book
+from rlsched.broker.happenings import happened
+from rlsched.broker.jobs.gates import NEVER
+from rlsched.broker.jobs.jobs import Attempt, Job
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait

@@ -10,13 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rlsched.broker.compaction.base import Base, read_base
-from rlsched.broker.jobs.jobs import called
-from rlsched.broker.jobs.tasks import Heads
-from rlsched.broker.jobs.updates import updated
-from rlsched.broker.journal.ended import EndedJob, job_of
-from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptOver,
     BasePart,
     Decided,
@@ -36,6 +30,12 @@ from rlsched.broker.journal.entries import (
     NodeWoken,
     TaskSubmitted,
 )
+from rlsched.broker.compaction.base import Base, read_base
+from rlsched.broker.jobs.jobs import called
+from rlsched.broker.jobs.tasks import Heads
+from rlsched.broker.jobs.updates import updated
+from rlsched.broker.journal.ended import EndedJob, job_of
+from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.replay import JOURNAL_FILE

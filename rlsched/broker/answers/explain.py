@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from rlsched.broker.answers.views import co_tenants, out_of_service, seat_reason, shortened
+from rlsched.broker.answers.views import co_tenants, out_of_service, seat_reason
 from rlsched.broker.answers.waiting import (
     Room,
     absent_of_types,
@@ -20,13 +20,14 @@ from rlsched.broker.answers.waiting import (
     rooms,
     sleeping_for,
 )
+from rlsched.broker.base.shortened import shortened
+from rlsched.broker.base.usage_words import energy
+from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import beside_count, beside_gpus, needs
 from rlsched.broker.jobs.jobs import Attempt, Job, Stopped, place_of
 from rlsched.broker.learning.learning import in_words as expected_in_words
 from rlsched.broker.nodes.never import never_runs
-from rlsched.broker.nodes.usage_words import energy
-from rlsched.broker.nodes.usage_words import in_words as usage_in_words
 from rlsched.broker.users.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION

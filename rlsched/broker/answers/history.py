@@ -10,7 +10,7 @@ import math
 from fnmatch import fnmatchcase
 
 from rlsched.broker.answers.pages import MAX_PAGE_ROWS, text_bytes
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.jobs import Job, place_of
 from rlsched.broker.journal.ended import EndedJob, asked_of_row

@@ -9,13 +9,14 @@ from itertools import islice
 import msgspec
 
 from rlsched.broker.answers.backlog import Backlog
-from rlsched.broker.answers.views import MAX_REASON_CHARS, out_of_service, shortened
+from rlsched.broker.answers.views import out_of_service
+from rlsched.broker.base.entries import BrokerStarted
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
+from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.book import Book
 from rlsched.broker.forecasts.forecasts import Forecasts
-from rlsched.broker.journal.entries import BrokerStarted
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.nodes import Node
-from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import Vitals
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.state import ClusterState

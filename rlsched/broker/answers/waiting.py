@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.asked import beside_count, needs
 from rlsched.broker.jobs.jobs import Job, called
-from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     BasePart,
     ChosenPolicy,
     JobSubmitted,
@@ -24,7 +24,7 @@ from rlsched.broker.journal.entries import (
     MemberSet,
     QuotaSet,
 )
-from rlsched.broker.journal.rows import Row
+from rlsched.broker.base.rows import Row
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import JournalError

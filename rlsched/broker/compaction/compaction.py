@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rlsched.broker.base.entries import BasePart, BrokerStarted, JobSubmitted
+from rlsched.broker.base.rows import CheckedRow, Row
 from rlsched.broker.book import Book
 from rlsched.broker.compaction.base import Base, base_at_the_head, write_base
 from rlsched.broker.compaction.base_book import base_of
 from rlsched.broker.compaction.base_learned import Noting
-from rlsched.broker.journal.entries import BasePart, BrokerStarted, JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
-from rlsched.broker.journal.rows import CheckedRow, Row
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit

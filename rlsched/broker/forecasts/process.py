@@ -20,14 +20,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from rlsched.broker.base.entries import JobSubmitted, TaskSubmitted
+from rlsched.broker.base.ledger_models import workload_number
+from rlsched.broker.base.pauses import ShortPauses
+from rlsched.broker.base.rows import Row
 from rlsched.broker.forecasts.forecasts import wired
 from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, Tells, get_told, put
 from rlsched.broker.jobs.asked import demand_asked, needs
-from rlsched.broker.journal.entries import JobSubmitted, TaskSubmitted
-from rlsched.broker.journal.rows import Row
-from rlsched.broker.ledger_models import workload_number
 from rlsched.broker.nodes.never import never_runs, unknown_vc
-from rlsched.broker.pauses import ShortPauses
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand

@@ -15,10 +15,10 @@ from typing import Final
 
 import msgspec
 
+from rlsched.broker.base.entries import JobSubmitted, JobUpdated, TasksCancelled, TasksHeld, TaskSubmitted
 from rlsched.broker.jobs.gates import Gates
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.jobs.tasks import Head, count, minus, numbers, without
-from rlsched.broker.journal.entries import JobSubmitted, JobUpdated, TasksCancelled, TasksHeld, TaskSubmitted
 from rlsched.wire.messages import DependsOn, Tasks
 
 WINDOW: Final = 64

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Final, TypedDict
 
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.broker.base.ledger_models import catalogue, workload_number
 from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.journal.entries import JobSubmitted
-from rlsched.broker.ledger_models import catalogue, workload_number
 from rlsched.cluster.demand import Demand
 from rlsched.models.catalogue.table import REFERENCE_TYPE
 from rlsched.models.gpu_types import asked_type

@@ -16,10 +16,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.asked import memory, needs, on_a_rank
-from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     AttemptEnding,
     AttemptOver,
     Decided,
@@ -29,8 +26,11 @@ from rlsched.broker.journal.entries import (
     RankEnded,
     RankLaunched,
 )
-from rlsched.broker.ledger_models import nearest_mhz
-from rlsched.broker.limits import Limits
+from rlsched.broker.base.ledger_models import nearest_mhz
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.asked import memory, needs, on_a_rank
+from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job
 from rlsched.broker.nodes.seats import PREEMPTED
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError

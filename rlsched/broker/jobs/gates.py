@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from rlsched.broker.jobs.eligibility import Eligibility, Reason
-from rlsched.broker.journal.entries import JobHeld, JobSubmitted, JobUpdated
+from rlsched.broker.base.eligibility import Eligibility, Reason
+from rlsched.broker.base.entries import JobHeld, JobSubmitted, JobUpdated
 from rlsched.wire.messages import DependsOn
 
 COMPLETED: Final = "completed"

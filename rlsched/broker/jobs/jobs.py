@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.wire.messages import RankUsage
 
 _NOBODY: set[tuple[int, int]] = set()

@@ -7,6 +7,16 @@ from typing import Final
 
 import msgspec
 
+from rlsched.broker.base.entries import (
+    Entry,
+    JobCancelled,
+    JobHeld,
+    JobSubmitted,
+    JobUpdated,
+    TasksCancelled,
+    TasksHeld,
+)
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.arrays import JobArray
 from rlsched.broker.jobs.asked import demand_of, types_asked
@@ -17,16 +27,6 @@ from rlsched.broker.jobs.submissions import wrong_change
 from rlsched.broker.jobs.tasks import common, count, has, in_words, minus
 from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.jobs.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes_of
-from rlsched.broker.journal.entries import (
-    Entry,
-    JobCancelled,
-    JobHeld,
-    JobSubmitted,
-    JobUpdated,
-    TasksCancelled,
-    TasksHeld,
-)
-from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.never import never_runs
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from rlsched.broker.base.entries import Entry, JobSubmitted, JobUpdated, TaskSubmitted
 from rlsched.broker.jobs.updates import updated
-from rlsched.broker.journal.entries import Entry, JobSubmitted, JobUpdated, TaskSubmitted
 from rlsched.wire.messages import Tasks
 
 MAX_TASKS: Final = 1_000_000

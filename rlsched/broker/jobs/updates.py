@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rlsched.broker.base.entries import JobSubmitted, JobUpdated
 from rlsched.broker.jobs.asked import sharing_of
-from rlsched.broker.journal.entries import JobSubmitted, JobUpdated
 
 if TYPE_CHECKING:
     from rlsched.broker.jobs.gates import Gates

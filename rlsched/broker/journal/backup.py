@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlsched.broker.book import Book
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     BasePart,
     BrokerStarted,
     Entry,
@@ -25,11 +24,12 @@ from rlsched.broker.journal.entries import (
     Restored,
     TaskSubmitted,
 )
+from rlsched.broker.base.rows import Row, rows_and_damage
+from rlsched.broker.base.sqlite_errors import clear_error
+from rlsched.broker.book import Book
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
-from rlsched.broker.journal.rows import Row, rows_and_damage
-from rlsched.broker.journal.sqlite_errors import clear_error
 from rlsched.broker.journal.strangers import TAKEN_OVER
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.broker.replay import JOURNAL_FILE

@@ -14,8 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.journal.ended import EndedJob
-from rlsched.broker.journal.sqlite_errors import clearly
 from rlsched.errors import JournalError
 
 CREATE = """

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.broker.journal.entries import BasePart
+from rlsched.broker.base.entries import BasePart
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.decisions.segments import segment_files

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from rlsched.broker.journal.rows import MEND
+from rlsched.broker.base.rows import MEND
 from rlsched.errors import JournalError
 
 SCHEMA_VERSION = 7

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from rlsched.broker.base.rows import CheckedRow, Row, read_rows, rows_after
+from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.journal import marks
-from rlsched.broker.journal.rows import CheckedRow, Row, read_rows, rows_after
-from rlsched.broker.journal.sqlite_errors import clearly
 from rlsched.errors import JournalError
 
 

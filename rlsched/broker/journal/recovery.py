@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from rlsched.broker.base.rows import Row
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.journal.ended import EndedJob, ended_job
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import PictureError
-from rlsched.broker.journal.rows import Row
 from rlsched.broker.journal.snapshot_table import Snapshot
 from rlsched.broker.journal.snapshots import FORMAT, book_of, made_for, picture_of
 from rlsched.broker.learning.predictions import Predictions

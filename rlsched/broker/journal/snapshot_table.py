@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rlsched.broker.journal.sqlite_errors import clearly
+from rlsched.broker.base.sqlite_errors import clearly
 
 KEPT = 2
 """The newest, and one before it, should that be damaged."""

@@ -23,9 +23,9 @@ import logging
 import math
 from collections.abc import Callable
 
+from rlsched.broker.base.entries import Entry, JobCancelled, NodeDrained, NodeResumed, NumbersTaken
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.journal.entries import Entry, JobCancelled, NodeDrained, NodeResumed, NumbersTaken
 from rlsched.wire.messages import AttemptReport, Kill
 
 MAX_STEP = 10_000_000

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from rlsched.broker.journal.rows import MEND
+from rlsched.broker.base.rows import MEND
 from rlsched.errors import JournalError
 
 _MAGIC = 0x377F0682

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from rlsched.broker.journal.entries import JobSubmitted
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.models.profiles import command_line
 from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
 from rlsched.workload.predict import RunningMean
@@ -34,7 +34,7 @@ from rlsched.workload.predict.predictor import EXPERTS, Foreseen, Predictor, Tra
 from rlsched.workload.predict.recent import Compared, Recent
 
 if TYPE_CHECKING:
-    from rlsched.broker.learning.past import Past
+    from rlsched.broker.base.past import Past
 
 _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8

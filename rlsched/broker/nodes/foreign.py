@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.terminal import visible
 from rlsched.wire.messages import Hello, NodeInfo
 

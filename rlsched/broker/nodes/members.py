@@ -6,12 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Container, Iterable
 
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     Entry,
     GpusHeld,
     NodeAway,
@@ -22,8 +17,13 @@ from rlsched.broker.journal.entries import (
     NodeResumed,
     NodeUp,
 )
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
+from rlsched.broker.book import Book
+from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.jobs.time_limits import TimeLimits
 from rlsched.broker.journal.strangers import Strangers
-from rlsched.broker.limits import Limits
 from rlsched.broker.nodes.foreign import ForeignNodes
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.nodes import Node

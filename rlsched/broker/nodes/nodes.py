@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from rlsched.broker.journal.entries import (
+from rlsched.broker.base.entries import (
     NodeAway,
     NodeDown,
     NodeDrained,
@@ -17,7 +17,7 @@ from rlsched.broker.journal.entries import (
     NodeUp,
     NodeWoken,
 )
-from rlsched.broker.ledger_models import LedgerModels
+from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_BOOTING, NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rlsched.broker.base.entries import Entry, NodeDrained, NodeResumed
 from rlsched.broker.book import Book
-from rlsched.broker.journal.entries import Entry, NodeDrained, NodeResumed
 
 REASON: Final = "no new jobs before the other nodes are back after the restart of the broker"
 

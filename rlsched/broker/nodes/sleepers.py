@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.broker.answers.views import MAX_REASON_CHARS, shortened
+from rlsched.broker.base.entries import Entry, NodeDown, NodeSlept, NodeWoken
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.book import Book
 from rlsched.broker.events import PowerDone, PowerNode
-from rlsched.broker.journal.entries import Entry, NodeDown, NodeSlept, NodeWoken
 from rlsched.broker.nodes.nodes import Node
 from rlsched.decide.plans.words import span
 from rlsched.models.node_power import PowerByState

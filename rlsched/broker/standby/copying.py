@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from rlsched.broker.base.rows import Row
 from rlsched.broker.book import Book
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.journal.backup import set_aside, take_over
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import JournalMark
-from rlsched.broker.journal.rows import Row
 from rlsched.broker.standby.knocks import Knocks
 from rlsched.broker.standby.shipping import access_digest
 from rlsched.broker.standby.standby import Taken

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 
-from rlsched.broker.journal.entries import BrokerStarted
+from rlsched.broker.base.entries import BrokerStarted
 from rlsched.errors import RlschedError
 from rlsched.transport.connection import Connection
 from rlsched.transport.keys import KeyHome

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
+from rlsched.broker.base.rows import Row, read_rows
+from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.book import Book
 from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.journal.ended import EndedJob, ended_job
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading
 from rlsched.broker.journal.recovery import caught_up, forget_some, quiet, recovered
-from rlsched.broker.journal.rows import Row, read_rows
-from rlsched.broker.journal.sqlite_errors import clearly
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import JournalError
 
 if TYPE_CHECKING:
-    from rlsched.broker.learning.past import Past
+    from rlsched.broker.base.past import Past
 
 PAGE = 10_000
 """Entries of one look: while they are read, the broker's write-ahead log cannot begin anew."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsched.broker.journal.entries import MemberSet
+from rlsched.broker.base.entries import MemberSet
 from rlsched.errors import InputError
 from rlsched.wire.messages import Member
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import UNSET
 
-from rlsched.broker.journal.entries import MemberSet, QuotaSet
+from rlsched.broker.base.entries import MemberSet, QuotaSet
 from rlsched.broker.users.accounts import Accounts
 from rlsched.broker.users.quotas import Quotas
 from rlsched.errors import InputError

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple, cast
 
-from rlsched.broker.jobs.eligibility import Eligibility
-from rlsched.broker.journal.entries import JobSubmitted, QuotaSet
+from rlsched.broker.base.eligibility import Eligibility
+from rlsched.broker.base.entries import JobSubmitted, QuotaSet
 from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.text import Text
 
-from rlsched.broker.nodes.usage_words import cells, energy
+from rlsched.broker.base.usage_words import cells, energy
 from rlsched.cli.job_number import called
 from rlsched.cli.job_tables import COLOURS, beside
 from rlsched.cli.layout import Column, joined, shares, side_by_side, table, window

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 
+from rlsched.broker.base.entries import JobSubmitted
+from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.limits import Limits
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlsched.broker.base.entries import MemberSet
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import MemberSet
 from rlsched.broker.journal.journal import Journal
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rlsched.broker.base.entries import Decided
 from rlsched.broker.events import ClientAsked, NodeSaid, Reply, Tick
 from rlsched.broker.events import Journal as Commit
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import Decided
 from rlsched.broker.journal.journal import Journal
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait

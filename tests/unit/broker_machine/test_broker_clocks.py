@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.broker.base.entries import BrokerStarted, NodeUp, RankLaunched, decode_entry, encode_entry
+from rlsched.broker.base.ledger_models import nearest_mhz, workload_number
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import BrokerStarted, NodeUp, RankLaunched, decode_entry, encode_entry
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.ledger_models import nearest_mhz, workload_number
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec

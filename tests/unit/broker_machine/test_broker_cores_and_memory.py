@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from rlsched.broker.answers.as_history import history_of
+from rlsched.broker.base.entries import JobSubmitted, NodeUp, decode_entry, encode_entry
 from rlsched.broker.compaction.compaction import DAY_S, made, put
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted, NodeUp, decode_entry, encode_entry
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import BrokerStarted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker

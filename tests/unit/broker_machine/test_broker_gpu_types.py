@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from rlsched.broker.answers.as_history import history_of
+from rlsched.broker.base.entries import JobUpdated
 from rlsched.broker.compaction.compaction import DAY_S, made, put
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobUpdated
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.cluster.demand import Demand

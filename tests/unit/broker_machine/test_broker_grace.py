@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.wire.messages import (
     Cancel,

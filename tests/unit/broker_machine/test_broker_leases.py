@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import AttemptOver
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import AttemptOver
 from rlsched.broker.journal.journal import Journal
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (

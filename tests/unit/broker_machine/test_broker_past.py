@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlsched.broker.base.past import Past
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import made_for
-from rlsched.broker.learning.past import Past
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.standby.warm import Warm
 from rlsched.cli.main import run

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlsched.broker.base.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.decide.registry import load_scheduler

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from rlsched.broker.base.entries import JobsRanked
 from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobsRanked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide

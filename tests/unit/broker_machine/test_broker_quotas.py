@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlsched.broker.base.entries import EligibilityReviewed, QuotaSet
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import EligibilityReviewed, QuotaSet
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from rlsched.broker.base.entries import Decided
 from rlsched.broker.events import Due, Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import Decided
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.replay import journal_events, redecide
 from rlsched.decide.actions import Action, Preempt, Start, Wait

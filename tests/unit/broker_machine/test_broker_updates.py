@@ -7,9 +7,9 @@ import math
 import pytest
 
 from rlsched.broker.answers.as_history import history_of
+from rlsched.broker.base.entries import JobUpdated
 from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.entries import JobUpdated
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import book_of, picture_of
 from rlsched.broker.learning.predictions import Predictions

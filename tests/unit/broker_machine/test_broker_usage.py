@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from rlsched.broker.answers.pages import _job_bytes
+from rlsched.broker.base.entries import RankEnded
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.checking import check
-from rlsched.broker.journal.entries import RankEnded
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.metered import STALE_S
 from rlsched.decisions.schema import JobEvent

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlsched.broker.journal.entries import Entry, decode_entry, encode_entry, kind_of
+from rlsched.broker.base.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.errors import JournalError
 
 MEND = "`rlsched journal check` says more, `rlsched journal restore` takes up a backup"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlsched.broker.journal.rows import MEND
+from rlsched.broker.base.rows import MEND
 from rlsched.errors import JournalError, JournalFullError
 
 
