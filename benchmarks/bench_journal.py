@@ -59,7 +59,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.decide.registry import load_scheduler
 scheduler = load_scheduler("fifo-backfill")

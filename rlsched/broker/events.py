@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from rlsched.broker.base.entries import Entry
-from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.state.ended import EndedJob
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import JobEvent, NodeEvent
 from rlsched.transport.roles import NOBODY, Peer

@@ -11,14 +11,14 @@ from rlsched.broker.base.entries import BrokerStarted, Entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
-from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.performing import perform
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage

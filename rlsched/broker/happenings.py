@@ -18,9 +18,9 @@ from rlsched.decide.actions import Start
 from rlsched.decisions.schema import JobEvent, JobKind, NodeEvent
 
 if TYPE_CHECKING:
-    from rlsched.broker.book import Book
-    from rlsched.broker.jobs.jobs import Job
-    from rlsched.broker.nodes.nodes import Node
+    from rlsched.broker.state.book import Book
+    from rlsched.broker.state.jobs import Job
+    from rlsched.broker.state.nodes import Node
 
 Happened = JobEvent | NodeEvent
 

@@ -37,7 +37,6 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.troubles import Troubles
-from rlsched.broker.book import Book
 from rlsched.broker.events import (
     ClientAsked,
     DropNode,
@@ -57,14 +56,15 @@ from rlsched.broker.events import (
 from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
 from rlsched.broker.happenings import Happened, happened
 from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.ended import EndedJob, ended_job
-from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.requests import CHANGES, Requests
-from rlsched.broker.users.priorities import Ranks, level_of, ranked
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.priorities import Ranks, level_of, ranked
 from rlsched.broker.vitals import Vitals
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all

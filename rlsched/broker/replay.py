@@ -26,19 +26,19 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.base.ledger_models import LedgerModels
-from rlsched.broker.jobs.arrays import NO_SEQ, Arrays
-from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
-from rlsched.broker.jobs.gates import Gates
-from rlsched.broker.jobs.jobs import called
-from rlsched.broker.jobs.tasks import Heads
-from rlsched.broker.jobs.updates import change_ledger, updated
 from rlsched.broker.journal.journal import JOURNAL_FILE as JOURNAL_FILE
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.nodes.held import HeldGpus
-from rlsched.broker.nodes.nodes import Node, change_node
 from rlsched.broker.records import STORE_FOLDER
-from rlsched.broker.users.priorities import Priorities
-from rlsched.broker.users.quotas import Quotas, owner_of
+from rlsched.broker.state.arrays import NO_SEQ, Arrays
+from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.state.gates import Gates
+from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.jobs import called
+from rlsched.broker.state.nodes import Node, change_node
+from rlsched.broker.state.priorities import Priorities
+from rlsched.broker.state.quotas import Quotas, owner_of
+from rlsched.broker.state.tasks import Heads
+from rlsched.broker.state.updates import change_ledger, updated
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.loop import apply, decide_all

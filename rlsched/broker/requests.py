@@ -18,21 +18,21 @@ from rlsched.broker.answers.waiting import kept_out
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, shortened
-from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.forecasts.forecasts import Forecasts
-from rlsched.broker.jobs.arrays import JobArray
 from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.jobs import Job, called
 from rlsched.broker.jobs.orders import JobOrders
 from rlsched.broker.jobs.submissions import wrong_tasks
 from rlsched.broker.jobs.submitting import Drafts, Submitting
-from rlsched.broker.jobs.tasks import has, in_words
 from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.nodes.log_reads import LogReads, SendNow
 from rlsched.broker.nodes.members import Members
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.jobs import Job, called
+from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.tasks import has, in_words
 from rlsched.broker.users.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer, rules_over

@@ -17,7 +17,6 @@ from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.base.timing import Histogram
 from rlsched.broker.base.troubles import Troubles
-from rlsched.broker.book import Book
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.events import (
     ClientAsked,
@@ -46,6 +45,7 @@ from rlsched.broker.settings import Settings, forecast_setup, warmed_up
 from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
+from rlsched.broker.state.book import Book
 from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike

@@ -15,7 +15,7 @@ from rlsched.broker.nodes.power_commands import PowerSettings
 from rlsched.broker.policy import load_policy
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.broker.standby.warm import Warm
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.policy import Policy
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.forecast.world import DEFAULT

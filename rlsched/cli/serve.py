@@ -291,7 +291,7 @@ def broker(
     from rlsched.broker.running import run_broker
     from rlsched.broker.settings import Settings
     from rlsched.broker.standby.copying import Copies
-    from rlsched.broker.users.priorities import Ranks
+    from rlsched.broker.state.priorities import Ranks
     from rlsched.cli.sleeping import power_settings, sleep_plan
     from rlsched.transport.budgets import SenderLimits
     from rlsched.transport.dealer import broker_address

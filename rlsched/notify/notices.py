@@ -21,10 +21,10 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.base.rows import CheckedRow
-from rlsched.broker.compaction.base import Base, read_base
-from rlsched.broker.jobs.jobs import called
-from rlsched.broker.jobs.tasks import Head, count
-from rlsched.broker.jobs.updates import updated
+from rlsched.broker.state.base import Base, read_base
+from rlsched.broker.state.jobs import called
+from rlsched.broker.state.tasks import Head, count
+from rlsched.broker.state.updates import updated
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rlsched.broker.answers.explain import explain
-from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.policy import load_policy
 from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.answers.as_history import history_of
-from rlsched.broker.book import Book
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.shadow.mirror import key_of

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import picture as picture_module
@@ -23,9 +22,10 @@ from rlsched.broker.journal.picture import pack
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.snapshots import _AS_NEW
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.policy import load_policy
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler

@@ -17,7 +17,7 @@ from rlsched.broker.base.entries import (
     JobSubmitted,
     QuotaSet,
 )
-from rlsched.broker.book import Book
+from rlsched.broker.state.book import Book
 from rlsched.cluster.arrays import WAITING
 from rlsched.decide.actions import Preempt, Start
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from rlsched.broker.base.entries import BasePart, GpusHeld
-from rlsched.broker.book import Book
 from rlsched.broker.compaction import compaction
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.state.book import Book
 from rlsched.cluster.arrays import RUNNING
 from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer

@@ -22,15 +22,15 @@ from hypothesis import strategies as st
 from rlsched.broker.base.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.rows import Row
-from rlsched.broker.book import Book
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.journal.ended import EndedJob, ended_job, job_of
-from rlsched.broker.journal.ended_table import CREATE, EndedTable, put
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
-from rlsched.broker.learning.predictions import RUNNING_MEAN, Predictions
-from rlsched.broker.users.priorities import PRIORITIES, Ranks
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, ended_job, job_of
+from rlsched.broker.state.ended_table import CREATE, EndedTable, put
+from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
+from rlsched.broker.state.priorities import PRIORITIES, Ranks
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order

@@ -18,7 +18,7 @@ from rlsched.board.convert import draw_run
 from rlsched.board.curves import Curves, description_of
 from rlsched.board.reader import read_runs
 from rlsched.board.tags import DESCRIPTIONS
-from rlsched.broker.learning import predictions
+from rlsched.broker.state import predictions
 from rlsched.workload.synth import synthesize
 
 OWN = ("custom_scalars", "hparams")

@@ -22,8 +22,6 @@ import pytest
 from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.base.entries import BasePart
 from rlsched.broker.compaction import compacting
-from rlsched.broker.compaction.base import Base, base_at_the_head, read_base, write_base
-from rlsched.broker.compaction.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.compaction import DAY_S, Cut, made, put
 from rlsched.broker.compaction.keeping import GROWN, Keeps
@@ -33,9 +31,11 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered, remake_ended
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE, journal_events
 from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.broker.state.base import Base, base_at_the_head, read_base, write_base
+from rlsched.broker.state.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
+from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.main import run
 from rlsched.cluster.arrays import JOB
 from rlsched.decide.registry import load_scheduler

@@ -14,11 +14,11 @@ import pytest
 from rlsched.broker.base.entries import JobCancelled
 from rlsched.broker.fakes import FailingJournal, HandBroker
 from rlsched.broker.journal.checking import check
-from rlsched.broker.journal.ended import EndedJob, ended_job, job_of
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.state.ended import EndedJob, ended_job, job_of
+from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError

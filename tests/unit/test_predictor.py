@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.predictor import _print_report
 from rlsched.wire.messages import StatsReport, decode, encode
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN

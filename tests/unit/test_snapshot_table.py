@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
-from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs.jobs import Attempt, Job, Rank
 from rlsched.broker.journal import picture, recovery, snapshot_keeper, snapshots
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
@@ -26,9 +24,11 @@ from rlsched.broker.journal.picture import PictureError, pack, unpack
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
 from rlsched.broker.journal.snapshots import picture_of
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.users.quotas import Party
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Attempt, Job, Rank
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.quotas import Party
 from rlsched.cluster.arrays import JOB, records
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
@@ -319,8 +319,8 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
         packed([["rlsched.broker.journal.journal:Journal.commit"]], [picture._OBJECT, 0]),
         packed([["rlsched.cli.main:run"]], [picture._OBJECT, 0]),
         packed([["rlsched.broker.journal.journal:read_journal"]], [picture._OBJECT, 0]),
-        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
-        packed([["rlsched.broker.nodes.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
+        packed([["rlsched.broker.state.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
+        packed([["rlsched.broker.state.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
         packed([], [picture._AGAIN, 0]),
         packed([], [picture._LIST, [picture._DICT, 1, [picture._AGAIN, 1]], [77]]),
         packed([], [picture._ARRAY, "<f8", [1 << 50], False, True, b""]),

@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.vitals import journal_report
 from rlsched.cli.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState

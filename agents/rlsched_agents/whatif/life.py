@@ -26,11 +26,11 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.rows import Row
-from rlsched.broker.book import Book
 from rlsched.broker.happenings import happened
-from rlsched.broker.jobs.gates import NEVER
-from rlsched.broker.jobs.jobs import Attempt, Job
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.gates import NEVER
+from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.broker.state.predictions import Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import decide_all

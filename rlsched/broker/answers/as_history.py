@@ -30,15 +30,15 @@ from rlsched.broker.base.entries import (
     NodeWoken,
     TaskSubmitted,
 )
-from rlsched.broker.compaction.base import Base, read_base
-from rlsched.broker.jobs.jobs import called
-from rlsched.broker.jobs.tasks import Heads
-from rlsched.broker.jobs.updates import updated
-from rlsched.broker.journal.ended import EndedJob, job_of
-from rlsched.broker.journal.ended_table import EndedTable
 from rlsched.broker.journal.reading import Reading, reading
-from rlsched.broker.nodes.nodes import Node
 from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.state.base import Base, read_base
+from rlsched.broker.state.ended import EndedJob, job_of
+from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.jobs import called
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.tasks import Heads
+from rlsched.broker.state.updates import updated
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.errors import InputError

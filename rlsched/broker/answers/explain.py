@@ -23,12 +23,12 @@ from rlsched.broker.answers.waiting import (
 from rlsched.broker.base.shortened import shortened
 from rlsched.broker.base.usage_words import energy
 from rlsched.broker.base.usage_words import in_words as usage_in_words
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.asked import beside_count, beside_gpus, needs
-from rlsched.broker.jobs.jobs import Attempt, Job, Stopped, place_of
-from rlsched.broker.learning.learning import in_words as expected_in_words
 from rlsched.broker.nodes.never import never_runs
-from rlsched.broker.users.priorities import LEVELS
+from rlsched.broker.state.asked import beside_count, beside_gpus, needs
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
+from rlsched.broker.state.learning import in_words as expected_in_words
+from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start

@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 
 from rlsched.broker.answers.pages import MAX_PAGE_ROWS, text_bytes
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Job, place_of
-from rlsched.broker.journal.ended import EndedJob, asked_of_row
-from rlsched.broker.journal.ended_table import EndedTable, Filter
 from rlsched.broker.nodes.metered import MeteredUsage
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, asked_of_row
+from rlsched.broker.state.ended_table import EndedTable, Filter
+from rlsched.broker.state.jobs import Job, place_of
 from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUsage, PastJob, Usage, WhichJobs
 
 MAX_PAGE_BYTES = 1 << 16

@@ -9,10 +9,10 @@ from typing import TypeVar
 from rlsched.broker.answers.views import array_info, co_tenants, job_info, natural, node_info
 from rlsched.broker.answers.waiting import WaitingReasons
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.arrays import JobArray
-from rlsched.broker.jobs.jobs import Job
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
 from rlsched.wire.messages import JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
 
 MAX_PAGE_BYTES = 1 << 16

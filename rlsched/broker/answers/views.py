@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from rlsched.broker.answers.waiting import WaitingReasons, kept_out
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, MAX_REASON_CHARS, shortened
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.arrays import JobArray
-from rlsched.broker.jobs.jobs import Attempt, Job
-from rlsched.broker.jobs.tasks import count, in_words
 from rlsched.broker.nodes.metered import NodeUse
-from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.tasks import count, in_words
 from rlsched.wire.messages import JobForecast, JobInfo, NodeInfo, SeenUsage
 
 

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.asked import beside_count, needs
-from rlsched.broker.jobs.jobs import Job, called
+from rlsched.broker.state.asked import beside_count, needs
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
 

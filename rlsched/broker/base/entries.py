@@ -76,7 +76,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):
 
 
 class BasePart(msgspec.Struct, frozen=True, kw_only=True, tag="base_part"):
-    """A part of what stands for the entries before it, which are gone; see `rlsched.broker.compaction.base`.
+    """A part of what stands for the entries before it, which are gone; see `rlsched.broker.state.base`.
 
     All parts follow each other at the very beginning of a journal. Together, their `data` is one document.
     """

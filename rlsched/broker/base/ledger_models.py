@@ -26,7 +26,7 @@ class LedgerModels:
     asked for. Else they choose clocks as long as energy counts: where the broker weighs it, and while a live
     job asks for that itself. Else there are none: every start is at the full clock, and no node is told
     anything of clocks. A job runs as the workload that it names does on the same GPU type, or as the median
-    of the catalogue where nothing is known of it (`rlsched.broker.jobs.asked.runs_as`).
+    of the catalogue where nothing is known of it (`rlsched.broker.state.asked.runs_as`).
 
     Args:
         cluster: The ledger.

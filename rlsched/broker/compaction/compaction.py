@@ -1,7 +1,7 @@
 """A journal is kept within bounds: a base takes the place of entries that are old.
 
 First the entries up to a cut are replayed, by whoever has time for it, from a journal that a broker may have
-open. What they come to is written as a base (`rlsched.broker.compaction.base`), in one transaction, in the
+open. What they come to is written as a base (`rlsched.broker.state.base`), in one transaction, in the
 place of the last of them. From then on the journal begins there. The entries before it are removed piece by
 piece; a crash in between leaves some, which nobody reads.
 """
@@ -16,13 +16,13 @@ from typing import Final
 
 from rlsched.broker.base.entries import BasePart, BrokerStarted, JobSubmitted
 from rlsched.broker.base.rows import CheckedRow, Row
-from rlsched.broker.book import Book
-from rlsched.broker.compaction.base import Base, base_at_the_head, write_base
-from rlsched.broker.compaction.base_book import base_of
-from rlsched.broker.compaction.base_learned import Noting
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
+from rlsched.broker.state.base import Base, base_at_the_head, write_base
+from rlsched.broker.state.base_book import base_of
+from rlsched.broker.state.base_learned import Noting
+from rlsched.broker.state.book import Book
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit

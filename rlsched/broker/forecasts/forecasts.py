@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.state.jobs import Job
 from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 

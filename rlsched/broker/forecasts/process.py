@@ -26,9 +26,9 @@ from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.base.rows import Row
 from rlsched.broker.forecasts.forecasts import wired
 from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, Tells, get_told, put
-from rlsched.broker.jobs.asked import demand_asked, needs
 from rlsched.broker.nodes.never import never_runs, unknown_vc
 from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.broker.state.asked import demand_asked, needs
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
 from rlsched.decide.policy import Policy

@@ -28,10 +28,10 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.asked import memory, needs, on_a_rank
-from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job
-from rlsched.broker.nodes.seats import PREEMPTED
+from rlsched.broker.state.asked import memory, needs, on_a_rank
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job
+from rlsched.broker.state.seats import PREEMPTED
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError
 from rlsched.terminal import visible

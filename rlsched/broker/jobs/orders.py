@@ -17,17 +17,17 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.arrays import JobArray
-from rlsched.broker.jobs.asked import demand_of, types_asked
 from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.gates import is_met
-from rlsched.broker.jobs.jobs import Job, called
 from rlsched.broker.jobs.submissions import wrong_change
-from rlsched.broker.jobs.tasks import common, count, has, in_words, minus
 from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.jobs.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes_of
 from rlsched.broker.nodes.never import never_runs
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.asked import demand_of, types_asked
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.gates import is_met
+from rlsched.broker.state.jobs import Job, called
+from rlsched.broker.state.tasks import common, count, has, in_words, minus
+from rlsched.broker.state.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes_of
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update

@@ -12,14 +12,14 @@ import msgspec
 
 from rlsched.broker.base.entries import Entry, JobSubmitted
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.asked import demand_asked, types_asked
 from rlsched.broker.jobs.orders import JobOrders
 from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
-from rlsched.broker.jobs.tasks import joined
 from rlsched.broker.nodes.never import never_runs, unknown_vc
-from rlsched.broker.users.priorities import Ranks
-from rlsched.broker.users.quotas import PartyKey, owner_of
+from rlsched.broker.state.asked import demand_asked, types_asked
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.quotas import PartyKey, owner_of
+from rlsched.broker.state.tasks import joined
 from rlsched.errors import InputError, RlschedError
 from rlsched.models.profiles import signature_of
 from rlsched.transport.roles import Peer, signed

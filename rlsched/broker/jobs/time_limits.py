@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
 from rlsched.errors import InputError
 from rlsched.wire.messages import BrokerToNode, LimitTime
 

@@ -26,7 +26,6 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.rows import Row, rows_and_damage
 from rlsched.broker.base.sqlite_errors import clear_error
-from rlsched.broker.book import Book
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
@@ -34,6 +33,7 @@ from rlsched.broker.journal.strangers import TAKEN_OVER
 from rlsched.broker.records import STORE_FOLDER
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.standby.superseded import SUPERSEDED_FILE
+from rlsched.broker.state.book import Book
 from rlsched.errors import InputError, JournalError, JournalLostError
 from rlsched.files.lock import locked
 from rlsched.files.private import make_private, touch_private
@@ -119,7 +119,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 def _marked(journal: Journal, replaced: Path) -> Restoration:
     """Let the copy say that it is one: the entries that keep numbers from being given twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
-    from rlsched.broker.learning.predictions import Predictions
+    from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
     from rlsched.workload.predict.kinds import RUNNING_MEAN
 

@@ -13,14 +13,14 @@ import msgspec
 from rlsched.broker.base.entries import BasePart
 from rlsched.broker.base.rows import Row, rows_and_damage
 from rlsched.broker.base.sqlite_errors import clearly
-from rlsched.broker.book import Book
-from rlsched.broker.journal.ended import EndedJob, ended_job
-from rlsched.broker.journal.ended_table import differences
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import MOST_ENDED
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.journal.wal import check_wal
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.ended_table import differences
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, JournalHeldError
 from rlsched.files.lock import locked

@@ -12,13 +12,14 @@ from typing import Any
 from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy, Entry, decode_entry
 from rlsched.broker.base.rows import Row, Stored, checksum, read_rows, stored
 from rlsched.broker.base.sqlite_errors import clear_error, clearly
-from rlsched.broker.compaction.base import BASE_KIND, base_at_the_head
-from rlsched.broker.journal import ended_table, marks
-from rlsched.broker.journal.ended import EndedJob
-from rlsched.broker.journal.ended_table import EndedTable
+from rlsched.broker.journal import marks
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.journal.wal import check_wal
+from rlsched.broker.state import ended_table
+from rlsched.broker.state.base import BASE_KIND, base_at_the_head
+from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.ended_table import EndedTable
 from rlsched.errors import JournalError
 from rlsched.files.lock import locked
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterator
 
 from rlsched.broker.base.rows import Row
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.journal.ended import EndedJob, ended_job
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import PictureError
 from rlsched.broker.journal.snapshot_table import Snapshot
 from rlsched.broker.journal.snapshots import FORMAT, book_of, made_for, picture_of
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN

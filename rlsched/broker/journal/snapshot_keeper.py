@@ -6,10 +6,10 @@ import ctypes
 import time
 from collections.abc import Callable
 
-from rlsched.broker.book import Book
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import PictureError
 from rlsched.broker.journal.recovery import keep_snapshot
+from rlsched.broker.state.book import Book
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 

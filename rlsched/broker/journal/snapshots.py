@@ -12,9 +12,9 @@ from collections import deque
 
 import msgspec
 
-from rlsched.broker.book import Book
 from rlsched.broker.journal.picture import PictureError, code_digest, pack, unpack
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.predictor import Predictor
 from rlsched.workload.predict.recent import Recent

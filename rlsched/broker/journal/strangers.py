@@ -24,8 +24,8 @@ import math
 from collections.abc import Callable
 
 from rlsched.broker.base.entries import Entry, JobCancelled, NodeDrained, NodeResumed, NumbersTaken
-from rlsched.broker.book import Book
 from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.state.book import Book
 from rlsched.wire.messages import AttemptReport, Kill
 
 MAX_STEP = 10_000_000

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.predictions import Predictions
 from rlsched.errors import RlschedError
 from rlsched.workload.predict.boosting import HazardModel
 from rlsched.workload.predict.distribution import Floats

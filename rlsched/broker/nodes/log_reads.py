@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
+from rlsched.broker.state.book import Book
 from rlsched.wire.messages import BrokerToNode, ClientReply, FetchLog, LogChunk, LogData, ReadLog, Refused
 
 MAX_LOG_BYTES = 1 << 16

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
 
 MAX_DAY_CHARS = 10

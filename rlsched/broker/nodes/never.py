@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from rlsched.broker.answers.waiting import rooms
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.asked import beside_gpus, memory, of_types
-from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.state.asked import beside_gpus, memory, of_types
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.nodes import Node
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.errors import nearest

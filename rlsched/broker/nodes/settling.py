@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rlsched.broker.base.entries import Entry, NodeDrained, NodeResumed
-from rlsched.broker.book import Book
+from rlsched.broker.state.book import Book
 
 REASON: Final = "no new jobs before the other nodes are back after the restart of the broker"
 

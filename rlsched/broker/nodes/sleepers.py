@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rlsched.broker.base.entries import Entry, NodeDown, NodeSlept, NodeWoken
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
-from rlsched.broker.book import Book
 from rlsched.broker.events import PowerDone, PowerNode
-from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.nodes import Node
 from rlsched.decide.plans.words import span
 from rlsched.models.node_power import PowerByState
 from rlsched.power_down.need import NodeNeed, NodeSet, node_sets

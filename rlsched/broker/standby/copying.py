@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 
 from rlsched.broker.base.rows import Row
-from rlsched.broker.book import Book
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.journal.backup import set_aside, take_over
@@ -27,6 +26,7 @@ from rlsched.broker.standby.knocks import Knocks
 from rlsched.broker.standby.shipping import access_digest
 from rlsched.broker.standby.standby import Taken
 from rlsched.broker.standby.warm import PAGE, Warm
+from rlsched.broker.state.book import Book
 from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError
 from rlsched.files.lock import locked
 from rlsched.files.private import touch_private

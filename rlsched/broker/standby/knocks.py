@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rlsched.broker.book import Book
+from rlsched.broker.state.book import Book
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes

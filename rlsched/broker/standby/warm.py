@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from rlsched.broker.base.rows import Row, read_rows
 from rlsched.broker.base.sqlite_errors import clearly
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.journal.ended import EndedJob, ended_job
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading
 from rlsched.broker.journal.recovery import caught_up, forget_some, quiet, recovered
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import JournalError
 

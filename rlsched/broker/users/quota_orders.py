@@ -8,8 +8,8 @@ from typing import TypeVar
 from msgspec import UNSET
 
 from rlsched.broker.base.entries import MemberSet, QuotaSet
-from rlsched.broker.users.accounts import Accounts
-from rlsched.broker.users.quotas import Quotas
+from rlsched.broker.state.accounts import Accounts
+from rlsched.broker.state.quotas import Quotas
 from rlsched.errors import InputError
 from rlsched.terminal import CONTROL, visible
 from rlsched.transport.names import MAX_PERSON_CHARACTERS

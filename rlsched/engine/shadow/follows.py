@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.broker.book import Book
-from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.mirror import mirror_of
 from rlsched.cluster.state import ClusterState

@@ -19,7 +19,6 @@ from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.events import Effect
-from rlsched.broker.jobs.jobs import place_of
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.learning.fitting import Fits
@@ -28,6 +27,7 @@ from rlsched.broker.performing import perform
 from rlsched.broker.records import STORE_FOLDER, RecordLog
 from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.settings import Settings, warmed_up
+from rlsched.broker.state.jobs import place_of
 from rlsched.decide.policy import Policy
 from rlsched.decisions.schema import JobEvent, NodeEvent
 from rlsched.engine.facts import SlurmError

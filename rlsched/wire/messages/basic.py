@@ -13,7 +13,7 @@ DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 
 
 class DependsOn(msgspec.Struct, frozen=True, array_like=True):
-    """What a job waits for, see `rlsched.broker.jobs.gates`."""
+    """What a job waits for, see `rlsched.broker.state.gates`."""
 
     kind: DependencyKind
     job: int
@@ -59,7 +59,7 @@ class Submit(
     speed_energy: float | None = None
     """What energy counts against time for it, 0 to 1; None: what the broker says."""
     share: Share = "auto"
-    """Where the broker shares GPUs. `auto`: if it is known what it needs (`rlsched.broker.jobs.asked`)."""
+    """Where the broker shares GPUs. `auto`: if it is known what it needs (`rlsched.broker.state.asked`)."""
     lost_after_s: float | None = None
     """When a node of it has been unreachable for so long, it is ended there and queued again. 0: never, it
     goes on; None: by the broker's default."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.replay import journal_events
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler

@@ -8,16 +8,16 @@ import pytest
 
 from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.base.entries import JobSubmitted, TaskSubmitted
-from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs import arrays
-from rlsched.broker.jobs.arrays import WINDOW
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.jobs.tasks import are_distinct, count, in_words, joined, numbers, without
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import book_of, picture_of
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.state import arrays
+from rlsched.broker.state.arrays import WINDOW
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.tasks import are_distinct, count, in_words, joined, numbers, without
 from rlsched.client.array_text import tasks_of
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError

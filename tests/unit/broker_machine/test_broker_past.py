@@ -10,8 +10,8 @@ import pytest
 from rlsched.broker.base.past import Past
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import made_for
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.standby.warm import Warm
+from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError

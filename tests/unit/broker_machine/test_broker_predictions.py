@@ -10,7 +10,7 @@ from rlsched.broker.base.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.wire.messages import Cancel, Ended, PredictionReport, Stats, StatsReport

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.jobs.attempts import MAX_RETRIES
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import HEDGE, Predictions
 from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import HEDGE, Predictions
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.order.keys import Order
 from rlsched.decide.registry import load_scheduler

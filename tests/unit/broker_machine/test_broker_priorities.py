@@ -7,13 +7,13 @@ import math
 import pytest
 
 from rlsched.broker.base.entries import JobsRanked
-from rlsched.broker.book import Book
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
-from rlsched.broker.users.priorities import PRIORITIES, Ranks
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import PRIORITIES, Ranks
 from rlsched.cli import options
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy

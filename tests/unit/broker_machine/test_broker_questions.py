@@ -16,8 +16,8 @@ from rlsched.broker.answers.views import job_info
 from rlsched.broker.answers.waiting import WaitingReasons
 from rlsched.broker.events import ClientAsked, Reply, SendNode
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs.jobs import Attempt, Job, Rank
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (

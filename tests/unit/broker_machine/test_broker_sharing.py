@@ -8,13 +8,13 @@ import pytest
 from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.base.ledger_models import LedgerModels
-from rlsched.broker.compaction.base_ledger import fill, ledger_of
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs.asked import runs_as, sharing_of
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import unpack
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.state.asked import runs_as, sharing_of
+from rlsched.broker.state.base_ledger import fill, ledger_of
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState

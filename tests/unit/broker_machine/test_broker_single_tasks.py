@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rlsched.broker.compaction.base import BaseArray
-from rlsched.broker.compaction.base_book import _with_coming
-from rlsched.broker.jobs.tasks import common, count, minus, numbers
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.state.base import BaseArray
+from rlsched.broker.state.base_book import _with_coming
+from rlsched.broker.state.tasks import common, count, minus, numbers
 from rlsched.client.array_text import tasks_of
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (

@@ -8,13 +8,13 @@ import pytest
 
 from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.base.entries import JobUpdated
-from rlsched.broker.book import Book
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import book_of, picture_of
-from rlsched.broker.learning.predictions import Predictions
 from rlsched.broker.replay import journal_events, redecide
-from rlsched.broker.users.priorities import Ranks
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DependsOn, Hold, Launch, Ok, Release, Tasks, Update

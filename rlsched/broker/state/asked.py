@@ -9,7 +9,7 @@ from typing import Final, TypedDict
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.ledger_models import catalogue, workload_number
-from rlsched.broker.jobs.jobs import Job
+from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import Demand
 from rlsched.models.catalogue.table import REFERENCE_TYPE
 from rlsched.models.gpu_types import asked_type

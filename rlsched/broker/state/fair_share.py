@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
 """Whoever has used far too much still has a thousandth of the weight of who has used nothing."""

@@ -10,19 +10,19 @@ from rlsched.broker.base.eligibility import Eligibility
 from rlsched.broker.base.entries import BasePart, ChosenPolicy, JobSubmitted
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
-from rlsched.broker.jobs.arrays import Arrays, JobArray
-from rlsched.broker.jobs.gates import Gates
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.journal.ended import job_of
-from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.learning.predictions import Predictions
-from rlsched.broker.nodes.held import HeldGpus
-from rlsched.broker.nodes.nodes import Node
-from rlsched.broker.nodes.seats import Seats
-from rlsched.broker.users.accounts import Accounts
-from rlsched.broker.users.fair_share import Usage
-from rlsched.broker.users.priorities import Priorities
-from rlsched.broker.users.quotas import Quotas
+from rlsched.broker.state.accounts import Accounts
+from rlsched.broker.state.arrays import Arrays, JobArray
+from rlsched.broker.state.ended import job_of
+from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.fair_share import Usage
+from rlsched.broker.state.gates import Gates
+from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Priorities
+from rlsched.broker.state.quotas import Quotas
+from rlsched.broker.state.seats import Seats
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order

@@ -175,7 +175,7 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         submitted: The very entry, with what was said of it.
-        job: `rlsched.broker.jobs.jobs.Job` by its fields' names, without `spec`; those at their default are
+        job: `rlsched.broker.state.jobs.Job` by its fields' names, without `spec`; those at their default are
             left out.
         level: What it goes by now, with what age has added.
         barred: Whether a quota keeps it out of the queue.
@@ -199,7 +199,7 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
     """A job array; of one that is over the number and the state are of interest alone.
 
     Attributes:
-        array: `rlsched.broker.jobs.arrays.JobArray` by its fields' names, without `spec`.
+        array: `rlsched.broker.state.arrays.JobArray` by its fields' names, without `spec`.
         held, depends_on: As of a job.
     """
 
@@ -240,12 +240,12 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that stands for the entries that are gone. Names as in `rlsched.broker.book.Book`.
+    """Everything that stands for the entries that are gone. Names as in `rlsched.broker.state.book.Book`.
 
     Attributes:
         now_s: Time of the last of them, Unix seconds.
         numbers: (first, how many) of each run of job numbers.
-        nodes: `rlsched.broker.nodes.nodes.Node` by its fields' names, in order of registration.
+        nodes: `rlsched.broker.state.nodes.Node` by its fields' names, in order of registration.
         ran_on: By person, numbers of nodes that have started a job of theirs.
         held: GPUs of others, by node.
         profiles: What jobs of a kind use.

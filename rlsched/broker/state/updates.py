@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted, JobUpdated
-from rlsched.broker.jobs.asked import sharing_of
+from rlsched.broker.state.asked import sharing_of
 
 if TYPE_CHECKING:
-    from rlsched.broker.jobs.gates import Gates
-    from rlsched.broker.users.priorities import Priorities
+    from rlsched.broker.state.gates import Gates
+    from rlsched.broker.state.priorities import Priorities
     from rlsched.cluster.state import ClusterState
     from rlsched.wire.messages import Update
 

@@ -39,17 +39,17 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.base.rows import Row
-from rlsched.broker.compaction import base_book
-from rlsched.broker.compaction.base import read_base
-from rlsched.broker.jobs.arrays import NO_SEQ
-from rlsched.broker.jobs.asked import demand_of, runs_as, sharing_of
-from rlsched.broker.jobs.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
-from rlsched.broker.jobs.updates import change_ledger, updated
-from rlsched.broker.known import Known
-from rlsched.broker.learning.learning import learn
-from rlsched.broker.nodes.nodes import change_node
-from rlsched.broker.nodes.seats import PREEMPTED
-from rlsched.broker.users.quotas import owner_of
+from rlsched.broker.state import base_book
+from rlsched.broker.state.arrays import NO_SEQ
+from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
+from rlsched.broker.state.base import read_base
+from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
+from rlsched.broker.state.known import Known
+from rlsched.broker.state.learning import learn
+from rlsched.broker.state.nodes import change_node
+from rlsched.broker.state.quotas import owner_of
+from rlsched.broker.state.seats import PREEMPTED
+from rlsched.broker.state.updates import change_ledger, updated
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision, Scheduler, permit

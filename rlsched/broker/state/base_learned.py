@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.compaction.base import BaseJob, Learned, Past
-from rlsched.broker.learning.predictions import FEATURES_BYTES, Predictions
+from rlsched.broker.state.base import BaseJob, Learned, Past
+from rlsched.broker.state.predictions import FEATURES_BYTES, Predictions
 from rlsched.workload.predict.distribution import BINS
 from rlsched.workload.predict.facts import JobFacts, stem
 from rlsched.workload.predict.hedge import SIZES

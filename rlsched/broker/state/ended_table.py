@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlsched.broker.base.sqlite_errors import clearly
-from rlsched.broker.journal.ended import EndedJob
+from rlsched.broker.state.ended import EndedJob
 from rlsched.errors import JournalError
 
 CREATE = """

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rlsched.broker.compaction.base import Counted, DemandClass, Ledger, LedgerJob, LedgerNode
+from rlsched.broker.state.base import Counted, DemandClass, Ledger, LedgerJob, LedgerNode
 from rlsched.cluster import kernels
 from rlsched.cluster.arrays import (
     INELIGIBLE,

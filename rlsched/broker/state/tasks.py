@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from rlsched.broker.base.entries import Entry, JobSubmitted, JobUpdated, TaskSubmitted
-from rlsched.broker.jobs.updates import updated
+from rlsched.broker.state.updates import updated
 from rlsched.wire.messages import Tasks
 
 MAX_TASKS: Final = 1_000_000

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 
 from rlsched.broker.base.entries import JobsRanked, JobSubmitted
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.users.fair_share import Usage, fair_ln_weights
+from rlsched.broker.state.fair_share import Usage, fair_ln_weights
+from rlsched.broker.state.jobs import Job
 from rlsched.cluster.state import ClusterState
 from rlsched.errors import InputError
 from rlsched.wire.messages import Priority

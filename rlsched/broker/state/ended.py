@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rlsched.broker.jobs.jobs import Job, place_of
-from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.state.jobs import Job, place_of
+from rlsched.broker.state.nodes import Node
 from rlsched.errors import JournalError
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlsched.broker.base.entries import GpusHeld
-from rlsched.broker.nodes.nodes import Node
+from rlsched.broker.state.nodes import Node
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.state import ClusterState
 from rlsched.wire.messages import Holding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlsched.broker.jobs.jobs import Attempt, Job
+from rlsched.broker.state.jobs import Attempt, Job
 
 PREEMPTED = "preempted"
 """`Attempt.ending` of an attempt that is ended for another job's sake."""

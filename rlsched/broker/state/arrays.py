@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted, JobUpdated, TasksCancelled, TasksHeld, TaskSubmitted
-from rlsched.broker.jobs.gates import Gates
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.jobs.tasks import Head, count, minus, numbers, without
+from rlsched.broker.state.gates import Gates
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.tasks import Head, count, minus, numbers, without
 from rlsched.wire.messages import DependsOn, Tasks
 
 WINDOW: Final = 64

@@ -8,18 +8,18 @@ from typing import Any
 
 import msgspec
 
-from rlsched.broker.compaction.base import Base, BaseArray, BaseJob, Charged, HeldNode, Learned
-from rlsched.broker.compaction.base_learned import Noting, tell
-from rlsched.broker.compaction.base_ledger import fill, ledger_of
-from rlsched.broker.jobs.arrays import JobArray
-from rlsched.broker.jobs.asked import runs_as, sharing_of
-from rlsched.broker.jobs.jobs import Job
-from rlsched.broker.jobs.tasks import minus, numbers
-from rlsched.broker.jobs.updates import difference, updated
-from rlsched.broker.journal.ended import plain
-from rlsched.broker.known import Known
-from rlsched.broker.nodes.nodes import Node
-from rlsched.broker.users.quotas import owner_of
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.asked import runs_as, sharing_of
+from rlsched.broker.state.base import Base, BaseArray, BaseJob, Charged, HeldNode, Learned
+from rlsched.broker.state.base_learned import Noting, tell
+from rlsched.broker.state.base_ledger import fill, ledger_of
+from rlsched.broker.state.ended import plain
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.known import Known
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.quotas import owner_of
+from rlsched.broker.state.tasks import minus, numbers
+from rlsched.broker.state.updates import difference, updated
 from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING
 from rlsched.errors import JournalError
 from rlsched.models.profiles import Profiles
