@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.state.arrays import WINDOW
 from rlsched.client.client import Client
 from rlsched.decisions.reading import read_records

@@ -36,7 +36,7 @@ from pathlib import Path
 
 import zmq
 
-from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.client.client import Client
 from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError

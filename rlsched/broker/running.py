@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from threading import Timer
 from types import FrameType
 
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings, warmed_up
 from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait

@@ -34,16 +34,16 @@ from rlsched.broker.journal.backup import begin_anew
 from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
+from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
+from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine import Machine
 from rlsched.broker.nodes.power_commands import PowerCommands
 from rlsched.broker.performing import perform
-from rlsched.broker.records import STORE_FOLDER, RecordLog
-from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.settings import Settings, forecast_setup, warmed_up
 from rlsched.broker.standby.shipping import Shipping
-from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.book import Book
 from rlsched.broker.timekeeping import Clock, ahead_line

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.cli.show import print_json, print_sentences
 
 if TYPE_CHECKING:

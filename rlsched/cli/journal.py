@@ -25,14 +25,14 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard o
 
 
 def _directory(directory: Path | None) -> Path:
-    from rlsched.broker.replay import JOURNAL_FILE
+    from rlsched.broker.journal.replay import JOURNAL_FILE
     from rlsched.cli.explain import own_broker
 
     return own_broker(JOURNAL_FILE) if directory is None else directory
 
 
 def _journal(directory: Path | None, file: Path | None = None) -> Path:
-    from rlsched.broker.replay import JOURNAL_FILE
+    from rlsched.broker.journal.replay import JOURNAL_FILE
 
     file = file or _directory(directory)
     return file / JOURNAL_FILE if file.is_dir() else file

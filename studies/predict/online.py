@@ -30,7 +30,7 @@ from rlsched.broker.base.entries import (
     RankLaunched,
 )
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.show import print_table
 from rlsched.client.client import Client

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import rlsched as rs
-from rlsched.broker.replay import records_by_number
+from rlsched.broker.journal.replay import records_by_number
 from rlsched.cli.explain import explain
 from rlsched.decide.actions import Start
 from rlsched.decide.record import Names

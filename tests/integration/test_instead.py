@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import rlsched as rs
 from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
-from rlsched.broker.replay import journal_events
+from rlsched.broker.journal.replay import journal_events
 from rlsched.cli.explain import explain
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
-from rlsched.broker.replay import JournalEvents, journal_events, records_by_number
+from rlsched.broker.journal.replay import JournalEvents, journal_events, records_by_number
 from rlsched.client.client import Client
 from rlsched.client.following import OVER
 from rlsched.cluster.spec import ClusterSpec, NodeGroup

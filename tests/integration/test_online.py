@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from rlsched.broker.fakes import FailingJournal
-from rlsched.broker.replay import journal_events, records_by_number, redecide
+from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.cli.main import run

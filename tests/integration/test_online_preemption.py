@@ -20,7 +20,7 @@ import pytest
 
 from rlsched.broker.base.entries import AttemptOver, Decided, RankEnded
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.replay import journal_events, records_by_number, redecide
+from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.actions import Preempt

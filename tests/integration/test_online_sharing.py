@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.replay import journal_events, records_by_number, redecide
+from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
 from rlsched.client.client import Client
 from rlsched.client.following import OVER
 from rlsched.decide.actions import Start

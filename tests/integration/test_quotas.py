@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.journal.checking import check
-from rlsched.broker.replay import journal_events, records_by_number, redecide
+from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError

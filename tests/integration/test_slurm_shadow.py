@@ -17,7 +17,7 @@ import pytest
 
 from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policy import Policy

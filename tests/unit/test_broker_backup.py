@@ -16,7 +16,7 @@ from rlsched.broker.journal.backup import Restoration, back_up, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.replay import JOURNAL_FILE, journal_events
+from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
 from rlsched.cli.main import run
 from rlsched.errors import InputError, JournalError, JournalHeldError
 from rlsched.transport.roles import Peer

@@ -14,7 +14,7 @@ from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.cli.job_tables import explanation_as_data
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait

@@ -15,8 +15,8 @@ import pytest
 
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.learning.fitting import MAX_RETRY_S, RETRY_S, Fits, fit_command
-from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.broker.state.predictions import Predictions

@@ -15,8 +15,8 @@ from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.replay import journal_events
 from rlsched.broker.performing import perform
-from rlsched.broker.replay import journal_events
 from rlsched.broker.timekeeping import Clock
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler

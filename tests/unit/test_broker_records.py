@@ -19,7 +19,7 @@ from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.records import RecordLog
+from rlsched.broker.journal.records import RecordLog
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
@@ -66,7 +66,7 @@ def test_records_are_added_and_found_again(tmp_path: Path) -> None:
 
 
 def test_only_the_last_records_are_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlsched.broker.records.LAST_RECORDS", 30)
+    monkeypatch.setattr("rlsched.broker.journal.records.LAST_RECORDS", 30)
     log = RecordLog(tmp_path / "decisions")
     log.add([record(number) for number in range(40)])
     log.close()
@@ -102,7 +102,7 @@ def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
 CHILD = """
 import json, resource, signal, sys
 from pathlib import Path
-from rlsched.broker.records import RecordLog
+from rlsched.broker.journal.records import RecordLog
 from rlsched.broker.base.troubles import Troubles
 from tests.unit.test_broker_records import record
 

@@ -20,9 +20,9 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.standby.copying import Bounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
-from rlsched.broker.standby.superseded import Superseded
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler

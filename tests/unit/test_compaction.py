@@ -31,7 +31,7 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered, remake_ended
-from rlsched.broker.replay import JOURNAL_FILE, journal_events
+from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.state.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS

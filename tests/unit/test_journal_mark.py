@@ -18,7 +18,7 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, MARK_FILE, JournalMark, Mark
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.cli.main import run

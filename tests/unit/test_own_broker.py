@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.journal.journal import JOURNAL_FILE
-from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.cli.explain import own_broker
 from rlsched.files.lock import lock_file, take_lock
 from rlsched.transport.keys import default_home

@@ -22,9 +22,9 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import PictureError, pack, unpack
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
 from rlsched.broker.journal.snapshots import picture_of
-from rlsched.broker.replay import JOURNAL_FILE
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.broker.state.predictions import Predictions

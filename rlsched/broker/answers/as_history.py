@@ -31,7 +31,7 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.journal.reading import Reading, reading
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.base import Base, read_base
 from rlsched.broker.state.ended import EndedJob, job_of
 from rlsched.broker.state.ended_table import EndedTable

@@ -29,10 +29,10 @@ from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
+from rlsched.broker.journal.records import STORE_FOLDER
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.strangers import TAKEN_OVER
-from rlsched.broker.records import STORE_FOLDER
-from rlsched.broker.replay import JOURNAL_FILE
-from rlsched.broker.standby.superseded import SUPERSEDED_FILE
+from rlsched.broker.journal.superseded import SUPERSEDED_FILE
 from rlsched.broker.state.book import Book
 from rlsched.errors import InputError, JournalError, JournalLostError
 from rlsched.files.lock import locked

@@ -18,7 +18,7 @@ import msgspec
 
 from rlsched.broker.base.entries import BasePart
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.decisions.segments import segment_files
 from rlsched.errors import JournalLostError
 from rlsched.files.private import touch_private

@@ -13,7 +13,7 @@ from rlsched.broker.base.entries import BrokerStarted, NodeUp, RankLaunched, dec
 from rlsched.broker.base.ledger_models import nearest_mhz, workload_number
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState

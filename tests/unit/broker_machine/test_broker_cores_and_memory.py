@@ -13,7 +13,7 @@ from rlsched.broker.base.entries import JobSubmitted, NodeUp, decode_entry, enco
 from rlsched.broker.compaction.compaction import DAY_S, made, put
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

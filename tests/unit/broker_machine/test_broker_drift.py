@@ -12,8 +12,8 @@ import pytest
 from rlsched.broker.answers.report import drift_curves
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.policy import load_policy
-from rlsched.broker.replay import journal_events, redecide
 from rlsched.broker.state.jobs import Job
 from rlsched.cli.metrics import figures
 from rlsched.cli.status import _lines, problems

@@ -12,7 +12,7 @@ from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.cli.status import problems

@@ -8,7 +8,7 @@ import msgspec
 
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     DrainNode,

@@ -7,7 +7,7 @@ import pytest
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.jobs.attempts import MAX_RETRIES
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import HEDGE, Predictions
 from rlsched.decide.actions import Preempt, Start

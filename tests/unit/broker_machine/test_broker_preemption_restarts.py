@@ -7,7 +7,7 @@ import msgspec
 from rlsched.broker.base.entries import AttemptOver, Decided, JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.replay import journal_events, redecide
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.actions import Preempt

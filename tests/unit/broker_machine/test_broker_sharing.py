@@ -11,8 +11,8 @@ from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import unpack
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
-from rlsched.broker.replay import journal_events, redecide
 from rlsched.broker.state.asked import runs_as, sharing_of
 from rlsched.broker.state.base_ledger import fill, ledger_of
 from rlsched.cluster.arrays import CLOCKS_ALONE

@@ -13,8 +13,8 @@ from rlsched.broker.events import PowerDone, Tick
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.forecasts.process import _FollowedBook
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.sleepers import SleepPlan
-from rlsched.broker.replay import journal_events, redecide
 from rlsched.cli.sleeping import sleep_plan
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_UP
 from rlsched.decide.registry import load_scheduler

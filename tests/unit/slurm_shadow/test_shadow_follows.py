@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.replay import JOURNAL_FILE
+from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.decisions.reading import StoreReader
 from rlsched.engine.shadow.notes import Watched, read_notes
 from rlsched.engine.shadow.serve import forgets_after_s

@@ -28,7 +28,7 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.journal.journal import JOURNAL_FILE as JOURNAL_FILE
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.records import STORE_FOLDER
+from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.state.arrays import NO_SEQ, Arrays
 from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
 from rlsched.broker.state.gates import Gates
