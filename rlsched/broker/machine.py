@@ -55,10 +55,10 @@ from rlsched.broker.events import (
 )
 from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
 from rlsched.broker.happenings import Happened, happened
-from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
+from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended import EndedJob, ended_job

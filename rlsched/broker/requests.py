@@ -20,13 +20,13 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, shortened
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.forecasts.forecasts import Forecasts
-from rlsched.broker.jobs.attempts import Attempts
 from rlsched.broker.jobs.orders import JobOrders
 from rlsched.broker.jobs.submissions import wrong_tasks
 from rlsched.broker.jobs.submitting import Drafts, Submitting
-from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.log_reads import LogReads, SendNow
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended_table import EndedTable

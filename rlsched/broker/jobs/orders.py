@@ -17,10 +17,10 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.jobs.attempts import Attempts
 from rlsched.broker.jobs.submissions import wrong_change
-from rlsched.broker.jobs.time_limits import TimeLimits
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.never import never_runs
+from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.asked import demand_of, types_asked
 from rlsched.broker.state.book import Book

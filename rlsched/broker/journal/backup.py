@@ -1,6 +1,6 @@
 """A journal's copies: made while a broker runs, and taken up again so that no number is given twice.
 
-See `rlsched.broker.journal.strangers` for what becomes of jobs that run while an older journal is taken up.
+See `rlsched.broker.nodes.strangers` for what becomes of jobs that run while an older journal is taken up.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
 from rlsched.broker.journal.reading import reading
 from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.journal.strangers import TAKEN_OVER
 from rlsched.broker.journal.superseded import SUPERSEDED_FILE
+from rlsched.broker.nodes.strangers import TAKEN_OVER
 from rlsched.broker.state.book import Book
 from rlsched.errors import InputError, JournalError, JournalLostError
 from rlsched.files.lock import locked

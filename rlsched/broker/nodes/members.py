@@ -19,12 +19,12 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
-from rlsched.broker.jobs.attempts import Attempts
-from rlsched.broker.jobs.time_limits import TimeLimits
-from rlsched.broker.journal.strangers import Strangers
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.foreign import ForeignNodes
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.settling import Settling
+from rlsched.broker.nodes.strangers import Strangers
+from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.nodes import Node

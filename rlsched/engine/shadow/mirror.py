@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Literal
 
-from rlsched.broker.jobs.attempts import VANISHED_EXIT_CODE
+from rlsched.broker.nodes.attempts import VANISHED_EXIT_CODE
 from rlsched.broker.state.book import Book
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
 from rlsched.engine.orders import PROGRAM, is_about_node

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs.attempts import MAX_RETRIES
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.nodes.attempts import MAX_RETRIES
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.jobs.attempts import MAX_RETRIES, REFUSED_EXIT_CODE
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.nodes.attempts import MAX_RETRIES, REFUSED_EXIT_CODE
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, Explanation, Launch, LaunchRefused, Why
 from tests.unit.broker_machine.hand import ended, launched, make, state, states, submit

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable
 
 from rlsched.broker.base.entries import Entry, JobCancelled, NodeDrained, NodeResumed, NumbersTaken
-from rlsched.broker.jobs.attempts import Attempts
+from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.state.book import Book
 from rlsched.wire.messages import AttemptReport, Kill
 
