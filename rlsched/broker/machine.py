@@ -6,9 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
-from rlsched.broker.answers.backlog import TOO_MANY, Backlog
-from rlsched.broker.answers.memory import RecordMemory
-from rlsched.broker.answers.report import Reports
 from rlsched.broker.base.entries import (
     AttemptOver,
     BrokerStarted,
@@ -53,19 +50,22 @@ from rlsched.broker.events import (
     SendNode,
     Tick,
 )
-from rlsched.broker.forecasts.forecasts import NO_FORECASTS, Forecasts
 from rlsched.broker.happenings import Happened, happened
 from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
 from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.queries.backlog import TOO_MANY, Backlog
+from rlsched.broker.queries.forecasts import NO_FORECASTS, Forecasts
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.queries.report import Reports
+from rlsched.broker.queries.vitals import Vitals
 from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.broker.state.ended_table import EndedTable
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.priorities import Ranks, level_of, ranked
-from rlsched.broker.vitals import Vitals
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord

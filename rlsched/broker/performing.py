@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rlsched.broker.events import DropNode, Effect, PowerNode, Records, Reply, SendNode
 from rlsched.broker.events import Journal as Commit
-from rlsched.broker.vitals import CommitsEntries
+from rlsched.broker.queries.vitals import CommitsEntries
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
 

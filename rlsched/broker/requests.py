@@ -8,18 +8,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from rlsched.broker.answers.explain import explain
-from rlsched.broker.answers.history import Past
-from rlsched.broker.answers.memory import RecordMemory
-from rlsched.broker.answers.pages import Pages
-from rlsched.broker.answers.report import Reports
-from rlsched.broker.answers.views import array_info
-from rlsched.broker.answers.waiting import kept_out
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, shortened
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.forecasts.forecasts import Forecasts
 from rlsched.broker.jobs.orders import JobOrders
 from rlsched.broker.jobs.submissions import wrong_tasks
 from rlsched.broker.jobs.submitting import Drafts, Submitting
@@ -27,6 +19,14 @@ from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.log_reads import LogReads, SendNow
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.queries.explain import explain
+from rlsched.broker.queries.forecasts import Forecasts
+from rlsched.broker.queries.history import Past
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.queries.pages import Pages
+from rlsched.broker.queries.report import Reports
+from rlsched.broker.queries.views import array_info
+from rlsched.broker.queries.waiting import kept_out
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended_table import EndedTable

@@ -11,8 +11,6 @@ from pathlib import Path
 import msgspec
 
 import rlsched
-from rlsched.broker.answers.memory import RecordMemory
-from rlsched.broker.answers.report import drift_curves
 from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.base.timing import Histogram
@@ -27,7 +25,6 @@ from rlsched.broker.events import (
     Tick,
 )
 from rlsched.broker.forecasts.forecasting import Forecasting
-from rlsched.broker.forecasts.forecasts import NO_FORECASTS
 from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
 from rlsched.broker.journal.backup import begin_anew
@@ -42,12 +39,15 @@ from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine import Machine
 from rlsched.broker.nodes.power_commands import PowerCommands
 from rlsched.broker.performing import perform
+from rlsched.broker.queries.forecasts import NO_FORECASTS
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.queries.report import drift_curves
+from rlsched.broker.queries.vitals import TimedCommits, Vitals, journal_report
 from rlsched.broker.settings import Settings, forecast_setup, warmed_up
 from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.book import Book
 from rlsched.broker.timekeeping import Clock, ahead_line
-from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policy import Policy

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.broker.answers.pages import MAX_PAGE_BYTES
+from rlsched.broker.queries.pages import MAX_PAGE_BYTES
 from rlsched.transport.dealer import HANDSHAKE_IVL_MS, HIGH_WATER_MARK
 from rlsched.transport.joining import revoke
 from rlsched.transport.keys import KeyHome

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.answers.memory import RecordMemory
 from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import RecordLog
+from rlsched.broker.queries.memory import RecordMemory
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait

@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.base.entries import BasePart
 from rlsched.broker.compaction import compacting
 from rlsched.broker.compaction.compacting import Compacting
@@ -32,6 +31,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered, remake_ended
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
+from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.state.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS

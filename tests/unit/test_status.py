@@ -9,8 +9,8 @@ import pytest
 
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.queries.vitals import journal_report
 from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.vitals import journal_report
 from rlsched.cli.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.broker.answers.as_history import OTHERS, JournalHistory
+from rlsched.broker.queries.as_history import OTHERS, JournalHistory
 from rlsched.decide.policy import Policy
 from rlsched_agents.evaluate.pairs import DAY_S, MIN_BLOCKS, Ratio, ratio_of_sums
 from rlsched_agents.whatif.recorded import Recorded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlsched.broker.answers.as_history import history_of
+from rlsched.broker.queries.as_history import history_of
 from rlsched.decide.policy import Policy
 from rlsched.engine.shadow.notes import Began, Compared, Watched, read_notes
 from rlsched.errors import InputError

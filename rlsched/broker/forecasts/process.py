@@ -24,9 +24,9 @@ from rlsched.broker.base.entries import JobSubmitted, TaskSubmitted
 from rlsched.broker.base.ledger_models import workload_number
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.base.rows import Row
-from rlsched.broker.forecasts.forecasts import wired
 from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, Tells, get_told, put
-from rlsched.broker.nodes.never import never_runs, unknown_vc
+from rlsched.broker.queries.forecasts import wired
+from rlsched.broker.queries.never import never_runs, unknown_vc
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.asked import demand_asked, needs
 from rlsched.cluster.arrays import NODE_UP

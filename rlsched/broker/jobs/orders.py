@@ -19,8 +19,8 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.jobs.submissions import wrong_change
 from rlsched.broker.nodes.attempts import Attempts
-from rlsched.broker.nodes.never import never_runs
 from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.queries.never import never_runs
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.asked import demand_of, types_asked
 from rlsched.broker.state.book import Book

@@ -14,7 +14,7 @@ from rlsched.broker.base.entries import Entry, JobSubmitted
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.jobs.orders import JobOrders
 from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
-from rlsched.broker.nodes.never import never_runs, unknown_vc
+from rlsched.broker.queries.never import never_runs, unknown_vc
 from rlsched.broker.state.asked import demand_asked, types_asked
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.priorities import Ranks

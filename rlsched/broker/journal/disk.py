@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlsched.broker.base.entries import Entry
+from rlsched.broker.queries.vitals import CommitsEntries
 from rlsched.broker.state.ended import EndedJob
-from rlsched.broker.vitals import CommitsEntries
 from rlsched.errors import JournalFullError
 from rlsched.files.private import touch_private
 

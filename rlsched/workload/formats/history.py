@@ -47,7 +47,7 @@ class History:
             TraceError: it cannot be read.
         """
         if name == JOURNAL or (not name and (path.is_dir() or path.suffix == ".sqlite")):
-            from rlsched.broker.answers.as_history import history_of, is_journal
+            from rlsched.broker.queries.as_history import history_of, is_journal
 
             if name or is_journal(path):
                 told = history_of(path)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.answers import history
-from rlsched.broker.answers.history import SCANNED
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.queries import history
+from rlsched.broker.queries.history import SCANNED
 from rlsched.broker.state.ended import EndedJob
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer

@@ -85,7 +85,7 @@ def test_a_question_that_raises_is_refused(broker: HandBroker, monkeypatch: pyte
     def broken(*_: object) -> None:
         raise KeyError(7)
 
-    monkeypatch.setattr("rlsched.broker.answers.pages.job_info", broken)
+    monkeypatch.setattr("rlsched.broker.queries.pages.job_info", broken)
     assert isinstance(broker.ask(ListJobs()), Refused)
     monkeypatch.undo()
     assert isinstance(broker.ask(ListJobs()), Jobs)

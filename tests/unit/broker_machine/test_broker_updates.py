@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from rlsched.broker.answers.as_history import history_of
 from rlsched.broker.base.entries import JobUpdated
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
+from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Ranks

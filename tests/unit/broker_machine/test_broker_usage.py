@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.answers.pages import _job_bytes
 from rlsched.broker.base.entries import RankEnded
 from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.metered import STALE_S
+from rlsched.broker.queries.pages import _job_bytes
 from rlsched.decisions.schema import JobEvent
 from rlsched.wire.messages import (
     AttemptReport,

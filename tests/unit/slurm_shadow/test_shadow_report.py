@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.answers.as_history import JournalHistory, NodeChange, history_of
+from rlsched.broker.queries.as_history import JournalHistory, NodeChange, history_of
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.drift import Outside
 from rlsched.decide.policy import Policy

@@ -8,8 +8,12 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from rlsched.broker.answers.views import co_tenants, out_of_service, seat_reason
-from rlsched.broker.answers.waiting import (
+from rlsched.broker.base.shortened import shortened
+from rlsched.broker.base.usage_words import energy
+from rlsched.broker.base.usage_words import in_words as usage_in_words
+from rlsched.broker.queries.never import never_runs
+from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason
+from rlsched.broker.queries.waiting import (
     Room,
     absent_of_types,
     asked_again_s,
@@ -20,10 +24,6 @@ from rlsched.broker.answers.waiting import (
     rooms,
     sleeping_for,
 )
-from rlsched.broker.base.shortened import shortened
-from rlsched.broker.base.usage_words import energy
-from rlsched.broker.base.usage_words import in_words as usage_in_words
-from rlsched.broker.nodes.never import never_runs
 from rlsched.broker.state.asked import beside_count, beside_gpus, needs
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rlsched.broker.answers.waiting import WaitingReasons, kept_out
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import NodeUse
+from rlsched.broker.queries.waiting import WaitingReasons, kept_out
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Attempt, Job

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rlsched.broker.answers.waiting import rooms
+from rlsched.broker.queries.waiting import rooms
 from rlsched.broker.state.asked import beside_gpus, memory, of_types
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.nodes import Node

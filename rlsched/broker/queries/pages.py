@@ -6,10 +6,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from rlsched.broker.answers.views import array_info, co_tenants, job_info, natural, node_info
-from rlsched.broker.answers.waiting import WaitingReasons
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.queries.views import array_info, co_tenants, job_info, natural, node_info
+from rlsched.broker.queries.waiting import WaitingReasons
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Job

@@ -8,16 +8,16 @@ from itertools import islice
 
 import msgspec
 
-from rlsched.broker.answers.backlog import Backlog
-from rlsched.broker.answers.views import out_of_service
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.base.troubles import Troubles
-from rlsched.broker.forecasts.forecasts import Forecasts
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.queries.backlog import Backlog
+from rlsched.broker.queries.forecasts import Forecasts
+from rlsched.broker.queries.views import out_of_service
+from rlsched.broker.queries.vitals import Vitals
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.nodes import Node
-from rlsched.broker.vitals import Vitals
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.drift import unlike
