@@ -13,7 +13,7 @@ from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
-from rlsched.broker.machine import Machine
+from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.performing import perform
 from rlsched.broker.state.ended import EndedJob

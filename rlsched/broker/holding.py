@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from rlsched.broker.events import Event
-from rlsched.broker.requests import CHANGES
+from rlsched.broker.machine.requests import CHANGES
 from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Refused, Submit
 

@@ -25,7 +25,6 @@ from rlsched.broker.events import (
     Tick,
 )
 from rlsched.broker.forecasts.forecasting import Forecasting
-from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.holding import Held
 from rlsched.broker.journal.backup import begin_anew
 from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
@@ -36,7 +35,8 @@ from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.learning.fitting import Fits
-from rlsched.broker.machine import Machine
+from rlsched.broker.machine.happenings import as_it_stands
+from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.power_commands import PowerCommands
 from rlsched.broker.performing import perform
 from rlsched.broker.queries.forecasts import NO_FORECASTS

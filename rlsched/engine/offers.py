@@ -16,7 +16,7 @@ from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Subm
 
 _log = logging.getLogger("rlsched.engine")
 WITHDRAWN = "withdrawn by its engine"
-"""As `rlsched.broker.requests` says it."""
+"""As `rlsched.broker.machine.requests` says it."""
 PROOF_DIGITS = 32
 """Whoever knew an offer's token could submit a job of another size in its place before the gateway does."""
 LIVE_STATES = ("queued", "launching", "running")

@@ -16,9 +16,9 @@ import pytest
 
 from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.fakes import HandBroker
-from rlsched.broker.happenings import as_it_stands
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import RecordLog
+from rlsched.broker.machine.happenings import as_it_stands
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsched.broker.jobs.submissions import wrong
+from rlsched.broker.machine.submissions import wrong
 from rlsched.engine.attempts import FOREIGN_EXIT_CODE
 from rlsched.engine.facts import marks_of
 from rlsched.engine.fakes import FakeSlurm

@@ -26,7 +26,7 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.rows import Row
-from rlsched.broker.happenings import happened
+from rlsched.broker.machine.happenings import happened
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.gates import NEVER
 from rlsched.broker.state.jobs import Attempt, Job

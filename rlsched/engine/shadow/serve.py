@@ -24,7 +24,7 @@ from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.learning.fitting import Fits
-from rlsched.broker.machine import Machine
+from rlsched.broker.machine.machine import Machine
 from rlsched.broker.performing import perform
 from rlsched.broker.settings import Settings, warmed_up
 from rlsched.broker.state.jobs import place_of

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from rlsched.broker.events import ClientAsked, Due, Effect, Event, NodeSaid, SendNode, Tick
-from rlsched.broker.machine import Machine
+from rlsched.broker.machine.machine import Machine
 from rlsched.engine.facts import Facts
 from rlsched.engine.shadow.follows import Begun, Follows
 from rlsched.engine.shadow.mirror import BEHIND_S, STEP_S, Followed, Mirror, News

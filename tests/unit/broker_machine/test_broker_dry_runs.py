@@ -12,7 +12,7 @@ import pytest
 from rlsched.broker.events import ClientAsked, Reply
 from rlsched.broker.forecasts.forecasting import MAX_OF_ONE, MAX_QUESTIONS, Forecasting
 from rlsched.broker.forecasts.messages import Setup
-from rlsched.broker.jobs.submissions import MAX_GANG_GPUS
+from rlsched.broker.machine.submissions import MAX_GANG_GPUS
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DryRun, DryRunAnswer, Refused
 

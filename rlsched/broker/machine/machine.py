@@ -50,7 +50,8 @@ from rlsched.broker.events import (
     SendNode,
     Tick,
 )
-from rlsched.broker.happenings import Happened, happened
+from rlsched.broker.machine.happenings import Happened, happened
+from rlsched.broker.machine.requests import CHANGES, Requests
 from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
@@ -60,7 +61,6 @@ from rlsched.broker.queries.forecasts import NO_FORECASTS, Forecasts
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.report import Reports
 from rlsched.broker.queries.vitals import Vitals
-from rlsched.broker.requests import CHANGES, Requests
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.broker.state.ended_table import EndedTable

@@ -12,11 +12,12 @@ from rlsched.broker.base.entries import Entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, shortened
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.jobs.orders import JobOrders
-from rlsched.broker.jobs.submissions import wrong_tasks
-from rlsched.broker.jobs.submitting import Drafts, Submitting
+from rlsched.broker.machine.log_reads import LogReads, SendNow
+from rlsched.broker.machine.orders import JobOrders
+from rlsched.broker.machine.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
+from rlsched.broker.machine.submissions import wrong_tasks
+from rlsched.broker.machine.submitting import Drafts, Submitting
 from rlsched.broker.nodes.attempts import Attempts
-from rlsched.broker.nodes.log_reads import LogReads, SendNow
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.queries.explain import explain
@@ -33,7 +34,6 @@ from rlsched.broker.state.ended_table import EndedTable
 from rlsched.broker.state.jobs import Job, called
 from rlsched.broker.state.priorities import Ranks
 from rlsched.broker.state.tasks import has, in_words
-from rlsched.broker.users.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer, rules_over
 from rlsched.wire.messages import (

@@ -12,8 +12,8 @@ import msgspec
 
 from rlsched.broker.base.entries import Entry, JobSubmitted
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.jobs.orders import JobOrders
-from rlsched.broker.jobs.submissions import MOST_AT_ONCE, name_of, wrong
+from rlsched.broker.machine.orders import JobOrders
+from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.queries.never import never_runs, unknown_vc
 from rlsched.broker.state.asked import demand_asked, types_asked
 from rlsched.broker.state.book import Book

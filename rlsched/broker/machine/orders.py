@@ -17,7 +17,7 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.jobs.submissions import wrong_change
+from rlsched.broker.machine.submissions import wrong_change
 from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.queries.never import never_runs
