@@ -24,6 +24,7 @@ from rlsched.broker.events import (
     NodeSaid,
     Tick,
 )
+from rlsched.broker.forecasts.fitting import Fits
 from rlsched.broker.forecasts.forecasting import Forecasting
 from rlsched.broker.holding import Held
 from rlsched.broker.journal.backup import begin_anew
@@ -34,7 +35,6 @@ from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.journal.superseded import Superseded
-from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine.happenings import as_it_stands
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.power_commands import PowerCommands

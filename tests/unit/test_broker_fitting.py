@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.fakes import HandBroker
+from rlsched.broker.forecasts.fitting import MAX_RETRY_S, RETRY_S, Fits, fit_command
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.learning.fitting import MAX_RETRY_S, RETRY_S, Fits, fit_command
 from rlsched.broker.serve import Broker
 from rlsched.broker.settings import Settings
 from rlsched.broker.state.predictions import Predictions
@@ -210,7 +210,7 @@ def test_the_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
     """kill -9 of the parent: a fit that still waits for its training set goes too."""
     script = (
         "import subprocess, sys, time\n"
-        "from rlsched.broker.learning.fitting import child_environment, fit_command\n"
+        "from rlsched.broker.forecasts.fitting import child_environment, fit_command\n"
         "child = subprocess.Popen(fit_command(600), stdin=subprocess.PIPE, env=child_environment())\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(600)\n"

@@ -13,8 +13,8 @@ import pytest
 
 from rlsched.board.replays import Replays
 from rlsched.broker.compaction.compacting import command as compact_command
+from rlsched.broker.forecasts.fitting import child_environment, fit_command
 from rlsched.broker.forecasts.forecasting import forecast_command
-from rlsched.broker.learning.fitting import child_environment, fit_command
 from rlsched.yielding import BACKGROUND, background_command
 from tests.integration.cluster import until
 

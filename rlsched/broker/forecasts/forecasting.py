@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from rlsched.broker.events import ClientAsked, Reply
+from rlsched.broker.forecasts.fitting import child_environment
 from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, framed, get_tells, put
-from rlsched.broker.learning.fitting import child_environment
 from rlsched.broker.machine.submissions import wrong_question
 from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.state.jobs import Job

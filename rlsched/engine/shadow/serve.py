@@ -19,11 +19,11 @@ from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.events import Effect
+from rlsched.broker.forecasts.fitting import Fits
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
-from rlsched.broker.learning.fitting import Fits
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.performing import perform
 from rlsched.broker.settings import Settings, warmed_up
