@@ -23,8 +23,8 @@ from pathlib import Path
 
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Ended, Heartbeat, Hello, Launch, Launched, Message, Submit, decode, encode

@@ -288,8 +288,8 @@ def broker(
         announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
     from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
-    from rlsched.broker.running import run_broker
-    from rlsched.broker.settings import Settings
+    from rlsched.broker.server.running import run_broker
+    from rlsched.broker.server.settings import Settings
     from rlsched.broker.standby.copying import Copies
     from rlsched.broker.state.priorities import Ranks
     from rlsched.cli.sleeping import power_settings, sleep_plan

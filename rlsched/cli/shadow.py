@@ -32,7 +32,7 @@ def follow(
         click.echo(f"looking at partitions {', '.join(reader.partitions)} of this Slurm", err=True)
     import threading
 
-    from rlsched.broker.settings import Settings
+    from rlsched.broker.server.settings import Settings
     from rlsched.cli.policies import said
     from rlsched.decide.policy import Policy
     from rlsched.engine.facts import SlurmError

@@ -10,8 +10,8 @@ from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds, read_table, settle
 
 if TYPE_CHECKING:
-    from rlsched.broker.nodes.power_commands import PowerSettings
     from rlsched.broker.nodes.sleepers import SleepPlan
+    from rlsched.broker.server.power_commands import PowerSettings
 
 
 def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
@@ -21,7 +21,7 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
         InputError: one command stands without the other, or is none, or a time has no end.
     """
     from rlsched.broker.events import PowerNode
-    from rlsched.broker.nodes.power_commands import PowerSettings
+    from rlsched.broker.server.power_commands import PowerSettings
 
     if suspend_cmd is None and resume_cmd is None:
         return None

@@ -16,9 +16,9 @@ import pytest
 
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.engine import Engine
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.fakes import FakeSlurm
 from rlsched.engine.gateway import Gateway

@@ -59,8 +59,8 @@ SERVING = tuple(name for name in TRAINING if name != "pyarrow")  # a broker writ
 BROKER = """
 import os
 from pathlib import Path
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.main import run
 assert run(["broker", "--help"]) == 0
 home = Path(os.environ["RLSCHED_HOME"])

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
 from rlsched.cluster.placement import first_fitting, fits_slot

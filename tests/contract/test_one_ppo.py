@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.policy import load_policy
 from rlsched.broker.queries.explain import explain
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.permissions import Permissions

@@ -12,9 +12,9 @@ import numpy as np
 
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, Due, Event, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import Ended, Heartbeat, Hello, Kill, Launch, Launched, Submit

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.fakes import FailingJournal
 from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.fakes import FailingJournal
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler

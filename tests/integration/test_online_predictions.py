@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.predictor import predictor
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler

@@ -15,14 +15,14 @@ import numpy as np
 
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import picture as picture_module
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import pack
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.snapshots import _AS_NEW
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Ranks

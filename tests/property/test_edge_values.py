@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import WireError
 from rlsched.wire.messages import ClientRequest, NodeMessage, decode, encode

@@ -23,9 +23,9 @@ from rlsched.broker.base.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.rows import Row
 from rlsched.broker.events import Due, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended import EndedJob, ended_job, job_of
 from rlsched.broker.state.ended_table import CREATE, EndedTable, put

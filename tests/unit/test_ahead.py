@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rlsched.broker.ahead import entries_of
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.ahead import entries_of
+from rlsched.broker.server.policy import load_policy
 from rlsched.compile.ahead import compile_pieces
 from rlsched.compile.compiling import COMPILING, SAYS, Compiling
 from rlsched.compile.jit import Kernel, widened

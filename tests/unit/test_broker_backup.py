@@ -11,12 +11,12 @@ import pytest
 
 from rlsched.broker.base.entries import JobSubmitted, Restored
 from rlsched.broker.events import ClientAsked, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import Restoration, back_up, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.main import run
 from rlsched.errors import InputError, JournalError, JournalHeldError
 from rlsched.transport.roles import Peer

@@ -10,8 +10,8 @@ import pytest
 
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
-from rlsched.broker.fakes import HandBroker, RecordingTransport
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker, RecordingTransport
 from rlsched.broker.state.ended import EndedJob
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler

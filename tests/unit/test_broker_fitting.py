@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.forecasts.fitting import MAX_RETRY_S, RETRY_S, Fits, fit_command
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.broker.state.predictions import Predictions
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler

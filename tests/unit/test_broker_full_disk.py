@@ -12,10 +12,10 @@ import zmq
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.fakes import FailingJournal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.fakes import FailingJournal
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.client.client import Client
 from rlsched.errors import InputError, JournalFullError
 from rlsched.transport.dealer import connect_dealer

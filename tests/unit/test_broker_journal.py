@@ -12,12 +12,12 @@ import pytest
 from rlsched.broker.base.entries import BrokerStarted, Decided, JobCancelled, NodeDown, encode_entry
 from rlsched.broker.base.rows import checksum
 from rlsched.broker.events import ClientAsked, NodeSaid
-from rlsched.broker.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import journal_events
-from rlsched.broker.performing import perform
-from rlsched.broker.timekeeping import Clock
+from rlsched.broker.server.fakes import FailingJournal, HandBroker, RecordingTransport
+from rlsched.broker.server.performing import perform
+from rlsched.broker.server.timekeeping import Clock
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError

@@ -12,9 +12,9 @@ import pytest
 
 from rlsched.broker.base.entries import BrokerStarted, JobCancelled, NodeDown
 from rlsched.broker.base.rows import Row
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from rlsched.broker.base.troubles import Troubles
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import RecordLog
 from rlsched.broker.machine.happenings import as_it_stands
 from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait

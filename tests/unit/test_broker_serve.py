@@ -17,9 +17,9 @@ from rlsched.broker.base.pauses import EVERY_S, ShortPauses
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE
-from rlsched.broker.running import run_broker
-from rlsched.broker.serve import Broker, nobody_waits
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.running import run_broker
+from rlsched.broker.server.serve import Broker, nobody_waits
+from rlsched.broker.server.settings import Settings
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.files.private import make_private
@@ -131,7 +131,7 @@ def test_a_broker_that_is_told_to_stop_while_it_loads_its_policy_ends_at_once(
         os.kill(os.getpid(), signal.SIGTERM)
         went_on.append(True)
 
-    monkeypatch.setattr("rlsched.broker.running.Broker", load)
+    monkeypatch.setattr("rlsched.broker.server.running.Broker", load)
     said: list[str] = []
     run_broker(settings(tmp_path), said.append)
     assert not went_on

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.base.rows import Row
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.book import Book

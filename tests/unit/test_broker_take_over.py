@@ -14,13 +14,13 @@ import pytest
 from rlsched.broker.base.entries import NodeDrained, Restored
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.compaction.keeping import Keeps
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import take_over
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.superseded import Superseded
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.copying import Bounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
 from rlsched.broker.standby.warm import Warm

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker import running
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server import running
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.main import run
 from rlsched.client import local
 from rlsched.errors import InputError

@@ -24,7 +24,6 @@ from rlsched.broker.compaction import compacting
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.compaction import DAY_S, Cut, made, put
 from rlsched.broker.compaction.keeping import GROWN, Keeps
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
@@ -32,6 +31,7 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered, remake_ended
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
 from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.state.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from rlsched.broker.base.entries import JobCancelled
-from rlsched.broker.fakes import FailingJournal, HandBroker
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.replay import JOURNAL_FILE
+from rlsched.broker.server.fakes import FailingJournal, HandBroker
 from rlsched.broker.state.ended import EndedJob, ended_job, job_of
 from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.main import run

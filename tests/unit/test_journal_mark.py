@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from rlsched.broker.compaction.compaction import Cut, made, put
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, begin_anew, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, MARK_FILE, JournalMark, Mark
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.segments import SUFFIX

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.errors import InputError, JournalError
 from rlsched.notify.following import Cursor, CursorFile, Follower
 from rlsched.notify.notices import Notice

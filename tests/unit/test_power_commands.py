@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from rlsched.broker.events import PowerDone, PowerNode
-from rlsched.broker.nodes.power_commands import AT_ONCE, PowerCommands, PowerSettings
 from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.server.power_commands import AT_ONCE, PowerCommands, PowerSettings
 from rlsched.cli.main import run
 from rlsched.cli.sleeping import sleep_plan
 from rlsched.errors import InputError

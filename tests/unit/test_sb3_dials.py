@@ -16,7 +16,7 @@ from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import rlsched as rs
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
 from rlsched.cluster.dials import CLIPPED, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.strategy import Strategy

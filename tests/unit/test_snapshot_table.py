@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal import picture, recovery, snapshot_keeper, snapshots
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
@@ -25,6 +24,7 @@ from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
 from rlsched.broker.journal.snapshots import picture_of
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.broker.state.predictions import Predictions

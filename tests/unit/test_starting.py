@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker import serve
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server import serve
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli import options
 from rlsched.cli.main import run
 from rlsched.client.client import Client

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.queries.vitals import journal_report
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState

@@ -79,8 +79,8 @@ def compile_for(policy: Policy) -> None:
     Raises:
         InputError: the policy cannot be loaded.
     """
-    from rlsched.broker.ahead import pieces
-    from rlsched.broker.policy import load_policy
+    from rlsched.broker.server.ahead import pieces
+    from rlsched.broker.server.policy import load_policy
     from rlsched.compile.ahead import compile_pieces
     from rlsched.decide.registry import load_scheduler
 

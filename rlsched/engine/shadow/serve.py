@@ -25,8 +25,8 @@ from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.machine.machine import Machine
-from rlsched.broker.performing import perform
-from rlsched.broker.settings import Settings, warmed_up
+from rlsched.broker.server.performing import perform
+from rlsched.broker.server.settings import Settings, warmed_up
 from rlsched.broker.state.jobs import place_of
 from rlsched.decide.policy import Policy
 from rlsched.decisions.schema import JobEvent, NodeEvent

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from tests.unit.broker_machine.hand import make
 
 

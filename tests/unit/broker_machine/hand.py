@@ -8,8 +8,8 @@ import math
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.order.keys import Order

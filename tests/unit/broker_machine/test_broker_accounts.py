@@ -6,8 +6,8 @@ import pytest
 
 from rlsched.broker.base.entries import MemberSet
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Accounts,

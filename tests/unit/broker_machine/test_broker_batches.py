@@ -7,8 +7,8 @@ import pytest
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.events import ClientAsked, NodeSaid, Reply, Tick
 from rlsched.broker.events import Journal as Commit
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.registry import load_scheduler

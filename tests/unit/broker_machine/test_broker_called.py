@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import reading
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.history_tables import history_lines
 from rlsched.cli.job_tables import node_lines
 from rlsched.decide.registry import load_scheduler

@@ -11,9 +11,9 @@ import pytest
 
 from rlsched.broker.base.entries import BrokerStarted, NodeUp, RankLaunched, decode_entry, encode_entry
 from rlsched.broker.base.ledger_models import nearest_mhz, workload_number
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState

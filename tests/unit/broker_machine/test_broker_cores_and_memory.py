@@ -10,10 +10,10 @@ import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted, NodeUp, decode_entry, encode_entry
 from rlsched.broker.compaction.compaction import DAY_S, made, put
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

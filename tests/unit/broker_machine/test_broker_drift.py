@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.policy import load_policy
 from rlsched.broker.queries.report import drift_curves
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.jobs import Job
 from rlsched.cli.metrics import figures
 from rlsched.cli.status import _lines, problems

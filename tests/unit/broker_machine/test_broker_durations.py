@@ -10,11 +10,11 @@ import pytest
 
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.events import NodeSaid
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings
 from rlsched.cli.status import problems
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome

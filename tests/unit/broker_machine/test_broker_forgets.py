@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from rlsched.broker.events import ClientAsked, NodeSaid
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rlsched.broker.events import NodeSaid
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.job_tables import node_lines
 from rlsched.cli.status import problems
 from rlsched.decide.registry import load_scheduler

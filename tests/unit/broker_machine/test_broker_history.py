@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.queries import history
 from rlsched.broker.queries.history import SCANNED
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.ended import EndedJob
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import (
     Cancel,
     EndedAck,

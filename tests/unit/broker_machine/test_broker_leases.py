@@ -7,8 +7,8 @@ import pytest
 
 from rlsched.broker.base.entries import AttemptOver
 from rlsched.broker.events import NodeSaid
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,

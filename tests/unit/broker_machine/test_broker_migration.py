@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.attempts import MAX_RETRIES, REFUSED_EXIT_CODE
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, Explanation, Launch, LaunchRefused, Why
 from tests.unit.broker_machine.hand import ended, launched, make, state, states, submit

@@ -8,8 +8,8 @@ import pytest
 
 from rlsched.broker.base.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.attempts import MAX_RETRIES
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import HEDGE, Predictions
 from rlsched.decide.actions import Preempt, Start

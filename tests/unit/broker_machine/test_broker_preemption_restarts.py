@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.broker.base.entries import AttemptOver, Decided, JobSubmitted, decode_entry, encode_entry
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.actions import Preempt

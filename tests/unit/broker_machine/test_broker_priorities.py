@@ -8,9 +8,9 @@ import pytest
 
 from rlsched.broker.base.entries import JobsRanked
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PRIORITIES, Ranks

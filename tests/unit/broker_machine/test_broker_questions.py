@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from rlsched.broker.events import ClientAsked, Reply, SendNode
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.queries.backlog import MAX_WAITING, Backlog
 from rlsched.broker.queries.pages import MAX_JOB_NODES, MAX_PAGE_BYTES
 from rlsched.broker.queries.views import job_info
 from rlsched.broker.queries.waiting import WaitingReasons
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer

@@ -6,9 +6,9 @@ import pytest
 
 from rlsched.broker.base.entries import EligibilityReviewed, QuotaSet
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.plans.words import span
 from rlsched.wire.messages import DependsOn, DrainNode, Explanation, JobInfo, Jobs, ListJobs, SetQuota, Why
 from tests.unit.broker_machine.hand import ended, hello, launched, make, submit

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rlsched.broker.events import ClientAsked, NodeSaid
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.machine.log_reads import MAX_LOG_READS
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer, Role, may_send
 from rlsched.wire.messages import (
     Cancel,

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.machine.submitting import Submitting
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import Ended, EndedAck, Jobs, ListJobs, Refused, Submit, SubmitMany, Submitted
 from tests.unit.broker_machine.hand import ended, launched, make, of_kind, state, states, submit
 

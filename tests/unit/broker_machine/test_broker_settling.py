@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events, redecide
 from rlsched.broker.nodes.strangers import Strangers
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import DrainNode, Leaving, Release, ResumeNode
 from tests.unit.broker_machine.hand import LIMITS, TICK, hello, make, state, states, submit

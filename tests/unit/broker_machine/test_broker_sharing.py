@@ -7,12 +7,12 @@ import pytest
 
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.base.ledger_models import LedgerModels
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import unpack
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.asked import runs_as, sharing_of
 from rlsched.broker.state.base_ledger import fill, ledger_of
 from rlsched.cluster.arrays import CLOCKS_ALONE

@@ -10,11 +10,11 @@ import pytest
 
 from rlsched.broker.compaction.compaction import DAY_S, made, put
 from rlsched.broker.events import PowerDone, Tick
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.forecasts.process import _FollowedBook
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.sleeping import sleep_plan
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_UP
 from rlsched.decide.registry import load_scheduler

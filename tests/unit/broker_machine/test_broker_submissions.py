@@ -7,9 +7,9 @@ import pytest
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.events import ClientAsked, Intake, NodeSaid
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.machine.submissions import MAX_COMMAND_BYTES
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import (
     FetchLog,
     Jobs,

@@ -7,11 +7,11 @@ import math
 import pytest
 
 from rlsched.broker.base.entries import JobUpdated
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
 from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Ranks

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from rlsched.broker.base.entries import RankEnded
-from rlsched.broker.fakes import HandBroker
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.metered import STALE_S
 from rlsched.broker.queries.pages import _job_bytes
+from rlsched.broker.server.fakes import HandBroker
 from rlsched.decisions.schema import JobEvent
 from rlsched.wire.messages import (
     AttemptReport,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rlsched.broker.settings import Settings
+from rlsched.broker.server.settings import Settings
 from rlsched.decide.policy import Policy
 from rlsched.engine.facts import Facts, SlurmError, SlurmJob, SlurmNode
 from rlsched.engine.reader import Reader

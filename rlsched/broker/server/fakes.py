@@ -15,7 +15,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
-from rlsched.broker.performing import perform
+from rlsched.broker.server.performing import perform
 from rlsched.broker.state.ended import EndedJob
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Ranks

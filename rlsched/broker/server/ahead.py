@@ -1,6 +1,6 @@
 """What a broker calls of a rule's and the ledger's kernels, so that several processes can compile it.
 
-Who decides on a first cluster (`rlsched.broker.policy`) compiles the same one by one. A kernel that is
+Who decides on a first cluster (`rlsched.broker.server.policy`) compiles the same one by one. A kernel that is
 missing here is compiled then; `tests/unit/test_ahead.py` says if one is.
 """
 
@@ -37,7 +37,7 @@ def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) ->
     Args:
         policy: What the scheduler was loaded from.
         scheduler: Who decides. Without a rule nothing is known ahead, nor under one in somebody's own file.
-        has_models: See `rlsched.broker.policy.load_policy`.
+        has_models: See `rlsched.broker.server.policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
         return []

@@ -9,8 +9,8 @@ from threading import Timer
 from types import FrameType
 
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.serve import Broker
-from rlsched.broker.settings import Settings, warmed_up
+from rlsched.broker.server.serve import Broker
+from rlsched.broker.server.settings import Settings, warmed_up
 from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.telling import Telling

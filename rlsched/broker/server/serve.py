@@ -26,9 +26,7 @@ from rlsched.broker.events import (
 )
 from rlsched.broker.forecasts.fitting import Fits
 from rlsched.broker.forecasts.forecasting import Forecasting
-from rlsched.broker.holding import Held
 from rlsched.broker.journal.backup import begin_anew
-from rlsched.broker.journal.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark
 from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
@@ -37,17 +35,19 @@ from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.machine.happenings import as_it_stands
 from rlsched.broker.machine.machine import Machine
-from rlsched.broker.nodes.power_commands import PowerCommands
-from rlsched.broker.performing import perform
 from rlsched.broker.queries.forecasts import NO_FORECASTS
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.report import drift_curves
 from rlsched.broker.queries.vitals import TimedCommits, Vitals, journal_report
-from rlsched.broker.settings import Settings, forecast_setup, warmed_up
+from rlsched.broker.server.disk import RETRY_S, Disk, PatientCommits
+from rlsched.broker.server.holding import Held
+from rlsched.broker.server.performing import perform
+from rlsched.broker.server.power_commands import PowerCommands
+from rlsched.broker.server.settings import Settings, forecast_setup, warmed_up
+from rlsched.broker.server.timekeeping import Clock, ahead_line
 from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.book import Book
-from rlsched.broker.timekeeping import Clock, ahead_line
 from rlsched.decide.drift import unlike
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError

@@ -12,8 +12,8 @@ from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
 from rlsched.broker.forecasts.messages import Setup
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.records import STORE_FOLDER
-from rlsched.broker.nodes.power_commands import PowerSettings
-from rlsched.broker.policy import load_policy
+from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.power_commands import PowerSettings
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.policy import Policy

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rlsched.broker.ahead import pieces
 from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.server.ahead import pieces
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
