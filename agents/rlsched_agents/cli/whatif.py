@@ -88,10 +88,10 @@ def whatif(
     from rlsched.cli.show import print_json
     from rlsched.errors import InputError
     from rlsched.settings import encode_time
-    from rlsched.workload.formats.history import History
     from rlsched.workload.predict.kinds import chosen_kind
     from rlsched_agents.evaluate.run import distinct
     from rlsched_agents.evaluate.simulate import models_of
+    from rlsched_agents.whatif.history import History
     from rlsched_agents.whatif.look import POLICIES, Asked, look
 
     if html_path is not None:

@@ -10,13 +10,13 @@ import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched.workload.formats.history import History
 from rlsched.workload.predict.kinds import kind_for
 from rlsched.workload.predictability import Predictability
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import TraceUse
+from rlsched_agents.whatif.history import History
 from rlsched_envs.engine import predict_trace
 from rlsched_envs.sources import EpisodeSource
 
@@ -108,7 +108,7 @@ def read_data(
     Args:
         traces: In the normal form.
         clusters: Of the traces, then of the histories; histories may have none.
-        histories: In any form (`rlsched.workload.formats.history`).
+        histories: In any form (`rlsched_agents.whatif.history`).
         form: The name of that form; "": as recognised.
         tell: Called with a line on each file that was read.
 

@@ -11,7 +11,6 @@ import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
-from rlsched.workload.formats.history import History
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.split import time_split
 from rlsched_agents.evaluate.metrics import jct_s, queue_s
@@ -22,6 +21,7 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.whatif.capacity import Fewer, Sleep, fewer, sleep
 from rlsched_agents.whatif.found import NOBODY_WAITS_S, Under, WhatIf, best_of, verdict, why_refused
 from rlsched_agents.whatif.groups import groups
+from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.recorded import Mask, Recorded
 from rlsched_agents.whatif.site import Explained, Tell, explain, replayed
 from rlsched_envs.attempt_log import RunRules

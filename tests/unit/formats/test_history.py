@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlsched.errors import InputError
-from rlsched.workload.formats.history import History
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.sources import TrainingData, read_data
+from rlsched_agents.whatif.history import History
 
 HEAD = "JobID|Partition|State|Submit|Start|End|AllocTRES"
 CLUSTER = 'name = "c"\n[[nodes]]\ncount = 2\ngpus = 8\n'

@@ -15,12 +15,12 @@ from rlsched.decide.drift import Outside
 from rlsched.decide.policy import Policy
 from rlsched.engine.shadow.notes import Compared, Notes, Watched, read_notes
 from rlsched.errors import InputError
-from rlsched.workload.formats.history import History
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli import shadow
 from rlsched_agents.shadow.agreement import agreement, guarding
 from rlsched_agents.shadow.replay import replay
 from rlsched_agents.shadow.report import report
+from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.site import NO_CLAIMS
 from rlsched_envs.engine import Engine, Predictions
 from tests.unit.slurm_shadow.in_memory import BEGAN_S, Bench

@@ -11,12 +11,12 @@ import pytest
 from rlsched.cli.main import run
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
-from rlsched.workload.formats.history import History
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.whatif.capacity import fewer, sleep
 from rlsched_agents.whatif.found import Under, WhatIf, best_of, verdict
 from rlsched_agents.whatif.groups import Group
+from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.look import Asked, look
 from rlsched_envs.engine import Engine
 from rlsched_envs.job_table import JobTable
