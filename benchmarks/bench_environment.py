@@ -20,8 +20,8 @@ import numpy as np
 
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.workload.synth import synthesize
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.vector import RowsVecEnv
 
 COMMAND = "python benchmarks/bench_environment.py"
 TARGET_PER_S = 200_000

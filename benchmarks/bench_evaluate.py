@@ -34,8 +34,8 @@ PHASES = {
     "rlsched.workload.trace.read_table": "file into cells",
     "rlsched.workload.trace.check_columns": "cells into columns, checked",
     "rlsched_agents.evaluate.simulate.predictions_for": "predictions",
-    "rlsched_envs.engine.Engine.__init__": "jobs and cluster as arrays",
-    "rlsched_envs.engine.Engine.run_rule": "replay",
+    "rlsched_envs.sim.engine.Engine.__init__": "jobs and cluster as arrays",
+    "rlsched_envs.sim.engine.Engine.run_rule": "replay",
     "rlsched_agents.evaluate.simulate.build_report": "metrics",
     "rlsched_agents.evaluate.tables.print_report": "tables",
 }

@@ -28,7 +28,7 @@ from rlsched.forecast.arrivals import Past
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import OF_ONE, RECENT, SIZES
 from rlsched.forecast.world import World
-from rlsched_envs.play_forward import PlayForward
+from rlsched_envs.sim.play_forward import PlayForward
 
 POLICIES = ("tuned", "easy", "qssf-backfill")
 GAP_S, SPREAD = 60.0, 1.0

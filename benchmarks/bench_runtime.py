@@ -55,7 +55,7 @@ from rlsched.decide.rows.schema import WINDOW_ROWS
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import BrokerUnavailableError
 from rlsched.models.catalogue import load_catalogue
-from rlsched_envs.small_clusters import GPU_TYPES
+from rlsched_envs.training.small_clusters import GPU_TYPES
 
 COMMAND = "python benchmarks/bench_runtime.py"
 PARTS = ("cold", "import", "broker", "decision", "plans", "questions")

@@ -33,9 +33,9 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs import loop
-from rlsched_envs.constants import NEED_SLOTS
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.constants import NEED_SLOTS
+from rlsched_envs.sim.engine import Engine, Predictions
 
 COMMAND = "python benchmarks/bench_scale.py"
 MILLION, MILLION_GPUS, MILLION_LOAD = 1_000_000, 10_000, 0.95

@@ -20,9 +20,9 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import RlschedError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 RULES = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "tiresias", "gittins")
 POLICIES = ("qssf-backfill", "random", "ppo:untrained", "ppo")

@@ -23,7 +23,7 @@ from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import build_model
 from rlsched_agents.ppo.validation import Validator, cut_windows
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.training.vector import RowsVecEnv
 
 
 def main() -> None:

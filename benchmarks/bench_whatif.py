@@ -24,7 +24,7 @@ import numpy as np
 from rlsched.decide.policy import Policy
 from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.synth import synthesize
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 
 COMMAND = "python benchmarks/bench_whatif.py"
 JOBS, GPUS, LOAD, LATE_S = 100_000, 512, 0.8, 30.0

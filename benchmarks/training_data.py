@@ -21,7 +21,7 @@ from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, train
 from rlsched_agents.ppo.validation import Validator, cut_windows
 from rlsched_agents.runtime.card import Card
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.training.vector import RowsVecEnv
 
 REAL: Final = {"helios_venus": 1.0, "philly": 1.0, "ms_itp_07": 0.5}
 """Real traces and how often an episode comes from each; their predictions carry little (causal means)."""

@@ -7,7 +7,7 @@ from rlsched.errors import RlschedError as RlschedError
 from rlsched.workload.synth import synthesize as synthesize
 from rlsched.workload.trace import Trace as Trace
 from rlsched_agents.evaluate.simulate import simulate as simulate
-from rlsched_envs.modelling import Models as Models
+from rlsched_envs.sim.modelling import Models as Models
 
 __version__: str
 __all__ = [

@@ -9,11 +9,11 @@ def register() -> None:
 
     registration.register(
         id="rlsched/Cluster-v0",
-        entry_point="rlsched_envs.dial_env:ClusterEnv",
-        vector_entry_point="rlsched_envs.gym_vector:ClusterVectorEnv",
+        entry_point="rlsched_envs.training.dial_env:ClusterEnv",
+        vector_entry_point="rlsched_envs.training.gym_vector:ClusterVectorEnv",
     )
     registration.register(
         id="rlsched/Rows-v0",
-        entry_point="rlsched_envs.rows_env:RowsEnv",
-        vector_entry_point="rlsched_envs.gym_vector:RowsVectorEnv",
+        entry_point="rlsched_envs.training.rows_env:RowsEnv",
+        vector_entry_point="rlsched_envs.training.gym_vector:RowsVectorEnv",
     )

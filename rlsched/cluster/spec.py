@@ -151,7 +151,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         placement: The rule that picks a job's GPUs (`rlsched.cluster.choose`).
         max_retries: How often a job that fails is queued again; None: always.
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
-            (`rlsched_envs.node_events`); in a cluster file, as seen from there. "": they stay up.
+            (`rlsched_envs.sim.node_events`); in a cluster file, as seen from there. "": they stay up.
         preemptible: Which jobs count as declared preemptible: those that say so, or all that do not refuse.
         nodes: Its nodes.
     """

@@ -120,7 +120,7 @@ class Scheduler(ABC):
         """All events of an instant have happened, and its decisions are about to be asked for."""
 
     def foresee(self, run: Any) -> None:  # noqa: B027 - few have to see anything
-        """It is shown the simulated run before that begins (`rlsched_envs.engine.Engine`).
+        """It is shown the simulated run before that begins (`rlsched_envs.sim.engine.Engine`).
 
         Raises:
             InputError: it has to know what comes, and cannot in such a run.

@@ -9,7 +9,7 @@ All but one are found by `ast`, by names and without running anything:
   it again (X is not `self`), or calls one that does outside of a loop. Counted are functions with a loop in
   which such a one is called by its name.
 - *Bodies that decide an instant.* Kernels outside of the rules that call `next_move`, or
-  `rlsched_envs.moves.start`, in a loop of their own.
+  `rlsched_envs.sim.moves.start`, in a loop of their own.
 - *Adapter classes.* Classes in rlsched/decide with a method `decide` that set `self.rule`.
 - *Probes.* `getattr` and `hasattr` of a scheduler or a policy, by what its variable is called.
 - *Index constants.* Whole numbers, and columns of a schema, that a module names in capitals, and that

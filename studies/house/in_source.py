@@ -80,7 +80,7 @@ def deciding_bodies() -> list[str]:
         name
         for name, (_, tree) in sources().items()
         for one in ast.walk(tree)
-        if isinstance(one, ast.ImportFrom) and one.module == "rlsched_envs.moves"
+        if isinstance(one, ast.ImportFrom) and one.module == "rlsched_envs.sim.moves"
         if any(alias.name == "start" for alias in one.names)
     }
     return [

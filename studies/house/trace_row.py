@@ -18,7 +18,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.recording import RunStore
-from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.sim.engine import Engine, predict_trace
 from studies.house.in_source import PACKAGES, ROOT
 
 SPEC: Final = ClusterSpec.uniform(2, 4)

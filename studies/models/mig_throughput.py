@@ -21,8 +21,8 @@ from rlsched.models.catalogue import load_catalogue
 from rlsched.models.memory import MARGIN_FRAC
 from rlsched.models.mig import MEASURED_AS, PROFILES
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.modelling import Models
 
 GPUS, GPU_TYPE = 8, "A100-40GB"
 RUN_S = 1000.0

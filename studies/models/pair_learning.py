@@ -27,9 +27,9 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.models.speed import gpu_kind
 from rlsched_agents.evaluate.run import Task, replay_tasks, run_task, say_nothing
-from rlsched_envs.engine import Engine
-from rlsched_envs.modelling import Models
-from rlsched_envs.physics import true_share
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.physics import true_share
 from studies.policy.abilities import SHARING, able, share
 from studies.policy.energy_table import Workload
 

@@ -37,8 +37,8 @@ from rlsched_agents.ppo.replays import Replays
 from rlsched_agents.ppo.sources import synthetic_data
 from rlsched_agents.ppo.training import build_model
 from rlsched_agents.runtime.network import NetworkConfig
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, draw_window
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, draw_window
+from rlsched_envs.training.vector import RowsVecEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATIONS = 4

@@ -21,7 +21,7 @@ import numpy as np
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge, Layers
-from rlsched_envs.windows import Windows, draw_setting
+from rlsched_envs.training.windows import Windows, draw_setting
 from studies.policy.cases import TRACES
 from studies.policy.dials import DRAWN, POLICY, UNSEEN, source
 from studies.policy.options import add_common, reported

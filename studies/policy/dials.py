@@ -31,8 +31,8 @@ from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
 from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers
 from rlsched_agents.dials.ppo import PpoConfig, train_ppo
 from rlsched_agents.dials.verdict import Compared, compared
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import Drawn, Windows, draw_setting
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 from studies.policy.cases import TRACES, read_trace
 from studies.policy.options import add_common, reported
 

@@ -31,9 +31,9 @@ from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_task, say_nothing
 from rlsched_agents.evaluate.windows import Window, scaled_cluster
-from rlsched_envs.engine import predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from studies.policy.abilities import CORES, SHARING, able, fixed_clock, lull, share, slowdown, weighed
 from studies.policy.energy_rows import (
     CROWDED,

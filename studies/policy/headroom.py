@@ -27,7 +27,7 @@ from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import geometric_mean
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Predictions
+from rlsched_envs.sim.engine import Predictions
 from studies.policy.cases import PARTS, TRACES, TUNING_LOADS, Case, Workload, cases, workload_of
 from studies.policy.opponents import REFERENCES, policy_id
 from studies.policy.options import add_common, add_policy, policies_of, reported

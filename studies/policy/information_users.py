@@ -28,7 +28,7 @@ from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import spread_around
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions, reference_end_s
+from rlsched_envs.sim.engine import Engine, Predictions, reference_end_s
 from studies.policy.habits import best_by_name
 from studies.policy.options import reported
 

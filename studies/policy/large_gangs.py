@@ -24,9 +24,9 @@ from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import jct_s
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from studies.policy.options import reported
 from studies.policy.synthetic import MEASURED
 from studies.policy.tables import header, of_ratios, ratio_text, row

@@ -20,9 +20,9 @@ from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import ended, jct_s, mean, quantile
 from rlsched_agents.evaluate.modelled import J_PER_KWH, mean_of_jobs
 from rlsched_agents.evaluate.pairs import Ratio, mean_ratio
-from rlsched_envs.engine import Predictions, run_time_s
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Predictions, run_time_s
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 GPUS_ALONE: Final = Models(
     node_power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0)

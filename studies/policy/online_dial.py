@@ -23,8 +23,8 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.modelling import Models
 from studies.policy.options import add_policy, policies_of, reported
 from studies.policy.tables import header, row
 

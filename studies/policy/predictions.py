@@ -23,7 +23,7 @@ from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import Floats, spread_around
 from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Predictions, predict_trace, reference_end_s, run_time_s
+from rlsched_envs.sim.engine import Predictions, predict_trace, reference_end_s, run_time_s
 from studies.policy.cases import Case, Workload
 
 GOOD_CORRELATION: Final = 0.7

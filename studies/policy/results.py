@@ -36,7 +36,7 @@ from rlsched_agents.evaluate.build import build_report, paired_runs
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace
 from studies.policy.opponents import policy_id
 from studies.policy.options import add_policy, policies_of
 from studies.policy.results_tables import REFERENCE, UNTRAINED, CaseResult, write_tables

@@ -29,7 +29,7 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
 from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
 from studies.policy.opponents import followed

@@ -24,8 +24,8 @@ from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.pairs import Comparison, compare
 from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Predictions
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Predictions
 from studies.policy.cases import SYNTHETIC, Case, Workload, workload_of
 from studies.policy.measures import GPUS_ALONE, Measures, measures_of
 from studies.policy.opponents import REFERENCES, policy_id

@@ -25,7 +25,7 @@ from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace
 from studies.policy.options import add_policy, policies_of, reported
 from studies.policy.tables import header, of_ratios, ratio_text, row
 

@@ -29,9 +29,9 @@ from rlsched.models.memory import fits_memory
 from rlsched.models.sharing import shared_speed
 from rlsched.models.speed import added_power_w, gpu_rate, type_speed
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 SPEC: Final = ClusterSpec(
     name="small", nodes=tuple(NodeGroup(count=1, gpus=2, gpu_type=kind) for kind in ("V100", "A100"))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim.engine import Engine
 from studies.policy.small_instances import Instance, Tables, cost, engine_of
 
 PRICES: Final[dict[str, tuple[Any, ...]]] = {

@@ -34,7 +34,7 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.heuristics.rollout import Rollout
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 from studies.policy.cases import (
     MIN_TUNING_JOBS,
     TRACES,

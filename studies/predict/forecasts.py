@@ -27,8 +27,8 @@ from rlsched.forecast.arrivals import Past
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import RULES, SIZES, Score, score, size_class, size_words
 from rlsched.forecast.world import World
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.play_forward import PlayForward
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.play_forward import PlayForward
 from studies.policy.cases import PARTS, TRACES, Case, Workload, workload_of
 
 BEFORE_S = 14 * 86_400.0

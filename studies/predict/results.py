@@ -40,8 +40,8 @@ from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Predictions, predict_trace, reference_end_s
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Predictions, predict_trace, reference_end_s
+from rlsched_envs.sim.job_table import JobTable
 from studies.predict.tables import CaseResult, Worth, write_tables
 
 POLICY = Policy("qssf-backfill")

@@ -25,7 +25,7 @@ from rlsched.workload.predict.distribution import spread_around
 from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Predictions
+from rlsched_envs.sim.engine import Predictions
 from studies.predict.results import LOADS, REAL, mean_queue_s, run
 from studies.predict.tables import markdown, share
 

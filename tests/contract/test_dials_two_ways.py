@@ -14,9 +14,9 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 
 EVERYTHING = Policy("tuned")

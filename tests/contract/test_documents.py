@@ -50,8 +50,8 @@ from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.simulate import simulate
-from rlsched_envs.modelling import Models
-from rlsched_envs.sources import EpisodeConfig
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.training.sources import EpisodeConfig
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = [

@@ -21,10 +21,10 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.modelling import Models
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 
 CLUSTERS = 8
 CONFIG = EpisodeConfig(

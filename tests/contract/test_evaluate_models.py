@@ -20,7 +20,7 @@ from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import as_toml
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.jobs_out import file_stem
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 KWH_J = 3.6e6
 DEFAULTS = {
@@ -234,7 +234,7 @@ def test_the_weight_of_energy_reaches_a_policy(
 
 
 def test_learning_can_be_left_out(workload: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlsched_envs import engine
+    from rlsched_envs.sim import engine
 
     seen: list[float] = []
     open_books = engine.open_books

@@ -19,11 +19,11 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import PREEMPTED
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_arrays import PREEMPTED
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from tests.contract.test_preemptive_two_ways import COSTS, Case, cases, check_equal, check_valid
 from tests.contract.test_start_options_two_ways import check_books
 from tests.contract.test_start_options_two_ways import check_equal as check_equal_modelled

@@ -21,9 +21,9 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from tests.quick import quick
 
 NETWORK = Policy("ppo", checkpoint="untrained")

@@ -22,9 +22,9 @@ from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import migrations
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
 from tests.contract.test_gittins_two_ways import SHORT, crowd_both_ways, with_preemptible
 from tests.contract.test_preemptive_two_ways import COSTS, Case, cases, check_equal, check_valid
 

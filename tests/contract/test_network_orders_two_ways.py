@@ -34,8 +34,8 @@ from rlsched_agents.ppo.training import first_weights
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.modelling import Models
 from tests.contract.test_gittins_two_ways import check_equal, preempted, with_preemptible
 
 pytestmark = pytest.mark.slow

@@ -19,9 +19,9 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import PREEMPTED
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.attempt_arrays import PREEMPTED
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
 from tests.unit.broker_machine.hand import LIMITS, hello, submit
 
 UNTRAINED = Policy("ppo", checkpoint="untrained")

@@ -16,8 +16,8 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
 
 pytestmark = pytest.mark.shared_data
 

@@ -19,11 +19,11 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import ENDED, REASONS
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_arrays import ENDED, REASONS
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.node_events import NodeEvent
 from tests.quick import quick
 
 COSTS = PreemptionCosts(restart_s=2.0, restart_large_s=3.0, large_gpus=3)

@@ -16,8 +16,8 @@ from rlsched.decide.rules.reservation import predicted_end_s, predicted_run_s
 from rlsched.models.clocks import relative_time
 from rlsched.models.speed import present_speed
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 from tests.unit.models.board import CATALOGUE, add, modelled, node, running
 

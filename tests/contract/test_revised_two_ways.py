@@ -25,8 +25,8 @@ from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine
 from tests.contract.test_gittins_two_ways import check_equal
 from tests.quick import quick
 from tests.unit.broker_machine.hand import ended, hello, launched, submit

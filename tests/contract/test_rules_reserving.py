@@ -18,8 +18,8 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
-from rlsched_envs import loop, moves
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim import loop, moves
+from rlsched_envs.sim.engine import Engine
 from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic
 from tests.quick import quick
 

@@ -21,8 +21,8 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
 from tests.quick import quick
 
 POLICIES = {

@@ -24,10 +24,10 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.settings import Profile
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 
 PROFILE = Profile()

@@ -13,7 +13,7 @@ from rlsched.cli.main import run
 from rlsched.installing import install_command
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import predict_trace, reference_end_s
+from rlsched_envs.sim.engine import predict_trace, reference_end_s
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ INSIDE = (
     "rlsched/cli/main.py",
     "rlsched/report/page.css",
     "rlsched/models/catalogue/cells.csv",
-    "rlsched_envs/engine.py",
+    "rlsched_envs/sim/engine.py",
     "rlsched_agents/runtime/policy.py",
     "rlsched_node/shim.py",
 )

@@ -21,10 +21,10 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.vector import RowsVecEnv
 from tests.golden.journal import journal_content
 from tests.golden.worlds import MODES, WORLDS, world
 

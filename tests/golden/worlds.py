@@ -16,10 +16,10 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Predictions, predict_trace
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import NodeEvent
 
 WORLDS = ("helios", "philly", "mixed")
 MODES = ("plain", "attempts", "models")

@@ -12,7 +12,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace
 
 # Lucid's simulator on a week of Philly, 60 nodes of 8 GPUs: mean JCT, mean, p99 and p99.9 queueing delay (s).
 LUCID = {

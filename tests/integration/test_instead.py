@@ -35,8 +35,8 @@ from rlsched_agents.whatif.course import Watch
 from rlsched_agents.whatif.from_journal import courses
 from rlsched_agents.whatif.instead import HOUR_S, instead, replayed
 from rlsched_agents.whatif.other_choice import LATER_S
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
 from tests.integration.cluster import Cluster, all_up, until
 
 HOURS = 30.0

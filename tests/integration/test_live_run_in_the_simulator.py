@@ -31,7 +31,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 
 RLSCHED = (sys.executable, "-m", "rlsched")
 JOBS = 140

@@ -27,9 +27,9 @@ from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.curriculum import Stage
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.training.curriculum import Stage
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.vector import RowsVecEnv
 from tests.unit.test_board_curves import assert_all_are_described_and_none_is_always_0, event_values
 
 FAST = Recipe(

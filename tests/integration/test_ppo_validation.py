@@ -24,8 +24,8 @@ from rlsched_agents.ppo.validation import RULES_TO_BEAT, Validator, cut_windows
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine
-from rlsched_envs.sources import EpisodeConfig
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.training.sources import EpisodeConfig
 from tests.quick import quick
 
 pytestmark = pytest.mark.slow

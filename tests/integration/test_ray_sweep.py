@@ -33,7 +33,7 @@ from rlsched_agents.evaluate import ray_sweep
 from rlsched_agents.evaluate.run import Task, replay_tasks
 from rlsched_agents.evaluate.windows import window_of
 from rlsched_agents.runtime.checkpoint import checkpoint_file
-from rlsched_envs.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace
 
 pytestmark = pytest.mark.slow
 

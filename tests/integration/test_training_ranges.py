@@ -19,9 +19,9 @@ from rlsched_agents.ppo.recipes import load_recipe
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, train
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import load_checkpoint
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import RowsVecEnv
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import RowsVecEnv
+from rlsched_envs.training.windows import Drawn
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,8 @@ from rlsched.cluster.arrays import (
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.models.power import NodePower
 from rlsched.models.sharing import pair_noise, share_deviate, with_noise
-from rlsched_envs.engine import Engine
-from rlsched_envs.modelling import job_keys
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.modelling import job_keys
 
 
 class Holder(NamedTuple):

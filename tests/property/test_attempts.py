@@ -22,11 +22,11 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.attempt_log import Attempts, PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.sim.attempt_log import Attempts, PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.node_events import NodeEvent
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -20,12 +20,12 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.errors import AllocationError
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, NODE_FAILURE, PREEMPTED, TIMEOUT
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import NodeEvent
 from tests.property.books import Watched, clocks_are_kept, ledger_is_sound, recount
 from tests.quick import quick
 

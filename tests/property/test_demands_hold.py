@@ -21,8 +21,8 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.load import runnable_mask, trace_demands
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
 
 KINDS = ["T4", "V100", "A100"]
 GROUP = st.builds(

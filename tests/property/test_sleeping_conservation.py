@@ -15,8 +15,8 @@ from rlsched.models.power import NodePower
 from rlsched.power_down import Command, Drain, NodeState, NodeStates, PowerDown, Sleep, Wake
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.modelling import Models
 from tests.property.books import Span, Watched, recount
 from tests.property.test_conservation import (
     CLUSTERS,

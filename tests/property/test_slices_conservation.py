@@ -9,8 +9,8 @@ import pytest
 
 from rlsched.cluster.slice_name import is_slice
 from rlsched.cluster.spec import ClusterSpec
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.modelling import Models
 from tests.property.books import Watched, recount
 from tests.property.test_conservation import (
     CUT,

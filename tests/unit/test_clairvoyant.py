@@ -25,10 +25,10 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
 from rlsched_agents.search.columns import RULES, SKIPPING
 from rlsched_agents.search.truth import Truth
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.lookahead import KEEP_FREE, NOTHING, Follower, LookAhead, followers
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.lookahead import KEEP_FREE, NOTHING, Follower, LookAhead, followers
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 

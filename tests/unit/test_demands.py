@@ -19,8 +19,8 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import AllocationError
 from rlsched.workload.load import NO_CPU, NO_GPU, nodes_for_load, offered_load, runnable_mask
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
 
 NAN = math.nan
 

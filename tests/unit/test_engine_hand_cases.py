@@ -17,8 +17,8 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decisions.words import done
 from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
 
 NAN = math.nan
 GREEDY = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "sjf", "sjf-backfill")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.arrays import records
-from rlsched_envs.engine import _ROWS_BETWEEN_LOOKS, _Stop
-from rlsched_envs.sim_arrays import RUN
+from rlsched_envs.sim.engine import _ROWS_BETWEEN_LOOKS, _Stop
+from rlsched_envs.sim.sim_arrays import RUN
 
 ROWS = 5000
 

@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.workload.describe import spearman
 from rlsched.workload.synth import synthesize
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, draw_window
 
 BLOCK = 64
 BLOCKS = EpisodeConfig(

@@ -19,8 +19,8 @@ from rlsched_agents.evaluate.metrics import bounded_slowdown, mean_over_seeds, q
 from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_of_sums
 from rlsched_agents.evaluate.run import distinct, replay_tasks
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
-from rlsched_envs.engine import Predictions
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.job_table import JobTable
 
 NAN = float("nan")
 

@@ -15,9 +15,9 @@ from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis, ModelMetrics, model_metrics, used_gpus
 from rlsched_agents.evaluate.occupancy import gpu_holds
 from rlsched_agents.evaluate.pairs import compare
-from rlsched_envs.attempt_log import Attempts, Books
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Energy, Models
+from rlsched_envs.sim.attempt_log import Attempts, Books
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Energy, Models
 
 NAN = float("nan")
 KWH_J = 3.6e6

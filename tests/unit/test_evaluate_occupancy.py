@@ -12,8 +12,8 @@ from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.evaluate.occupancy import MAX_STEPS, STEPS_S, fragmentation, step_edges, step_length_s
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
 
 RULE = Policy("fifo-backfill").rule
 

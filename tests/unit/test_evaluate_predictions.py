@@ -14,8 +14,8 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate import run
 from rlsched_agents.evaluate.windows import WARMUP_S, Window
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Predictions, predict_trace
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Predictions, predict_trace
 
 FED = (
     Policy("qssf"),

@@ -25,7 +25,7 @@ from rlsched_agents.evaluate.pairs import Ratio
 from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.tables import print_report
 from rlsched_agents.evaluate.verdict import LEAST_JOBS, cautions_of, verdict_of
-from rlsched_envs.modelling import Models, PowerDownPlan
+from rlsched_envs.sim.modelling import Models, PowerDownPlan
 
 CLUSTER = ClusterSpec.uniform(2, 4)
 CLAIMS = ("least", "soonest", "less (", "times as long")

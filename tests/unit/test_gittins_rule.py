@@ -22,8 +22,8 @@ from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, Predictions
 from tests.unit.attempts.play import attempts, trace_of
 
 Span = tuple[str, float, float]

@@ -15,7 +15,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.origin import keep_origin, task_of
 from rlsched_agents.evaluate.task import Task
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Predictions
+from rlsched_envs.sim.engine import Predictions
 
 
 @pytest.mark.parametrize("origin", [None, datetime(2024, 3, 1, 9), datetime(2024, 3, 1, 9, tzinfo=UTC)])

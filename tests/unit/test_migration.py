@@ -28,8 +28,8 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
 from tests.unit.attempts.play import attempts, trace_of
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policy import Policy
 from rlsched.decide.presets import PRESETS
-from rlsched_envs.lookahead import LookAhead
+from rlsched_envs.sim.lookahead import LookAhead
 
 
 def arrays_of(policy: str) -> StateArrays:

@@ -19,10 +19,10 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import PREEMPTED
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_arrays import PREEMPTED
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.node_events import NodeEvent
 from tests.unit.attempts.play import attempts, trace_of
 
 Span = tuple[str, float, float]

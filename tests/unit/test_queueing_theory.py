@@ -10,7 +10,7 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 
 JOBS = 400_000
 BATCHES = 40

@@ -24,11 +24,11 @@ from rlsched_agents.heuristics.rollout import Rollout
 from rlsched_agents.search.columns import SKIPPING
 from rlsched_agents.search.futures import MAX_SIGMA, draw_time_left
 from rlsched_agents.search.race import FixedSamples, Raced, best_action, race
-from rlsched_envs import loop
-from rlsched_envs.constants import FINISHED, STOPPED
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.lookahead import MAX_WAITING, NOTHING, WAIT, Futures, LookAhead, followers
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.constants import FINISHED, STOPPED
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.lookahead import MAX_WAITING, NOTHING, WAIT, Futures, LookAhead, followers
 from tests.contract.test_rules_two_ways import Case, cases, check_valid
 
 AREA = Order(by="area")

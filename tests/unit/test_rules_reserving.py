@@ -20,7 +20,7 @@ from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 
 # submit, duration, GPUs, predicted run time
 Jobs = Sequence[tuple[float, float, int, float]]

@@ -28,8 +28,8 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import permit
 from rlsched.errors import CheckpointError, InputError
 from rlsched_agents.sb3.dials import read_strategy
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import Drawn
 from tests.unit.test_sb3_models import altered, pickled
 
 DRAWN = Drawn(jobs=120, nodes_low=2, nodes_high=3)

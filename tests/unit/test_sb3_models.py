@@ -29,7 +29,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.decide.scheduler import permit
 from rlsched.errors import CheckpointError, InputError
-from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.training.sources import EpisodeSource
 
 KWARGS = {"net_arch": [16], "activation_fn": torch.nn.ReLU}
 

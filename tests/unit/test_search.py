@@ -31,9 +31,9 @@ from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race
 from rlsched_agents.search.search import Search, rows_of_network
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from tests.contract.test_rules_two_ways import Case, cases, check_valid
 
 CONFIG = NetworkConfig(width=16, critic_width=8)

@@ -31,10 +31,10 @@ from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.columns import SKIPPING, rule_to_follow
 from rlsched_agents.search.search import Found, Search
 from rlsched_agents.search.truth import Truth
-from rlsched_envs import loop
-from rlsched_envs.constants import FINISHED, STOPPED
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.constants import FINISHED, STOPPED
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
 from tests.unit.test_search import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, lively, replay, untrained
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.simulate import Runs, simulate
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 CLUSTER: ClusterSpec = synthesize("helios", 2, 1.0, 64)[1]
 

@@ -21,9 +21,9 @@ from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.models.mig import MEASURED_A100, PROFILES, slice_speed
 from rlsched.workload.load import runnable_mask
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 CATALOGUE = load_catalogue()
 FIFO = Policy("fifo-backfill")

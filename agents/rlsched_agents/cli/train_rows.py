@@ -149,7 +149,7 @@ def train_rows(
 
     from rlsched_agents.ppo.validation import Validator, cut_windows
     from rlsched_agents.runtime.card import Card
-    from rlsched_envs.vector import RowsVecEnv
+    from rlsched_envs.training.vector import RowsVecEnv
 
     card = Card(
         name=out.stem,

@@ -11,10 +11,10 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.drift import Familiar
 from rlsched.decide.policy import Policy
-from rlsched_envs.small_clusters import GPU_TYPES, node_size
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.small_clusters import GPU_TYPES, node_size
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import ClusterVecEnv
+from rlsched_envs.training.windows import Drawn
 
 CLUSTERS: Final = 32
 """Windows that are played side by side, each to its end; those that end earlier go on with another."""

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy
 from rlsched.decide.policy import Policy
-from rlsched_envs.dial_env import DialFleet
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.dial_env import DialFleet
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import Drawn
 
 Floats = NDArray[np.float64]
 

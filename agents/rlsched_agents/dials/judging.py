@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
 from rlsched.decide.policy import Policy
-from rlsched_envs.windows import Windows
+from rlsched_envs.training.windows import Windows
 
 Floats = NDArray[np.float64]
 Layers = Sequence[Floats]

@@ -13,8 +13,8 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import EvolutionConfig
 from rlsched_agents.ppo.sources import TrainingData
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import Drawn, Windows, draw_setting
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
 """Stretches of a trace, a window long each, that an interval has to rest on."""

@@ -22,9 +22,9 @@ from torch.distributions import Normal
 
 from rlsched.decide.policy import Policy
 from rlsched_agents.dials.judging import Floats
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import ClusterVecEnv
+from rlsched_envs.training.windows import Drawn
 
 
 class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

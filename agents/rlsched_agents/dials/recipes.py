@@ -8,7 +8,7 @@ from rlsched.errors import InputError
 from rlsched.settings import read_table, settle
 from rlsched_agents.dials.evolution import EvolutionConfig
 from rlsched_agents.dials.lesson import DialRecipe
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.windows import Drawn
 
 DEFAULT = DialRecipe()
 QUICK = DialRecipe(

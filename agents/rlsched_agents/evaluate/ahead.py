@@ -12,8 +12,8 @@ from rlsched.compile.compiling import COMPILING
 from rlsched.compile.kernel_cache import is_kept
 from rlsched.decide.registry import load_scheduler
 from rlsched_agents.evaluate.task import Task, engine_of
-from rlsched_envs.attempt_log import needs_log
-from rlsched_envs.engine import Predictions
+from rlsched_envs.sim.attempt_log import needs_log
+from rlsched_envs.sim.engine import Predictions
 
 
 def first_jobs(task: Task) -> Task:

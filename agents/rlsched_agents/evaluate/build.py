@@ -21,7 +21,7 @@ from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.report import Report
 from rlsched_agents.evaluate.run import uses_predictions
 from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.run import Outcome
     from rlsched_agents.evaluate.windows import Window
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.job_table import JobTable
 
 NAMED_JOBS = 5
 """Rejected jobs that are named for each reason; --jobs-out has all of them."""

@@ -7,7 +7,7 @@ import msgspec
 from rlsched_agents.evaluate.as_recorded import AsRecorded
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.pairs import Comparison
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 
 class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim.engine import Engine
 
 LIKE: Final = "helios"
 JOBS: Final = 4_000

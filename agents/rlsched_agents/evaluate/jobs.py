@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched_agents.evaluate.jobs_out import write_jobs
 from rlsched_agents.evaluate.metrics import jct_s, queue_s
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
 

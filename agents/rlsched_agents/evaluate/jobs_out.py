@@ -16,7 +16,7 @@ from rlsched_agents.evaluate.modelled import asked_shares, mean_of_jobs
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.job_table import JobTable
 
 JOB_COLUMNS: Final = (
     "job_id",

@@ -17,11 +17,11 @@ from rlsched_agents.evaluate.occupancy import (
     over_time,
     step_edges,
 )
-from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.engine import run_time_s
+from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.sim.engine import run_time_s
 
 if TYPE_CHECKING:
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.workload.load import trace_demands
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.trace import Trace
-    from rlsched_envs.attempt_log import Attempts, Books
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.attempt_log import Attempts, Books
+    from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -14,12 +14,12 @@ from rlsched.cluster.demand import holds
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import partition_sizes
 from rlsched_agents.evaluate.modelled import used_gpus
-from rlsched_envs.placements import Placements
+from rlsched_envs.sim.placements import Placements
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched_envs.attempt_log import Attempts
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.attempt_log import Attempts
+    from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -18,10 +18,10 @@ from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.task import Task
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Predictions
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import NodeEvent
 
 ORIGIN_VERSION: Final = 1
 ORIGIN_FILE: Final = "made_with.json"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched_agents.evaluate.metrics import ended, jct_s, queue_s
 
 if TYPE_CHECKING:
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
 

@@ -44,7 +44,7 @@ from rlsched_agents.evaluate.run import (
     say_nothing,
 )
 from rlsched_agents.runtime.checkpoint import checkpoint_file
-from rlsched_envs.engine import Predictions
+from rlsched_envs.sim.engine import Predictions
 
 CONNECT_TIMEOUT_S: Final = 120.0
 """Ray itself tries an address of its GCS for minutes, and cannot be interrupted meanwhile."""

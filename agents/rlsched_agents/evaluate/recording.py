@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from rlsched_agents.evaluate.task import Task
-    from rlsched_envs.job_table import JobTable
+    from rlsched_envs.sim.job_table import JobTable
 
 BATCH: Final = 128
 """Records that are held back; thousands of live ones make the garbage collector's pauses show in p99."""

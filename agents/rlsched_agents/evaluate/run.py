@@ -34,10 +34,10 @@ from rlsched_agents.evaluate.task import Outcome as Outcome
 from rlsched_agents.evaluate.task import Task as Task
 from rlsched_agents.evaluate.task import engine_of
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]

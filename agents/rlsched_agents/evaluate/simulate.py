@@ -33,9 +33,9 @@ from rlsched_agents.evaluate.run import (
     run_tasks,
 )
 from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import read_node_events
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import read_node_events
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,10 +13,10 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 
 @dataclass(frozen=True)

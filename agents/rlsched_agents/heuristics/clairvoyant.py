@@ -19,8 +19,8 @@ from rlsched.errors import InputError
 from rlsched_agents.search.columns import RULES, columns_of
 from rlsched_agents.search.search import starts_to_try
 from rlsched_agents.search.truth import Truth
-from rlsched_envs.engine import Engine
-from rlsched_envs.lookahead import LookAhead, first_by
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.lookahead import LookAhead, first_by
 
 ARRIVALS: Final = 1000
 """Jobs to come that it knows. What is put off to the end of a future runs for nothing: nobody comes after."""

@@ -8,7 +8,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 
 from rlsched.errors import InputError
-from rlsched_envs.curriculum import Stage, stage_at
+from rlsched_envs.training.curriculum import Stage, stage_at
 
 
 class Lessons(BaseCallback):

@@ -12,8 +12,8 @@ from rlsched.decide.drift import Familiar
 from rlsched.decide.rows.columns import IS_JOB, IS_WAIT
 from rlsched.decide.rows.schema import SCHEMA
 from rlsched_agents.runtime.card import Card
-from rlsched_envs.small_clusters import GPU_TYPES, node_size
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.small_clusters import GPU_TYPES, node_size
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 
 
 def met_in(config: EpisodeConfig, sources: Sequence[EpisodeSource]) -> Familiar:

@@ -11,8 +11,8 @@ import msgspec
 from rlsched.decide.rows.schema import SCHEMA
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
-from rlsched_envs.curriculum import Stage, check_stages
-from rlsched_envs.sources import EpisodeConfig
+from rlsched_envs.training.curriculum import Stage, check_stages
+from rlsched_envs.training.sources import EpisodeConfig
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

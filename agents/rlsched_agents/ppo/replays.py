@@ -13,9 +13,9 @@ from rlsched.decide.permissions import Permissions
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.network import NetworkConfig, Weights
-from rlsched_envs.engine import Predictions
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window
+from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window
 
 Floats = NDArray[np.float64]
 Score = Callable[[NDArray[np.float32]], Floats]

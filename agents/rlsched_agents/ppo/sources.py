@@ -17,8 +17,8 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import TraceUse
 from rlsched_agents.whatif.history import History
-from rlsched_envs.engine import predict_trace
-from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.training.sources import EpisodeSource
 
 SYNTHETIC_JOBS = 40_000
 SYNTHETIC_GPUS = 64

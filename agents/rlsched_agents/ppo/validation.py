@@ -19,11 +19,11 @@ from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.replays import Replays, scorer
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
-from rlsched_envs.small_clusters import CORES_EACH
-from rlsched_envs.sources import EpisodeSource, Window, draw_window
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.training.small_clusters import CORES_EACH
+from rlsched_envs.training.sources import EpisodeSource, Window, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")
 BLOCK_JOBS = 256

@@ -25,8 +25,8 @@ from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
 from rlsched.errors import CheckpointError
-from rlsched_envs.dial_env import spaces
-from rlsched_envs.vector import row_spaces
+from rlsched_envs.training.dial_env import spaces
+from rlsched_envs.training.vector import row_spaces
 
 MAX_BYTES: Final = 1 << 28
 _DATA, _WEIGHTS = "data", "policy.pth"

@@ -22,7 +22,7 @@ from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.sb3.dials import strategy_of
 from rlsched_agents.sb3.reading import read_model
-from rlsched_envs.dial_env import DEFAULT_POLICY
+from rlsched_envs.training.dial_env import DEFAULT_POLICY
 
 
 class ModelScores:

@@ -17,7 +17,7 @@ from rlsched.cluster.arrays import Records
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.rows.candidates import Window
-from rlsched_envs.lookahead import (
+from rlsched_envs.sim.lookahead import (
     BACKFILL,
     KEEP_FREE,
     NOTHING,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import RUNNING
 from rlsched.cluster.state import ClusterState
 from rlsched_agents.search.arrivals import Arrivals
-from rlsched_envs.lookahead import Futures
+from rlsched_envs.sim.lookahead import Futures
 
 MAX_SIGMA: Final = 3.0
 MIN_SPREAD: Final = 0.1

@@ -17,7 +17,7 @@ from rlsched_agents.search.arrivals import Seen
 from rlsched_agents.search.columns import SKIPPING, columns_of
 from rlsched_agents.search.futures import imagine, some_of
 from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
-from rlsched_envs.lookahead import Follower, Futures, LookAhead
+from rlsched_envs.sim.lookahead import Follower, Futures, LookAhead
 
 STARTS: Final = 3
 """Jobs whose start is tried, each of another demand."""

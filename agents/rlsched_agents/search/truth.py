@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import RUNNING
 from rlsched.errors import InputError
-from rlsched_envs.engine import Engine
-from rlsched_envs.lookahead import Futures
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.lookahead import Futures
 
 
 class Truth:

@@ -16,9 +16,9 @@ from rlsched_agents.evaluate.pairs import DAY_S, MIN_BLOCKS, Ratio, ratio_of_sum
 from rlsched_agents.whatif.recorded import Recorded
 from rlsched_agents.whatif.site import NO_CLAIMS, Errors, errors, site_rules
 from rlsched_agents.whatif.stretches import replayed_waits
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Predictions
-from rlsched_envs.node_events import STATUS, NodeEvent
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.node_events import STATUS, NodeEvent
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

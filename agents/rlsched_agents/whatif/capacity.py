@@ -18,7 +18,7 @@ from rlsched.workload.predict.node_demand import SLOT_S
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import DAY_S
 from rlsched_agents.whatif.recorded import Mask
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.job_table import JobTable
 
 
 class Sleep(msgspec.Struct, frozen=True, kw_only=True):

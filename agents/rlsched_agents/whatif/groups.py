@@ -11,7 +11,7 @@ from rlsched.workload.characterise.sizes import SIZE_CLASSES, size_class
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import Ratio, ended_in_all, mean_ratio
 from rlsched_agents.whatif.recorded import Mask
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.job_table import JobTable
 
 MOST_USERS: Final = 20
 """Users whose jobs waited longest in all; the others are too few jobs to say anything of."""

@@ -24,11 +24,11 @@ from rlsched_agents.whatif.groups import groups
 from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.recorded import Mask, Recorded
 from rlsched_agents.whatif.site import Explained, Tell, explain, replayed
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Predictions, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import read_node_events
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import read_node_events
 
 POLICIES: Final = ("tuned", "qssf-backfill", "easy")
 """Those that are looked at where none is named."""

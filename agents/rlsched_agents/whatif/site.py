@@ -18,10 +18,10 @@ from rlsched_agents.evaluate.windows import Window
 from rlsched_agents.whatif.recorded import Mask, Recorded
 from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_agents.whatif.usage import used_at_submission
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Predictions
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 Floats = NDArray[np.float64]
 Tell = Callable[[str, float], None]

@@ -18,8 +18,8 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.pairs import DAY_S
 from rlsched_agents.whatif.recorded import Recorded
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, Predictions
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

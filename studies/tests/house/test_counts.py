@@ -22,7 +22,7 @@ HOLD = {
 """What is kept from here on."""
 OPTION = "--policy"
 SIMULATOR = """
-from rlsched_envs.moves import start
+from rlsched_envs.sim.moves import start
 COLUMN, OTHER = range(2)
 UNUSED = 3
 
@@ -112,7 +112,11 @@ def test_the_table_has_every_count_and_targets_that_hold_go_on_to(
     over = {what for what, one in found.items() if one["now"] > one["target"]}
     assert not over & HOLD, {what: found[what]["places"] for what in over & HOLD}
     passed = found["files that a trace row passes"]["places"]
-    for path in ("rlsched/workload/trace.py", "envs/rlsched_envs/engine.py", "rlsched/decide/recording.py"):
+    for path in (
+        "rlsched/workload/trace.py",
+        "envs/rlsched_envs/sim/engine.py",
+        "rlsched/decide/recording.py",
+    ):
         assert path in passed
     monkeypatch.setattr("sys.argv", ["counts"])
     assert counts.main() == 0

@@ -19,9 +19,9 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import Metrics, schedule_metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-from rlsched_envs.engine import Engine, predict_trace, run_time_s
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, predict_trace, run_time_s
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 from studies.policy import bar_studies, bar_tables, dial_tables, measures, opponents, predictions
 from studies.policy.abilities import CORES, SHARING, able, lull, share, weighed
 from studies.policy.cases import Case

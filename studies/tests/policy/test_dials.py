@@ -9,7 +9,7 @@ import pytest
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials.judging import ALL_ZERO, Judge
 from rlsched_agents.dials.verdict import compared
-from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.training.sources import EpisodeSource
 from studies.policy import dials
 
 

@@ -15,7 +15,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint
-from rlsched_envs.sources import EpisodeConfig
+from rlsched_envs.training.sources import EpisodeConfig
 from studies.policy import cases, generalise, runs, tables, trainings
 from studies.policy.generalise_tables import Line, left_out_section, seeds_section
 from studies.policy.trainings import Run, Trained

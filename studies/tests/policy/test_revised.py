@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.engine import Engine, Predictions, predict_trace, run_time_s
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace, run_time_s
 from studies.policy import revised
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import Workload

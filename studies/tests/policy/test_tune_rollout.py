@@ -12,7 +12,7 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.rollout import Rollout
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.job_table import JobTable
 from studies.policy import journal, tune_rollout
 from studies.policy.cases import Case, read_trace, workload_of
 from studies.policy.opponents import GRIDS, SHORT_TRACES, Tuned, TunedFile, entries, read_tuned, write_tuned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlsched.workload.synth import synthesize
-from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.training.sources import EpisodeSource
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.rows import columns
 from rlsched.decide.rows.schema import CRITIC_FEATURES
-from rlsched_envs.sources import EpisodeConfig
+from rlsched_envs.training.sources import EpisodeConfig
 
 CONFIG = EpisodeConfig(
     warmup_jobs=40, agent_jobs=60, tail_jobs=30, load_low=0.9, load_high=1.3, nodes_low=2, nodes_high=4

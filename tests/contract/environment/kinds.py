@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv, FleetVecEnv, RowsVecEnv
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.vector import ClusterVecEnv, FleetVecEnv, RowsVecEnv
+from rlsched_envs.training.windows import Drawn
 
 CONFIG = EpisodeConfig(
     warmup_jobs=40, agent_jobs=40, tail_jobs=20, load_low=1.0, load_high=1.3, nodes_low=2, nodes_high=3

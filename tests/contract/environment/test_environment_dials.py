@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policy import Policy
-from rlsched_envs.dial_env import ClusterEnv
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import ClusterVecEnv
-from rlsched_envs.windows import Drawn, Windows, draw_setting
+from rlsched_envs.training.dial_env import ClusterEnv
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import ClusterVecEnv
+from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 
 SMALL = Drawn(jobs=250, nodes_low=2, nodes_high=4)
 STILL = np.zeros(NUM_DIALS, np.float32)

@@ -29,7 +29,7 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.training.sources import EpisodeSource
 from tests.contract.environment.kinds import CLUSTER, KINDS, ROWS, Kind
 
 COUNT = 3

@@ -8,8 +8,8 @@ import pytest
 
 from rlsched.decide.order.keys import AREA, INDEX
 from rlsched.decide.rows import columns, reasons
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE
 
 pytestmark = pytest.mark.slow

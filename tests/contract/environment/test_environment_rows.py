@@ -9,10 +9,10 @@ import pytest
 from rlsched.decide.rows import columns
 from rlsched.decide.rows.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
 from rlsched_agents.ppo.recipes import Recipe
-from rlsched_envs import batch
-from rlsched_envs.rows_env import RowsEnv
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.training import batch
+from rlsched_envs.training.rows_env import RowsEnv
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import RowsVecEnv
 from tests.contract.environment.episodes import CONFIG, REFERENCE, reference_rows
 
 WIDE = msgspec.structs.replace(CONFIG, window_rows=64)

@@ -22,11 +22,11 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.small_clusters import load_window
-from rlsched_envs.sources import EpisodeSource, Window, draw_window
+from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.small_clusters import load_window
+from rlsched_envs.training.sources import EpisodeSource, Window, draw_window
 from tests.contract.environment.episodes import CONFIG, TRUE_LOG, Choice, random_row
 from tests.quick import quick
 

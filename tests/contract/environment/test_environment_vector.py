@@ -9,11 +9,11 @@ import pytest
 from rlsched.decide.rows import columns
 from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
-from rlsched_envs.engine import Predictions
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.rows_env import RowsEnv
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.vector import RowsVecEnv
+from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.rows_env import RowsEnv
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import RowsVecEnv
 from tests.contract.environment.episodes import CONFIG, REFERENCE, TRUE_LOG, random_row, reference_rows
 
 

@@ -17,9 +17,9 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
 
 Attempt = tuple[str, int, float, float, str, float]
 """Job, attempt, start, end, reason, work kept."""

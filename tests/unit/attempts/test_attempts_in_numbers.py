@@ -12,9 +12,9 @@ from rlsched.cluster.arrays import NODE_DOWN
 from rlsched.cluster.spec import ClusterSpec
 from rlsched_agents.evaluate.jobs_out import write_jobs
 from rlsched_agents.evaluate.metrics import schedule_metrics
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.node_events import NodeEvent
 from tests.unit.attempts.play import Scripted, run, trace_of
 
 

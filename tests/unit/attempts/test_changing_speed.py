@@ -18,12 +18,12 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.power import NodePower
 from rlsched.models.sharing import stranger_speed
-from rlsched_envs.attempt_arrays import ENDED, TIMEOUT
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import NodeEvent
 from tests.unit.attempts.play import trace_of
 
 GPT2, LIGHT, INPUT_BOUND = "gpt2-b4", "a2c-b64", "resnet18-imagenet-b128"

@@ -10,9 +10,9 @@ import pytest
 from rlsched.decide.actions import Preempt, Start
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, capped_clock, dynamic_power_w
 from rlsched.models.memory import FAULT_FRAC, is_device_fault
-from rlsched_envs.attempt_arrays import FAILED, NEIGHBOUR_FAULT
-from rlsched_envs.attempt_log import PreemptionCosts
-from rlsched_envs.modelling import Models, job_keys
+from rlsched_envs.sim.attempt_arrays import FAILED, NEIGHBOUR_FAULT
+from rlsched_envs.sim.attempt_log import PreemptionCosts
+from rlsched_envs.sim.modelling import Models, job_keys
 from tests.unit.attempts.play import trace_of
 from tests.unit.attempts.test_changing_speed import (
     FREE_RESTARTS,

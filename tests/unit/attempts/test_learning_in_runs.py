@@ -17,12 +17,12 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.synth import synthesize
 from rlsched_agents.heuristics.rollout import Rollout
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.lessons import WATCH_S
-from rlsched_envs.modelling import Models
-from rlsched_envs.physics import true_share
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.lessons import WATCH_S
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.physics import true_share
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from tests.unit.attempts.play import trace_of
 from tests.unit.attempts.test_changing_speed import Script
 

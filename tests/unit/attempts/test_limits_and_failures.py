@@ -9,9 +9,9 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
-from rlsched_envs.attempt_arrays import ENDED, FAILED, TIMEOUT
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, predict_trace
+from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, TIMEOUT
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, predict_trace
 from tests.unit.attempts.play import Scripted, attempts, run, trace_of
 
 NAN = math.nan

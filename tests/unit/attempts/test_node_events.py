@@ -9,8 +9,8 @@ import pytest
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.node_events import NodeEvent, read_node_events
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.node_events import NodeEvent, read_node_events
 from tests.unit.attempts.play import Scripted, attempts, run, trace_of
 
 

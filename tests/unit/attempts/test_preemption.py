@@ -20,9 +20,9 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision
 from rlsched.decide.start import start_action
 from rlsched.errors import AllocationError
-from rlsched_envs import loop, moves
-from rlsched_envs.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim import loop, moves
+from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
+from rlsched_envs.sim.engine import Engine
 from tests.quick import quick
 from tests.unit.attempts.play import Scripted, attempts, run, trace_of
 

@@ -9,8 +9,8 @@ from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
 from rlsched.decide.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials.ppo import MirroredNoise, PpoConfig, train_ppo
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import Drawn, Windows, draw_setting
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 
 SMALL = Drawn(jobs=80, nodes_low=2, nodes_high=2)
 

@@ -26,8 +26,8 @@ from rlsched.decide.rows.schema import (
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions, predict_trace
-from rlsched_envs.vector import row_spaces
+from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.training.vector import row_spaces
 from tests.quick import quick
 
 COLUMNS = {

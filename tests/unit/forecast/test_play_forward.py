@@ -18,7 +18,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import permit
 from rlsched.forecast.arrivals import Past
 from rlsched.forecast.world import HORIZON_S, Asked, World
-from rlsched_envs.play_forward import PlayForward, go_on
+from rlsched_envs.sim.play_forward import PlayForward, go_on
 
 
 def world_of(

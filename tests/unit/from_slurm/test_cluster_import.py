@@ -15,7 +15,7 @@ from rlsched.from_slurm.downtimes import downtimes
 from rlsched.from_slurm.nodes import imported
 from rlsched.workload.formats.clock import Clock
 from rlsched.workload.trace import Trace
-from rlsched_envs.node_events import read_node_events
+from rlsched_envs.sim.node_events import read_node_events
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples" / "slurm"
 ORIGIN = "2024-03-01 00:00:00"

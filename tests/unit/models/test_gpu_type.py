@@ -17,8 +17,8 @@ from rlsched.decide.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.modelling import Models
 from tests.unit.models.board import CATALOGUE, add, modelled, node, running
 
 FASTEST = PLAIN_START._replace(chooses_type=True)

@@ -20,8 +20,8 @@ from rlsched.decide.presets import PRESETS
 from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.modelling import Models
 from tests.unit.models.board import add, modelled, node, running
 
 LIGHT, BUSY, HEAVY = "a2c-b64", "gpt2-b4", "resnet50-imagenet-b64"

@@ -8,9 +8,9 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, predict_trace
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.engine import Engine, predict_trace
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
 
 HOUR_S = 3600.0
 UNPRICED = Policy("pack", share={"min_speed": 0.5})

@@ -24,7 +24,7 @@ from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.simulate import simulate
-from rlsched_envs.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace
 
 
 @pytest.fixture

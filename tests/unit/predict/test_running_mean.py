@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD, RunningMean, causal_predictions, own_spread
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace
 
 
 def pulled(logs: list[float], mean: float, variance: float, weight: float) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.decide.order.keys import Order
 from rlsched.power_down.need import NodeNeed, node_sets, nodes_filled
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine
+from rlsched_envs.sim.engine import Engine
 
 EIGHT = NodeSpec(name="n", gpus=8, gpu_type="V100", cpus=48, memory_mib=64_000)
 

@@ -13,7 +13,7 @@ from rlsched.power_down.service import KeepRule, PowerDownService
 from rlsched.power_down.states import NodeStates, Sleep
 from rlsched.settings import Seconds
 from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 
 def read(path: Path, settings: str) -> PowerDownPlan:

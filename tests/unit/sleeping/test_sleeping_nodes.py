@@ -19,11 +19,11 @@ from rlsched.models.power import NodePower
 from rlsched.power_down import Command, Drain, NodeStates, PowerDown, Sleep, Wake
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import Models
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.node_events import NodeEvent
 from tests.quick import quick
 
 FIRST_COME = Policy("fifo-backfill").rule

@@ -11,7 +11,7 @@ from rlsched.decide.policy import Policy
 from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, Predictions
 
 
 def easy_history(jobs: int, load: float, gpus: int, *, late_s: float = 0.0) -> tuple[Trace, ClusterSpec]:

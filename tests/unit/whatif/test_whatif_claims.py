@@ -18,8 +18,8 @@ from rlsched_agents.whatif.found import Under, WhatIf, best_of, verdict
 from rlsched_agents.whatif.groups import Group
 from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.look import Asked, look
-from rlsched_envs.engine import Engine
-from rlsched_envs.job_table import JobTable
+from rlsched_envs.sim.engine import Engine
+from rlsched_envs.sim.job_table import JobTable
 from tests.unit.whatif.histories import easy_history
 
 

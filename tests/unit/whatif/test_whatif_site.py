@@ -19,8 +19,8 @@ from rlsched_agents.whatif.recorded import Recorded
 from rlsched_agents.whatif.site import NO_CLAIMS, Explained, errors, explain, replayed, site_rules
 from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_agents.whatif.usage import used_at_submission
-from rlsched_envs.attempt_log import RunRules
-from rlsched_envs.engine import Engine, Predictions
+from rlsched_envs.sim.attempt_log import RunRules
+from rlsched_envs.sim.engine import Engine, Predictions
 from tests.unit.whatif.histories import easy_history
 
 JOBS, GPUS = 2500, 64

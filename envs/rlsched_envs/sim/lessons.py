@@ -19,8 +19,8 @@ from rlsched.compile.jit import kernel
 from rlsched.models.observing import observe
 from rlsched.models.sharing import known_pair
 from rlsched.models.speed import cores_given, feed, gpu_kind, use_of_gpus
-from rlsched_envs.physics import true_share
-from rlsched_envs.sim_arrays import ProgressArrays
+from rlsched_envs.sim.physics import true_share
+from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 WATCH_S: Final = 300.0
 """Time that two jobs have to be alone together, nobody coming or leaving, before their speeds are known."""

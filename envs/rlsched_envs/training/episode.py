@@ -26,11 +26,11 @@ from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rows.variants import has_one_way, num_variants, variant_window
 from rlsched.decide.rows.windows import job_window, note_wait
 from rlsched.decide.rules.gittins import next_age_look_s
-from rlsched_envs.constants import FINISHED
-from rlsched_envs.events import next_instant, rewind, waiting_jobs
-from rlsched_envs.loop import Curve
-from rlsched_envs.moves import preempt, start
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.constants import FINISHED
+from rlsched_envs.sim.events import next_instant, rewind, waiting_jobs
+from rlsched_envs.sim.loop import Curve
+from rlsched_envs.sim.moves import preempt, start
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 DECIDE: Final = 0
 DONE: Final = 1

@@ -13,9 +13,9 @@ from rlsched.cluster.dials import DialArrays
 from rlsched.compile.jit import kernel
 from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.models.arrays import ModelArrays
-from rlsched_envs.episode import DONE, EpisodeArrays, begin, observe, step
-from rlsched_envs.loop import Curve
-from rlsched_envs.sim_arrays import ProgressArrays, SimArrays
+from rlsched_envs.sim.loop import Curve
+from rlsched_envs.sim.sim_arrays import ProgressArrays, SimArrays
+from rlsched_envs.training.episode import DONE, EpisodeArrays, begin, observe, step
 
 BEGIN: Final = -1
 LEAVE: Final = -2

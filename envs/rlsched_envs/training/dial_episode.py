@@ -15,11 +15,11 @@ from rlsched.compile.jit import kernel
 from rlsched.compile.reference import by_reference
 from rlsched.decide.dials.turning import set_dials, turn_due
 from rlsched.decide.options import energy_weight
-from rlsched_envs import batch
-from rlsched_envs.constants import DIALS_DUE
-from rlsched_envs.events import rewind
-from rlsched_envs.loop import Curve, run_rule
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.constants import DIALS_DUE
+from rlsched_envs.sim.events import rewind
+from rlsched_envs.sim.loop import Curve, run_rule
+from rlsched_envs.sim.sim_arrays import SimArrays
+from rlsched_envs.training import batch
 
 BEGIN: Final = 0
 STEP: Final = 1

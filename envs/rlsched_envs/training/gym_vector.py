@@ -16,8 +16,8 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_envs.actions import checked_dials, checked_rows
-from rlsched_envs.dial_env import (
+from rlsched_envs.training.actions import checked_dials, checked_rows
+from rlsched_envs.training.dial_env import (
     DEFAULT_POLICY,
     FOR_SB3,
     DialFleet,
@@ -26,10 +26,10 @@ from rlsched_envs.dial_env import (
     spaces,
     without_dials,
 )
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import row_columns, row_spaces
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.vector import row_columns, row_spaces
+from rlsched_envs.training.windows import Drawn
 
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]

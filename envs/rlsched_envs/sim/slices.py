@@ -16,7 +16,7 @@ from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import Runnable, runnable_mask, trace_demands
 from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
-from rlsched_envs.modelling import Models
+from rlsched_envs.sim.modelling import Models
 
 
 class Fitted(NamedTuple):

@@ -24,10 +24,10 @@ from rlsched.forecast.drawing import EVERY, outlived, run_times
 from rlsched.forecast.lengths import Lengths
 from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, Asked, World
 from rlsched.workload.predict.distribution import BINS
-from rlsched_envs import loop
-from rlsched_envs.constants import NEED_SLOTS
-from rlsched_envs.lookahead import Packed, fill, let_run, pack
-from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.constants import NEED_SLOTS
+from rlsched_envs.sim.lookahead import Packed, fill, let_run, pack
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
 """Jobs beside those of now that a future may hold at once; one that would hold more ends there."""

@@ -33,11 +33,11 @@ from rlsched.decide.rules import greedy
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.rules.greedy import next_in_order
 from rlsched.decide.rules.keep_free import next_by_reserve
-from rlsched_envs.constants import MOVED
-from rlsched_envs.events import next_instant
-from rlsched_envs.loop import decide
-from rlsched_envs.moves import note_start, start
-from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
+from rlsched_envs.sim.constants import MOVED
+from rlsched_envs.sim.events import next_instant
+from rlsched_envs.sim.loop import decide
+from rlsched_envs.sim.moves import note_start, start
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 WAIT: Final = -1
 """As an action: keep back what fits for the blocked job. Others are the slot of a job to start ..."""

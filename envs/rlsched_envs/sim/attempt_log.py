@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records, records
 from rlsched.workload.relations import dependencies, failures
 from rlsched.workload.trace import Trace
-from rlsched_envs import attempt_arrays as kernels
-from rlsched_envs.attempt_arrays import AttemptArrays
-from rlsched_envs.node_events import NodeEvent
+from rlsched_envs.sim import attempt_arrays as kernels
+from rlsched_envs.sim.attempt_arrays import AttemptArrays
+from rlsched_envs.sim.node_events import NodeEvent
 
 UNLIMITED: Final = 2**31 - 1
 

@@ -28,9 +28,9 @@ from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.power_down.service import PowerDown
 from rlsched.power_down.states import NodeState, NodeStates
-from rlsched_envs.events import set_nodes
-from rlsched_envs.loop import for_run
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.events import set_nodes
+from rlsched_envs.sim.loop import for_run
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 _STATUS: Final = np.zeros(len(NodeState), np.int32)
 _STATUS[NodeState.ON], _STATUS[NodeState.DRAINING] = NODE_UP, NODE_DRAINED

@@ -37,12 +37,12 @@ from rlsched.workload.predict import own_spread
 from rlsched.workload.predict.kinds import RUNNING_MEAN, require, said_at_submission
 from rlsched.workload.relations import flags
 from rlsched.workload.trace import Trace
-from rlsched_envs import attempts, events, loop, moves
-from rlsched_envs.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
-from rlsched_envs.attempt_log import RunRules, attempts_of, needs_log, new_log
-from rlsched_envs.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
-from rlsched_envs.job_table import JobTable
-from rlsched_envs.modelling import (
+from rlsched_envs.sim import attempts, events, loop, moves
+from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
+from rlsched_envs.sim.attempt_log import RunRules, attempts_of, needs_log, new_log
+from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
+from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.modelling import (
     Energy,
     Models,
     fair_cores_milli,
@@ -52,11 +52,11 @@ from rlsched_envs.modelling import (
     set_watts,
     with_fair_cores,
 )
-from rlsched_envs.physics import settle
-from rlsched_envs.placements import Placements
-from rlsched_envs.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
-from rlsched_envs.sleeping import SleepingNodes
-from rlsched_envs.slices import fit_slices
+from rlsched_envs.sim.physics import settle
+from rlsched_envs.sim.placements import Placements
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
+from rlsched_envs.sim.sleeping import SleepingNodes
+from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
 """Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rlsched_envs.sources import EpisodeConfig
+from rlsched_envs.training.sources import EpisodeConfig
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,10 +7,10 @@ import numpy as np
 from rlsched.cluster.arrays import MAX_TENANTS, Records
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
-from rlsched_envs.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.heap import push_end
-from rlsched_envs.pace import begin_attempt, settled_s
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
+from rlsched_envs.sim.heap import push_end
+from rlsched_envs.sim.pace import begin_attempt, settled_s
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 
 @kernel

@@ -17,8 +17,8 @@ from rlsched.decide.constants import MODELLED
 from rlsched.decide.dials.counting import reset_dials
 from rlsched.decide.order import queue
 from rlsched.models.memory import is_device_fault
-from rlsched_envs import physics
-from rlsched_envs.attempt_arrays import (
+from rlsched_envs.sim import physics
+from rlsched_envs.sim.attempt_arrays import (
     ENDED,
     FAILED,
     HELD_BACK,
@@ -27,13 +27,13 @@ from rlsched_envs.attempt_arrays import (
     NODE_FAILURE,
     TIMEOUT,
 )
-from rlsched_envs.attempts import log_end
-from rlsched_envs.constants import FINISHED, LOGGED, MOVED, NEED_SLOTS, REVIEW_DUE
-from rlsched_envs.eligibility import make_ready, may_enter, next_task, pop_ready
-from rlsched_envs.heap import forget_end, pop_end, push_end
-from rlsched_envs.moves import give_back
-from rlsched_envs.pace import draw_power, settled_s
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.attempts import log_end
+from rlsched_envs.sim.constants import FINISHED, LOGGED, MOVED, NEED_SLOTS, REVIEW_DUE
+from rlsched_envs.sim.eligibility import make_ready, may_enter, next_task, pop_ready
+from rlsched_envs.sim.heap import forget_end, pop_end, push_end
+from rlsched_envs.sim.moves import give_back
+from rlsched_envs.sim.pace import draw_power, settled_s
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 
 @kernel

@@ -18,7 +18,7 @@ from rlsched.workload.characterise.parts import keyed
 from rlsched.workload.characterise.repeats import bursts
 from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
-from rlsched_envs.engine import Predictions, predict_trace, run_time_s
+from rlsched_envs.sim.engine import Predictions, predict_trace, run_time_s
 
 LONGEST_S = 7 * 86_400.0
 """Run times are cut here while training: a single longer job decides a whole episode."""

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
-from rlsched_envs.attempt_arrays import ENDED
-from rlsched_envs.attempt_log import Attempts
-from rlsched_envs.modelling import Energy
-from rlsched_envs.placements import Placements
-from rlsched_envs.sleeping import Slept
+from rlsched_envs.sim.attempt_arrays import ENDED
+from rlsched_envs.sim.attempt_log import Attempts
+from rlsched_envs.sim.modelling import Energy
+from rlsched_envs.sim.placements import Placements
+from rlsched_envs.sim.sleeping import Slept
 
 
 @dataclass(frozen=True)

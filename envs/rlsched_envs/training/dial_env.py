@@ -19,13 +19,13 @@ from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs import batch
-from rlsched_envs.actions import checked_dials
-from rlsched_envs.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
-from rlsched_envs.fleet import drawn_seed
-from rlsched_envs.loop import new_curve
-from rlsched_envs.sources import EpisodeSource
-from rlsched_envs.windows import DialledRuns, Drawn, draw_setting
+from rlsched_envs.sim.loop import new_curve
+from rlsched_envs.training import batch
+from rlsched_envs.training.actions import checked_dials
+from rlsched_envs.training.dial_episode import ACCOUNT, BEGIN, LEAVE, STEP, DialEpisode, step_all
+from rlsched_envs.training.fleet import drawn_seed
+from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.windows import DialledRuns, Drawn, draw_setting
 
 DEFAULT_POLICY = "tuned"
 _TRIES = 100

@@ -21,8 +21,8 @@ from rlsched.decide.constants import DIALLED, MODELLED, after, begin, next_look_
 from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.steps import Steps
-from rlsched_envs.attempts import has_room
-from rlsched_envs.constants import (
+from rlsched_envs.sim.attempts import has_room
+from rlsched_envs.sim.constants import (
     DIALS_DUE,
     LOGGED,
     LOOKS,
@@ -32,9 +32,9 @@ from rlsched_envs.constants import (
     SKIPS_QUIET,
     STOPPED,
 )
-from rlsched_envs.events import next_instant, waiting_jobs
-from rlsched_envs.moves import preempt, start
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.events import next_instant, waiting_jobs
+from rlsched_envs.sim.moves import preempt, start
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 INSTANT: Final = np.dtype(
     [
@@ -159,8 +159,8 @@ def for_run(
     """A kernel of the simulator for a run.
 
     Args:
-        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.constants` name.
-        steps: The rule; None where the template asks none.
+        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.sim.constants`
+        name. steps: The rule; None where the template asks none.
         logged: Whether attempts are logged.
         modelled: Whether there are models.
         records: Whether its costs are noted.

@@ -7,9 +7,9 @@ from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
-from rlsched_envs import lessons, physics
-from rlsched_envs.heap import forget_end, push_end
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim import lessons, physics
+from rlsched_envs.sim.heap import forget_end, push_end
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 
 @kernel

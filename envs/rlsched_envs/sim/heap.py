@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsched.compile.jit import kernel
-from rlsched_envs.sim_arrays import ProgressArrays
+from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 
 @kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsched.compile.jit import kernel
-from rlsched_envs.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
+from rlsched_envs.sim.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
 
 
 @kernel

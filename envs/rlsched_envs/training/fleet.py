@@ -16,11 +16,12 @@ from rlsched.decide.rows.arrays import empty_window
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rules.steps import RULES
 from rlsched.errors import InputError
-from rlsched_envs import batch, loop
-from rlsched_envs.curriculum import Stage
-from rlsched_envs.episode import KNOWN, TURN, EpisodeArrays
-from rlsched_envs.loop import for_run, new_curve
-from rlsched_envs.small_clusters import (
+from rlsched_envs.sim import loop
+from rlsched_envs.sim.loop import for_run, new_curve
+from rlsched_envs.training import batch
+from rlsched_envs.training.curriculum import Stage
+from rlsched_envs.training.episode import KNOWN, TURN, EpisodeArrays
+from rlsched_envs.training.small_clusters import (
     GPU_TYPES,
     blank_run,
     class_numbers,
@@ -29,7 +30,7 @@ from rlsched_envs.small_clusters import (
     node_size,
     set_models,
 )
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, draw_window
 
 NOTHING_MORE = Permissions()
 PREEMPTION = Permissions(preemption=True)

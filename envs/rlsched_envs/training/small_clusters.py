@@ -16,9 +16,9 @@ from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
-from rlsched_envs.modelling import MOST_LUCK, set_watts
-from rlsched_envs.sim_arrays import TRUTH, SimArrays, new_progress
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, largest_gang
+from rlsched_envs.sim.modelling import MOST_LUCK, set_watts
+from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, largest_gang
 
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of the clusters of episodes with models: those that the catalogue knows best."""

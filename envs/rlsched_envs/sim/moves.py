@@ -16,12 +16,12 @@ from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
 from rlsched.decide.plans.alone import alone_plan
 from rlsched.models.speed import gpu_kind
-from rlsched_envs.attempt_arrays import PREEMPTED
-from rlsched_envs.attempts import log_end, log_start
-from rlsched_envs.constants import LOGGED
-from rlsched_envs.heap import forget_end, push_end
-from rlsched_envs.pace import begin_attempt, count_allocated, left_others, note_left, settled_s
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.attempt_arrays import PREEMPTED
+from rlsched_envs.sim.attempts import log_end, log_start
+from rlsched_envs.sim.constants import LOGGED
+from rlsched_envs.sim.heap import forget_end, push_end
+from rlsched_envs.sim.pace import begin_attempt, count_allocated, left_others, note_left, settled_s
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 
 @kernel

@@ -19,12 +19,12 @@ from rlsched.decide.dials.strategy import dial_arrays
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policy import Policy
 from rlsched.decide.rules.steps import CompiledRule
-from rlsched_envs import batch
-from rlsched_envs.constants import FINISHED
-from rlsched_envs.events import rewind
-from rlsched_envs.loop import NO_CURVE, Curve, for_run, run_rule
-from rlsched_envs.sim_arrays import SimArrays
-from rlsched_envs.small_clusters import (
+from rlsched_envs.sim.constants import FINISHED
+from rlsched_envs.sim.events import rewind
+from rlsched_envs.sim.loop import NO_CURVE, Curve, for_run, run_rule
+from rlsched_envs.sim.sim_arrays import SimArrays
+from rlsched_envs.training import batch
+from rlsched_envs.training.small_clusters import (
     GPU_TYPES,
     blank_run,
     class_numbers,
@@ -33,7 +33,7 @@ from rlsched_envs.small_clusters import (
     node_size,
     set_models,
 )
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, draw_window
 
 COST: Final = np.dtype(
     [

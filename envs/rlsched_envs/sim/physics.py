@@ -35,7 +35,7 @@ from rlsched.models.speed import (
     placed_rate,
     shared_on,
 )
-from rlsched_envs.sim_arrays import ProgressArrays
+from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
 """Of the interval in which the clock under a power cap is sought: to 1e-9 of it."""

@@ -26,8 +26,8 @@ from rlsched.models.power import NodePower, gpu_models
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import read_table, settle
 from rlsched.workload.trace import Trace
-from rlsched_envs.physics import begin_books
-from rlsched_envs.sim_arrays import SimArrays
+from rlsched_envs.sim.physics import begin_books
+from rlsched_envs.sim.sim_arrays import SimArrays
 
 MOST_LUCK: Final = 2**53
 """Runs have so many kinds of luck: a whole number below it is exact as a float."""

@@ -14,13 +14,13 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policy import Policy
 from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
-from rlsched_envs import batch
-from rlsched_envs.actions import checked_dials, checked_rows
-from rlsched_envs.curriculum import Stage
-from rlsched_envs.dial_env import DEFAULT_POLICY, DialFleet, check_live, spaces, without_dials
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.windows import Drawn
+from rlsched_envs.training import batch
+from rlsched_envs.training.actions import checked_dials, checked_rows
+from rlsched_envs.training.curriculum import Stage
+from rlsched_envs.training.dial_env import DEFAULT_POLICY, DialFleet, check_live, spaces, without_dials
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.windows import Drawn
 
 
 def row_columns(*, oracle: bool) -> int:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
-from rlsched_envs.actions import checked_rows
-from rlsched_envs.dial_env import FOR_SB3, check_live, sources_of
-from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
-from rlsched_envs.vector import row_columns, row_spaces
+from rlsched_envs.training.actions import checked_rows
+from rlsched_envs.training.dial_env import FOR_SB3, check_live, sources_of
+from rlsched_envs.training.fleet import Fleet
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.vector import row_columns, row_spaces
 
 
 class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
