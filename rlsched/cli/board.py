@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.show import console
+from rlsched.terminal.show import console
 
 if TYPE_CHECKING:
     from rlsched.board.reader import RunEvents

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.show import print_json
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.from_slurm.downtimes import Downtimes

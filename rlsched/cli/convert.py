@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.show import print_json
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec

@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 import click
 
 from rlsched.cli.options import asking
-from rlsched.cli.show import print_json, print_sentences, skewed_nodes
 from rlsched.errors import RlschedError
 from rlsched.files.space import LOW_DISK_MIB
 from rlsched.installing import install_command
-from rlsched.terminal import visible
+from rlsched.terminal.show import print_json, print_sentences, skewed_nodes
+from rlsched.terminal.visible import visible
 
 WRONG = 1
 _MOST_CHARS = 300

@@ -22,7 +22,7 @@ def tonight_s(now_s: float) -> float:
 
 def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
     """Ask, and print a table, or JSON. `asked`: as of `Client.submit`."""
-    from rlsched.cli.show import in_words, print_json, print_table
+    from rlsched.terminal.show import in_words, print_json, print_table
 
     now_s = time.time()
     names = (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rlsched.broker.journal.records import STORE_FOLDER
-from rlsched.cli.show import print_json, print_sentences
+from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ def explain(
     """
     from rlsched.decisions import story, telling
     from rlsched.errors import InputError
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     if instead is not None and decision is None:
         raise InputError("--instead: expected --decision N beside it, the decision that is taken otherwise")

@@ -13,8 +13,8 @@ import click
 from rlsched.cli.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.options import asking, reach
 from rlsched.cli.selecting import states_of
-from rlsched.cli.show import print_json
 from rlsched.errors import InputError
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -246,7 +246,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def _harmless(cell: Any) -> Any:
     """What a user called a job, as no spreadsheet takes it for a formula and no terminal for an order."""
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     if not isinstance(cell, str):
         return cell

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from rlsched.broker.base.usage_words import energy
-from rlsched.cli import show
 from rlsched.cli.job_number import called
 from rlsched.cli.job_tables import COLOURS, NARROW, clock, named_table
-from rlsched.cli.layout import Column
 from rlsched.client.sums import Sums
-from rlsched.terminal import visible
+from rlsched.terminal import show
+from rlsched.terminal.layout import Column
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import PastJob
 
 _HISTORY: Final = {

@@ -164,7 +164,7 @@ def _chosen(
 
 def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> int:
     """Carry an order out for each job; the exit code of the last that could not be."""
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     code = 0
     for job in jobs:

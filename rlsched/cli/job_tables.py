@@ -11,10 +11,10 @@ from rich.text import Text
 
 from rlsched.broker.base.usage_words import cells, energy, memory, share
 from rlsched.cli.job_number import called
-from rlsched.cli.layout import Column, table
-from rlsched.cli.show import clock_skew
 from rlsched.decide.record import DecisionRecord
 from rlsched.forecast.words import cell
+from rlsched.terminal.layout import Column, table
+from rlsched.terminal.show import clock_skew
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
 
 NARROW = 100

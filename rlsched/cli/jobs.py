@@ -13,7 +13,7 @@ from rlsched.cli.job_number import JobName, JobParam
 from rlsched.cli.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.options import asking, reach
 from rlsched.cli.selecting import of_numbers, of_whom, selected, selecting
-from rlsched.cli.show import print_json, print_sentences
+from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -119,7 +119,7 @@ def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, time
 
         print_json(explanation_as_data(explanation) | {"last_output": last})
         return
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     print_sentences(visible(line) for line in str(explanation).split("\n"))
     if last:

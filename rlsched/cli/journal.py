@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rlsched.broker.journal.journal import Journal
 
-from rlsched.cli.show import print_json, size
+from rlsched.terminal.show import print_json, size
 
 _DIR = click.option(
     "--dir",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.options import HOME
-from rlsched.cli.show import print_json
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.transport.access import Member

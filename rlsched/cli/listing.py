@@ -11,7 +11,7 @@ import click
 
 from rlsched.cli.options import Command
 from rlsched.errors import InputError, nearest
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -70,7 +70,7 @@ def listed(
         watch: Again every so many seconds; on a terminal as a screen.
     """
     from rlsched.cli.screen.terminal import is_screen
-    from rlsched.cli.show import print_json, print_lines
+    from rlsched.terminal.show import print_json, print_lines
 
     def told(rows: list[Row], width: int | None) -> list[Text]:
         return lines(rows, width) if columns is None else in_columns(rows, columns)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.show import percent, print_json, print_table
+from rlsched.terminal.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.models.catalogue import Catalogue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.show import print_json, print_table
+from rlsched.terminal.show import print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.power_down.series import NodeDemand

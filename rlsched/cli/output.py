@@ -46,7 +46,7 @@ def tell(line: str) -> None:
 
 def state_line(info: JobInfo) -> str:
     """A job's state in one line, the same as long as nothing has happened."""
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     more = ""
     if info.state == "running" and info.nodes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.show import percent, print_json, print_table
+from rlsched.terminal.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.workload.predict.at_submission import AtSubmission
@@ -102,7 +102,7 @@ def predict(
 
 def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
     """Predict the trace, and say how far it is."""
-    from rlsched.cli.progress import Progress
+    from rlsched.terminal.progress import Progress
     from rlsched.workload.predict.at_submission import predict_at_submission
 
     with Progress() as shown:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.options import asking, reach
-from rlsched.cli.show import in_words, percent, print_json, print_table
-from rlsched.terminal import visible
+from rlsched.terminal.show import in_words, percent, print_json, print_table
+from rlsched.terminal.visible import visible
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlsched.cli.options import asking, reach
-from rlsched.cli.show import print_json, print_table
+from rlsched.terminal.show import print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import PartyKind, QuotaInfo
@@ -116,7 +116,7 @@ def list_quotas(as_json: bool, broker: str | None, keys: Path | None, timeout_s:
 def _print(rows: list[QuotaInfo]) -> None:
     from rich.markup import escape
 
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     table = [
         (
@@ -185,7 +185,7 @@ def remove(
 def _set_members(
     name: str, persons: tuple[str, ...], member: bool, broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     with reach(broker, keys, timeout_s) as client:
         for person in persons:
@@ -204,7 +204,7 @@ def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_
     Example:
       rlsched quota account list
     """
-    from rlsched.terminal import visible
+    from rlsched.terminal.visible import visible
 
     with reach(broker, keys, timeout_s) as client:
         found = client.members()

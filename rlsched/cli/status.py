@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.options import asking
-from rlsched.cli.show import count, in_words, print_json, print_sentences, size, skewed_nodes
-from rlsched.terminal import visible
+from rlsched.terminal.show import count, in_words, print_json, print_sentences, size, skewed_nodes
+from rlsched.terminal.visible import visible
 
 if TYPE_CHECKING:
     from rlsched.wire.messages import DriftReport, GuardReport, JournalReport, RecordsReport, StatsReport

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rlsched.cli.options import asking, reach
-from rlsched.cli.show import print_json
+from rlsched.terminal.show import print_json
 
 
 @click.command()
@@ -49,7 +49,7 @@ def top(
     elif once or not is_screen():
         from rlsched.cli.overview.bars import Marks
         from rlsched.cli.overview.drawing import overview
-        from rlsched.cli.show import console
+        from rlsched.terminal.show import console
 
         out = console()
         for line in overview(now, out.width, None, now.at_s, Marks()):

@@ -11,7 +11,7 @@ import click
 from rlsched.cli.convert import convert
 from rlsched.cli.node_demand import nodes as nodes_verb
 from rlsched.cli.predict import predict
-from rlsched.cli.show import in_words, percent, print_json, print_table
+from rlsched.terminal.show import in_words, percent, print_json, print_table
 
 _FILE = click.Path(path_type=Path)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

@@ -9,7 +9,7 @@ import click
 
 from rlsched.cli.policies import PolicyCommand, said
 from rlsched.cli.serving_options import deciding, listening
-from rlsched.cli.show import count
+from rlsched.terminal.show import count
 
 
 @click.command(cls=PolicyCommand)

@@ -105,8 +105,8 @@ NOT_FOR_A_SUBMISSION = (
     *("numpy", "rich", "zmq.utils.monitor"),
     *("rlsched.transport.access", "rlsched.transport.roles", "rlsched.client.array_text"),
     *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
-    *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
-    *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal"),
+    *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.terminal.show"),
+    *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal.visible"),
     *(f"rlsched.wire.messages.{name}" for name in MESSAGES),
 )
 

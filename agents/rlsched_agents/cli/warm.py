@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlsched.cli.policies import PolicyCommand, said, setting
-from rlsched.cli.show import print_json
 from rlsched.compile.compiling import COMPILING
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.decide.policy import Policy

@@ -10,7 +10,7 @@ import logging
 from typing import NamedTuple
 
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Hello, NodeInfo
 
 _log = logging.getLogger("rlsched.broker")

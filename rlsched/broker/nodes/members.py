@@ -29,7 +29,7 @@ from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     AttemptReport,

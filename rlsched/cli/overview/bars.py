@@ -9,8 +9,8 @@ from typing import Final
 from rich.text import Text
 
 from rlsched.cli.overview.picture import Owner, Picture
-from rlsched.cli.show import count
-from rlsched.terminal import visible
+from rlsched.terminal.show import count
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo, NodeInfo
 
 FREE, ABSENT, OTHERS = "·", "×", "#"

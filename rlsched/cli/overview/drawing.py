@@ -10,14 +10,14 @@ from rich.text import Text
 from rlsched.broker.base.usage_words import cells, energy
 from rlsched.cli.job_number import called
 from rlsched.cli.job_tables import COLOURS, beside
-from rlsched.cli.layout import Column, joined, shares, side_by_side, table, window
 from rlsched.cli.output import place
 from rlsched.cli.overview.bars import Marks, node_cells, nodes_title, owner_cell
 from rlsched.cli.overview.picture import Picture
-from rlsched.cli.show import brief, count, in_words
 from rlsched.cli.status import queued
 from rlsched.forecast.words import cell
-from rlsched.terminal import visible
+from rlsched.terminal.layout import Column, joined, shares, side_by_side, table, window
+from rlsched.terminal.show import brief, count, in_words
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo
 
 WIDE: Final = 110

@@ -10,7 +10,7 @@ from rich.text import Text
 from rlsched.cli.overview.picture import title
 from rlsched.cli.screen.page import Page
 from rlsched.client.following import Tail, tail
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Explanation, JobInfo
 
 if TYPE_CHECKING:

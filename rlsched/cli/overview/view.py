@@ -12,7 +12,7 @@ from rlsched.cli.overview.pages import LogsPage, WhyPage
 from rlsched.cli.overview.picture import Picture, picture, title
 from rlsched.cli.screen.looking import Looking
 from rlsched.cli.screen.page import foot
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rlsched.cli.screen.looking import Looking
 from rlsched.cli.screen.terminal import Terminal
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from rich.text import Text
 
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 
 GAP: Final = 2
 _LEAST: Final = 8
