@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.job_tables import job_lines
+from rlsched.cli.shared.job_tables import job_lines
 from rlsched.client.client import Client
 from rlsched.client.following import OVER
 from rlsched.terminal.show import console, print_lines, print_table

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from rlsched.cli.overview.bars import Marks
-from rlsched.cli.overview.drawing import left, overview
-from rlsched.cli.overview.picture import Picture
-from rlsched.cli.selecting import selected
+from rlsched.cli.shared.selecting import selected
+from rlsched.cli.users.overview.bars import Marks
+from rlsched.cli.users.overview.drawing import left, overview
+from rlsched.cli.users.overview.picture import Picture
 from rlsched.terminal.layout import Column, shares, side_by_side, table, window
 from rlsched.terminal.show import brief
 from rlsched.wire.messages import GpusReport, GuardReport, JobForecast, JobInfo, NodeInfo, StatsReport

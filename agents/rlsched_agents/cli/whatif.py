@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.policies import PolicyCommand, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, said, setting
 
 if TYPE_CHECKING:
     from rlsched_agents.whatif.found import WhatIf
