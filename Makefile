@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: install lint type test test-studies soak cov bench demo checkpoint clean
 
 install: ; @.ci/install all,dev
-lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+lint: install ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/python -m studies.house.prose
 type: install ; $(BIN)/mypy
 test: install ; @.ci/test -n 2 --dist loadfile
 test-studies: install ; @.ci/test studies/tests -n 2 --dist loadfile

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.job_tables import job_lines
-from rlsched.cli.show import console, print_lines, print_table
+from rlsched.cli.shared.job_tables import job_lines
 from rlsched.client.client import Client
 from rlsched.client.following import OVER
+from rlsched.terminal.show import console, print_lines, print_table
 from rlsched.wire.messages import JobInfo, StatsReport
 
 NODES, GPUS_PER_NODE = 2, 4

@@ -11,9 +11,9 @@ three more functions: see `rlsched.decide.rules`.
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.placement import first_fitting
-from rlsched.compile.jit import kernel
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import RuleOptions
+from rlsched.jit import kernel
 
 PATIENCE_S = 7 * 86400.0
 """A job that has waited longer comes first. `--set own=[259200]` changes it without a change of the file."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import click
 
 from rlsched.compile.compiling import COMPILING
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.nodes import down, drain, remove, resume
-from rlsched.cli.serving_options import LOG_FORMAT
+from rlsched.cli.operators.nodes import down, drain, remove, resume
+from rlsched.cli.shared.serving_options import LOG_FORMAT
 from rlsched.logs import LogFormat, set_up
 
 EPILOG = """\b

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched_node.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import NamedTuple
 
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Holding
 from rlsched_node import shim
 from rlsched_node.gpu.device import (

@@ -1,9 +1,9 @@
 """Kernels that will be needed soon, compiled in several processes where there are cores.
 
 What is compiled is said as *pieces*: functions without arguments that compile something, and can be pickled.
-Each process takes one piece after another. What it compiles lies in the cache (`rlsched.compile.kernel_cache`) for
-whoever needs it; where two need the same kernel at once, one waits for the other. Nothing depends on these
-processes: what one of them leaves undone is compiled by who needs it.
+Each process takes one piece after another. What it compiles lies in the cache
+(`rlsched.compile.kernel_cache`) for whoever needs it; where two need the same kernel at once, one waits for
+the other. Nothing depends on these processes: what one of them leaves undone is compiled by who needs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is said while kernels are compiled: how far it is, on standard error, where a verb has asked for it.
 
-`rlsched.compile.kernel_cache` tells it of every kernel that is compiled or found. It imports no numba, so the command
-line can ask for it before anything is compiled.
+`rlsched.compile.kernel_cache` tells it of every kernel that is compiled or found. It imports no numba, so the
+command line can ask for it before anything is compiled.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Compiling:
         compiled: Kernels that were compiled by this process.
         found: Kernels that it found compiled.
         took_s: How long it has compiled, or waited for another process that did.
-        hand_on: Where this process compiles for another one (`rlsched.compile.ahead`): what tells that one, in place
-            of saying anything here. Called with a method's name and its arguments.
+        hand_on: Where this process compiles for another one (`rlsched.compile.ahead`): what tells that one,
+            in place of saying anything here. Called with a method's name and its arguments.
     """
 
     def __init__(

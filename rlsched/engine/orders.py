@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rlsched.engine.facts import SlurmJob, SlurmNode
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"

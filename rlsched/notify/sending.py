@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from rlsched.errors import InputError
 from rlsched.notify.notices import Notice
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 
 EX_TEMPFAIL: Final = 75
 """By this exit code of sysexits.h a program says: try again later."""

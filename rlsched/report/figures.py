@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from rlsched.cli.show import in_words
+from rlsched.terminal.show import in_words
 
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlsched import __version__
-from rlsched.cli.show import in_words
 from rlsched.report import operation, workload
 from rlsched.report.figures import Canvas
 from rlsched.report.markup import Section, cards, document, paragraph, write
 from rlsched.report.words import number
+from rlsched.terminal.show import in_words
 from rlsched.workload.characterise.parts import Report
 
 SECTIONS = (

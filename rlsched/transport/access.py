@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.transport.names import NAME, Z85_LENGTH
 from rlsched.transport.roles import Peer, Role
 

@@ -14,7 +14,7 @@ import time
 import msgspec
 
 from rlsched.errors import InputError
-from rlsched.terminal import CONTROL
+from rlsched.terminal.visible import CONTROL
 from rlsched.transport.access import Member
 from rlsched.transport.dealer import broker_address
 from rlsched.transport.keys import KeyHome, KeyPair, check_name

@@ -227,7 +227,7 @@ def login_name() -> str:
     """The name of the person who runs this process."""
     import getpass  # it loads termios, and is needed when a key is made
 
-    from rlsched.terminal import CONTROL
+    from rlsched.terminal.visible import CONTROL
 
     try:
         name = getpass.getuser()

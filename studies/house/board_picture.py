@@ -20,7 +20,7 @@ import rlsched as rs
 from rlsched.decisions.reading import StoreReader
 from rlsched.workload.synth import synthesize
 
-LAUNCH = "from rlsched.cli.board import board; board()"
+LAUNCH = "from rlsched.cli.traces.board import board; board()"
 SIZE = {"width": 1360, "height": 760}
 START_S = 120.0
 LOADED = "document.querySelector('#note')?.textContent.includes('decisions,')"

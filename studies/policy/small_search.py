@@ -2,8 +2,8 @@
 
 At every arrival and end at which jobs wait, any running jobs may give way (if somebody starts then), and
 each waiting job may start on any GPUs that are free or whose jobs it may join, at any clock, or wait. Time,
-clocks, restarts and power go as in the engine (`rlsched_envs.sim.physics`), which plays what is found. All of it
-is compiled.
+clocks, restarts and power go as in the engine (`rlsched_envs.sim.physics`), which plays what is found. All of
+it is compiled.
 
 A branch ends where it can cost no less than the best that is known. What is left costs at least this: each
 job goes on at once where it does so for least; and the first k of the jobs that are left need the GPU time of

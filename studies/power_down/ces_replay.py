@@ -24,13 +24,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from rlsched.cli.show import finite, print_table
 from rlsched.models.node_power import PowerByState
 from rlsched.power_down.helios import HeliosRule
 from rlsched.power_down.minutes import replay_states
 from rlsched.power_down.replay import SlotOutcome, replay_slots, summarise_slots
 from rlsched.power_down.series import NodeDemand
 from rlsched.power_down.service import KeepRule, PowerDownService
+from rlsched.terminal.show import finite, print_table
 from rlsched.workload.predict.node_demand import (
     DAY_SLOTS,
     SLOT_S,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsched.cli.show import print_table
+from rlsched.terminal.show import print_table
 from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.boosting import MIN_ENDED
 from rlsched.workload.predict.distribution import Floats, bin_of

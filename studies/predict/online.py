@@ -32,10 +32,10 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.predictions import Predictions
-from rlsched.cli.show import print_table
 from rlsched.client.client import Client
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
+from rlsched.terminal.show import print_table
 from rlsched.workload.predict.kinds import KINDS
 
 GPUS = 64

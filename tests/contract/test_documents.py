@@ -20,7 +20,7 @@ import click
 import msgspec
 import pytest
 
-from rlsched.cli.batch_script import NO_MEANING, BatchCommand
+from rlsched.cli.users.batch_script import NO_MEANING, BatchCommand
 from rlsched.client.client import Client
 from rlsched.client.submitting import as_submit
 from rlsched.cluster.spec import ClusterSpec, Placement

@@ -104,9 +104,20 @@ NOT_FOR_A_SUBMISSION = (
     *("pathlib", "signal", "socket", "tomllib", "urllib.parse"),
     *("numpy", "rich", "zmq.utils.monitor"),
     *("rlsched.transport.access", "rlsched.transport.roles", "rlsched.client.array_text"),
-    *("rlsched.client.following", "rlsched.cli.dry_run", "rlsched.cli.job_number"),
-    *("rlsched.cli.output", "rlsched.cli.policies", "rlsched.cli.serving_options", "rlsched.cli.show"),
-    *("rlsched.cli.when", "rlsched.logs", "rlsched.settings", "rlsched.signals", "rlsched.terminal"),
+    *("rlsched.client.following", "rlsched.cli.users.dry_run", "rlsched.cli.shared.job_number"),
+    *(
+        "rlsched.cli.users.output",
+        "rlsched.cli.shared.policies",
+        "rlsched.cli.shared.serving_options",
+        "rlsched.terminal.show",
+    ),
+    *(
+        "rlsched.cli.shared.when",
+        "rlsched.logs",
+        "rlsched.settings",
+        "rlsched.signals",
+        "rlsched.terminal.visible",
+    ),
     *(f"rlsched.wire.messages.{name}" for name in MESSAGES),
 )
 

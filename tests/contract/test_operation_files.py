@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from rlsched.cli.main import cli
-from rlsched.cli.metrics import figures
+from rlsched.cli.operators.metrics import figures
 from rlsched.wire.messages import GpusReport, GuardReport, JournalReport, RecordsReport, StatsReport, Timing
 
 FOLDER = Path(__file__).parents[2] / "examples" / "operation"

@@ -21,7 +21,7 @@ from rlsched.decisions.schema import StoreInfo
 from rlsched.decisions.store import DecisionStore
 
 DEADLINE_S = 90.0
-LAUNCH = "from rlsched.cli.board import board; board()"
+LAUNCH = "from rlsched.cli.traces.board import board; board()"
 
 
 def a_record(number: int) -> DecisionRecord:

@@ -27,7 +27,7 @@ from tests.integration.cluster import until
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")
-LAUNCH = "from rlsched.cli.board import board; board()"
+LAUNCH = "from rlsched.cli.traces.board import board; board()"
 WAIT_MS = 60_000
 JOB = "40"
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import rlsched as rs
 from rlsched.broker.journal.replay import records_by_number
-from rlsched.cli.explain import explain
+from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Start
 from rlsched.decide.record import Names
 from rlsched.decisions.queued import queue_at

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.forecasts.forecasting import forecast_command
-from rlsched.cli.predictor import RULES
+from rlsched.cli.operators.predictor import RULES
 from rlsched.client.client import Client
 from rlsched.decisions.reading import last_forecasts
 from rlsched.wire.messages import ForecastReport

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import rlsched as rs
 from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
 from rlsched.broker.journal.replay import journal_events
-from rlsched.cli.explain import explain
+from rlsched.cli.users.explain import explain
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.cli.notify import notify
+from rlsched.cli.operators.notify import notify
 from rlsched.client.client import Client
 from tests.integration.cluster import Cluster, all_up, until
 
-_MAIN = "from rlsched.cli.notify import notify; raise SystemExit(notify.main(standalone_mode=False))"
+_MAIN = (
+    "from rlsched.cli.operators.notify import notify; raise SystemExit(notify.main(standalone_mode=False))"
+)
 NOTIFY = (sys.executable, "-c", _MAIN)
 MAIL = Path(__file__).parents[2] / "examples" / "operation" / "mail_notice.py"
 

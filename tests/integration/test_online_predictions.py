@@ -20,7 +20,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.cli.predictor import predictor
+from rlsched.cli.operators.predictor import predictor
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome

@@ -35,7 +35,7 @@ def test_a_policy_is_set_while_jobs_run_and_wait(cluster: Cluster) -> None:
         waits = client.submit(["true"], num_gpus=3)
         said = subprocess.run(
             [
-                *(sys.executable, "-c", "from rlsched.cli.policy import policy; policy()"),
+                *(sys.executable, "-c", "from rlsched.cli.operators.policy import policy; policy()"),
                 *("set", "easy", "--set", "order=area"),
                 *("--broker", cluster.address, "--keys", str(cluster.keys)),
             ],
@@ -97,7 +97,7 @@ def test_a_policy_file_is_sent_with_its_strategy_and_outlives_the_broker(tmp_pat
     try:
         said = subprocess.run(
             [
-                *(sys.executable, "-c", "from rlsched.cli.policy import policy; policy()"),
+                *(sys.executable, "-c", "from rlsched.cli.operators.policy import policy; policy()"),
                 *("set", os.path.relpath(mine / "mine.toml", elsewhere)),
                 *("--broker", cluster.address, "--keys", str(cluster.keys)),
             ],

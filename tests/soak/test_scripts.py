@@ -9,9 +9,9 @@ from random import Random
 import click
 import pytest
 
-from rlsched.cli.batch_script import directives
-from rlsched.cli.job_options import begin_s, dependencies, exported, time_s
-from rlsched.cli.submit import submit
+from rlsched.cli.shared.job_options import begin_s, dependencies, exported, time_s
+from rlsched.cli.users.batch_script import directives
+from rlsched.cli.users.submit import submit
 from rlsched.client.array_text import tasks_of
 from rlsched.errors import InputError
 from tests.soak.test_frames import damaged

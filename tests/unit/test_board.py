@@ -21,7 +21,7 @@ from rlsched.board.summarise import (
     summarise,
 )
 from rlsched.board.writer import DecisionWriter
-from rlsched.cli.board import board
+from rlsched.cli.traces.board import board
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.record import DecisionRecord, Half, Names, PlanSeen, Source
 from rlsched.decisions.schema import StoreInfo

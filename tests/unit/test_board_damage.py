@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from rlsched.board.reader import read_runs
 from rlsched.board.tags import DESCRIPTIONS
 from rlsched.broker.journal.records import RecordLog
-from rlsched.cli.board import board
+from rlsched.cli.traces.board import board
 from rlsched.errors import InputError
 from tests.unit.test_board_curves import event_values
 from tests.unit.test_broker_records import record

@@ -15,7 +15,7 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.explain import explain
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.cli.job_tables import explanation_as_data
+from rlsched.cli.shared.job_tables import explanation_as_data
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.order.keys import Order

@@ -277,7 +277,7 @@ def test_the_command_that_is_printed_for_a_node_is_one_that_starts_it(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("rlsched.cli.keys.os.geteuid", lambda: euid)
+    monkeypatch.setattr("rlsched.cli.operators.keys.os.geteuid", lambda: euid)
     token = serving.token("gpu-a", "node").text()
     assert run(["keys", "join", token, "--keys", str(machine.directory)]) == 0
     told = capsys.readouterr().out

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from rlsched.cli import job_orders
-from rlsched.cli.batch_script import BatchCommand
-from rlsched.cli.job_number import JobName, TasksParam
-from rlsched.cli.job_options import begin_s, changes_asked
-from rlsched.cli.job_orders import update
-from rlsched.cli.many_jobs import _rows
-from rlsched.cli.options import SILENT_S, _Waiting
-from rlsched.cli.selecting import of_numbers, states_of
-from rlsched.cli.submit import submit
+from rlsched.cli.shared.job_number import JobName, TasksParam
+from rlsched.cli.shared.job_options import begin_s, changes_asked
+from rlsched.cli.shared.options import SILENT_S, _Waiting
+from rlsched.cli.shared.selecting import of_numbers, states_of
+from rlsched.cli.users import job_orders
+from rlsched.cli.users.batch_script import BatchCommand
+from rlsched.cli.users.job_orders import update
+from rlsched.cli.users.many_jobs import _rows
+from rlsched.cli.users.submit import submit
 from rlsched.client.client import Client
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.transport.keys import KeyHome

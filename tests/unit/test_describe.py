@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from rlsched.cli.show import finite, in_words, percent
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.terminal.show import finite, in_words, percent
 from rlsched.workload.describe import describe, spearman
 from rlsched.workload.trace import Trace
 

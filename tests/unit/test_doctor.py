@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rlsched.cli import doctor
-from rlsched.cli.doctor import Finding
 from rlsched.cli.main import run
+from rlsched.cli.operators import doctor
+from rlsched.cli.operators.doctor import Finding
 from rlsched.client.client import Client
 from rlsched.transport.starting import Starting, starting_in
 from rlsched.wire.messages import NodeInfo, StatsReport
@@ -83,7 +83,7 @@ def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
             pytest.skip("needs gcc")
         (tmp_path / "empty.c").write_text("int nothing;")
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, tmp_path / "empty.c"], check=True)
-    code = "from rlsched.cli.doctor import _gpus, _looked_at; print(*_looked_at('GPUs', _gpus))"
+    code = "from rlsched.cli.operators.doctor import _gpus, _looked_at; print(*_looked_at('GPUs', _gpus))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import rlsched as rs
-from rlsched.cli.progress import LINES_EVERY_S, Progress
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.terminal.progress import LINES_EVERY_S, Progress
 from rlsched.workload.load import crowded_vcs
 from rlsched_agents.cli.evaluate import evaluate
 from rlsched_agents.evaluate.legend import LEGEND

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from rlsched.cli.batch_script import read_script
-from rlsched.cli.job_options import (
+from rlsched.cli.shared.job_options import (
     begin_s,
     dependencies,
     exported,
@@ -21,10 +20,11 @@ from rlsched.cli.job_options import (
     time_s,
     total_gpus,
 )
-from rlsched.cli.many_jobs import jobs_of, read_rows
-from rlsched.cli.selecting import states_of
-from rlsched.cli.sizes import memory_mib
-from rlsched.cli.submit import submit
+from rlsched.cli.shared.selecting import states_of
+from rlsched.cli.shared.sizes import memory_mib
+from rlsched.cli.users.batch_script import read_script
+from rlsched.cli.users.many_jobs import jobs_of, read_rows
+from rlsched.cli.users.submit import submit
 from rlsched.errors import InputError
 from rlsched.wire.messages import DependsOn
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.cli.job_tables import clock, job_lines, node_lines
-from rlsched.cli.show import folded, print_lines
+from rlsched.cli.shared.job_tables import clock, job_lines, node_lines
+from rlsched.terminal.show import folded, print_lines
 from rlsched.wire.messages import JobInfo, NodeInfo
 
 

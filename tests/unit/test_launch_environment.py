@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from rlsched.cli.job_options import exported
-from rlsched.cli.launch_variables import describes_a_process
+from rlsched.cli.shared.job_options import exported
+from rlsched.cli.shared.launch_variables import describes_a_process
 from rlsched.wire.messages import Launch, Launcher
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.launch import launch_command, master_port, rank_environment

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 import rlsched_node.gpu
-from rlsched.cli import doctor
+from rlsched.cli.operators import doctor
 from rlsched.errors import InputError
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Holding

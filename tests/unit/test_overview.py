@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from rlsched.cli.layout import Column, shares, side_by_side, table, window
-from rlsched.cli.overview.bars import Marks
-from rlsched.cli.overview.drawing import left, overview
-from rlsched.cli.overview.picture import Picture
-from rlsched.cli.selecting import selected
-from rlsched.cli.show import brief
+from rlsched.cli.shared.selecting import selected
+from rlsched.cli.users.overview.bars import Marks
+from rlsched.cli.users.overview.drawing import left, overview
+from rlsched.cli.users.overview.picture import Picture
+from rlsched.terminal.layout import Column, shares, side_by_side, table, window
+from rlsched.terminal.show import brief
 from rlsched.wire.messages import GpusReport, GuardReport, JobForecast, JobInfo, NodeInfo, StatsReport
 from tests.unit.test_job_tables import job
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.records import STORE_FOLDER
-from rlsched.cli.explain import own_broker
+from rlsched.cli.users.explain import own_broker
 from rlsched.files.lock import lock_file, take_lock
 from rlsched.transport.keys import default_home
 

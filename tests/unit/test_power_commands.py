@@ -13,7 +13,7 @@ from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.server.power_commands import AT_ONCE, PowerCommands, PowerSettings
 from rlsched.cli.main import run
-from rlsched.cli.sleeping import sleep_plan
+from rlsched.cli.operators.sleeping import sleep_plan
 from rlsched.errors import InputError
 
 SLEEP = SleepPlan(plan=sleep_plan(None, "10m"), suspend_timeout_s=30.0, resume_timeout_s=30.0)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rlsched.broker.state.predictions import Predictions
-from rlsched.cli.predictor import _print_report
+from rlsched.cli.operators.predictor import _print_report
 from rlsched.wire.messages import StatsReport, decode, encode
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.unit.broker_machine.hand import draft

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.cli.explain import explain
+from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.draws import draw
 from rlsched.decide.record import DecisionRecord, Half

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from rlsched.cli.screen.looking import Looking
-from rlsched.cli.screen.page import ListPage
-from rlsched.cli.screen.terminal import Terminal
+from rlsched.cli.shared.screen.looking import Looking
+from rlsched.cli.shared.screen.page import ListPage
+from rlsched.cli.shared.screen.terminal import Terminal
 from rlsched.errors import BrokerUnavailableError, InputError
 
 DEADLINE_S = 20.0

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rlsched.cli.main import run
-from rlsched.cli.settings_shown import meanings, sentences, shown
+from rlsched.cli.shared.settings_shown import meanings, sentences, shown
 from rlsched.decide.policy import Policy, presets
 from rlsched.decide.settings import Migrate, Preempt, Settings, Share
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import sqlite3
 from collections import OrderedDict, deque
 from contextlib import closing
@@ -164,6 +165,21 @@ def test_another_policy_or_other_code_replays_everything(path: Path, monkeypatch
     assert (len(said), replayed) == (2, last)
 
 
+@pytest.mark.parametrize("folder", picture._FOLDERS)
+def test_a_change_of_the_code_makes_another_digest(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = picture.code_digest.__wrapped__
+    before = digest()
+    for name in picture._FOLDERS:
+        shutil.copytree(picture._ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(picture, "_ROOT", tmp_path)
+    assert digest() == before
+    changed = min((tmp_path / folder).rglob("*.py"))
+    changed.write_text(changed.read_text() + "\n")
+    assert digest() != before
+
+
 def test_a_table_of_ended_jobs_that_is_behind_replays_everything(path: Path) -> None:
     broker = lived(path)
     last = broker.journal.last
@@ -320,6 +336,7 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
         packed([["rlsched.cli.main:run"]], [picture._OBJECT, 0]),
         packed([["rlsched.broker.journal.journal:read_journal"]], [picture._OBJECT, 0]),
         packed([["rlsched.broker.state.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
+        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),  # an older version's
         packed([["rlsched.broker.state.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
         packed([], [picture._AGAIN, 0]),
         packed([], [picture._LIST, [picture._DICT, 1, [picture._AGAIN, 1]], [77]]),

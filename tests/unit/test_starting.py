@@ -14,8 +14,8 @@ import pytest
 from rlsched.broker.server import serve
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import Settings
-from rlsched.cli import options
 from rlsched.cli.main import run
+from rlsched.cli.shared import options
 from rlsched.client.client import Client
 from rlsched.compile.compiling import Compiling
 from rlsched.errors import BrokerUnavailableError, InputError, RlschedError

@@ -11,7 +11,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.queries.vitals import journal_report
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
-from rlsched.cli.status import _lines, problems, queued
+from rlsched.cli.users.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.guard import Guarded

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from rlsched.cli.history import account, history
-from rlsched.cli.history_tables import history_lines, print_sums
-from rlsched.cli.when import month_start_s, span_s, unix_s
+from rlsched.cli.shared.when import month_start_s, span_s, unix_s
+from rlsched.cli.users.history import account, history
+from rlsched.cli.users.history_tables import history_lines, print_sums
 from rlsched.client.sums import Sums, percentile, sums
 from rlsched.errors import InputError
 from rlsched.wire.messages import History, JobUsage, ListHistory, ListUsage, PastJob, Refused, Usage

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlsched.cli.trace import synth
+from rlsched.cli.traces.trace import synth
 from rlsched.errors import InputError
 from rlsched.models.catalogue.table import FAMILY_OF
 from rlsched.workload.describe import spearman

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import click
 
-from rlsched.cli.policies import PolicyCommand, complete_policy, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, setting
 
 _MODELS = "write it into a file, {}, and give that with --models FILE"
 _CLUSTER = "write it into the cluster file: {}"

@@ -30,7 +30,7 @@ def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | No
         click.echo(f"reading {directory}", err=True)
     import msgspec
 
-    from rlsched.cli.show import print_json, print_table
+    from rlsched.terminal.show import print_json, print_table
     from rlsched_agents.shadow import tables
     from rlsched_agents.shadow.report import report
 

@@ -13,7 +13,7 @@ from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rlsched.cli.progress import Progress
+    from rlsched.terminal.progress import Progress
     from rlsched_agents.dials.drawing import Drawing
     from rlsched_agents.dials.evolution import Generation
     from rlsched_agents.dials.lesson import DialRecipe
@@ -98,8 +98,8 @@ def train(
     elif overwrite:
         raise InputError("--overwrite removes what is in --logdir: give that, too")
 
-    from rlsched.cli.progress import Progress
     from rlsched.decide.policy import Policy
+    from rlsched.terminal.progress import Progress
     from rlsched_agents.dials.drawing import Drawing
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
@@ -156,7 +156,7 @@ def _finish(
     """Write what is better, and say what came out, where the last weights are, and what to try."""
     import msgspec
 
-    from rlsched.cli.show import print_json, print_text
+    from rlsched.terminal.show import print_json, print_text
     from rlsched_agents.dials.card import card_text
 
     if found.is_better and found.sets_dials:
@@ -215,7 +215,7 @@ class _Shown:
 
 def _print(found: Trained) -> None:
     """What was chosen, and what it was worth where nothing was chosen."""
-    from rlsched.cli.show import console, print_table, print_text
+    from rlsched.terminal.show import console, print_table, print_text
 
     rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
     if found.confirmed is not None:

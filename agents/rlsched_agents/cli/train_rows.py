@@ -248,7 +248,7 @@ def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
     """The validation table of the policy that was written."""
     if not table:
         return
-    from rlsched.cli.show import print_table
+    from rlsched.terminal.show import print_table
 
     served = "arg max" if temperature == 0 else f"temperature {temperature:g}"
     print_table(

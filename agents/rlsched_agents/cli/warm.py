@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.policies import PolicyCommand, said, setting
-from rlsched.cli.show import print_json
+from rlsched.cli.shared.policies import PolicyCommand, said, setting
 from rlsched.compile.compiling import COMPILING
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.decide.policy import Policy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.policies import PolicyCommand, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, said, setting
 
 if TYPE_CHECKING:
     from rlsched_agents.whatif.found import WhatIf
@@ -85,9 +85,9 @@ def whatif(
 
     import msgspec
 
-    from rlsched.cli.show import print_json
     from rlsched.errors import InputError
     from rlsched.settings import encode_time
+    from rlsched.terminal.show import print_json
     from rlsched.workload.predict.kinds import chosen_kind
     from rlsched_agents.evaluate.run import distinct
     from rlsched_agents.evaluate.simulate import models_of
@@ -115,7 +115,7 @@ def whatif(
 
 
 def _print(found: WhatIf) -> None:
-    from rlsched.cli.show import print_table
+    from rlsched.terminal.show import print_table
     from rlsched_agents.whatif import tables
 
     predicted = f"; run times predicted by {found.prediction}" if found.prediction else ""
@@ -140,7 +140,7 @@ def _print(found: WhatIf) -> None:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Tell]:
-    from rlsched.cli.progress import Progress
+    from rlsched.terminal.progress import Progress
 
     with Progress(shown=not quiet) as shown:
         bar = shown.begin("reading the history")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cli.progress import Progress
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError
+from rlsched.terminal.progress import Progress
 from rlsched.workload.load import offered_load
 from rlsched.workload.predict.kinds import chosen_kind, kind_for
 from rlsched.workload.trace import Trace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rlsched.cli.show import folded, in_words
+from rlsched.terminal.show import folded, in_words
 from rlsched_agents.evaluate.legend import LEGEND
 from rlsched_agents.evaluate.metrics import GroupMetrics
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Ratio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rlsched.cli.show import count, in_words, percent
+from rlsched.terminal.show import count, in_words, percent
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
 
 if TYPE_CHECKING:

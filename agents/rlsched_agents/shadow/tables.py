@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsched.cli.show import in_words, percent
+from rlsched.terminal.show import in_words, percent
 from rlsched_agents.shadow.agreement import SAME_INSTANT_S, Agreement
 from rlsched_agents.shadow.replay import Change
 from rlsched_agents.shadow.report import Day, Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rlsched.cli.show import in_words
+from rlsched.terminal.show import in_words
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
 from rlsched_agents.whatif.capacity import Fewer, Sleep
 from rlsched_agents.whatif.groups import Group, said

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cli.show import in_words
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
+from rlsched.terminal.show import in_words
 from rlsched.workload.load import partition_groups, runnable_mask, span_s
 from rlsched.workload.trace import Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rlsched.cli.show import in_words, percent
+from rlsched.terminal.show import in_words, percent
 from rlsched_agents.whatif.found import Under, WhatIf
 from rlsched_agents.whatif.groups import Group
 

@@ -159,8 +159,8 @@ def for_run(
     """A kernel of the simulator for a run.
 
     Args:
-        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.sim.constants` name.
-        steps: The rule; None where the template asks none.
+        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.sim.constants`
+        name. steps: The rule; None where the template asks none.
         logged: Whether attempts are logged.
         modelled: Whether there are models.
         records: Whether its costs are noted.

@@ -25,7 +25,7 @@ from rlsched.cluster import arrays as cluster_arrays
 from rlsched.cluster import dials as dial_arrays
 from rlsched.models import arrays as model_arrays
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(rlsched.__file__).resolve().parent
 _FOLDERS = ("broker", "cluster", "decide", "models", "wire", "workload")
 """Whose classes may be in a picture, and whose code says what they mean."""
 _LIST, _TUPLE, _DICT, _SET, _DEQUE, _ARRAY, _SCALAR, _OBJECT, _AGAIN, _ORDERED = range(10)

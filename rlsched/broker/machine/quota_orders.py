@@ -11,7 +11,7 @@ from rlsched.broker.base.entries import MemberSet, QuotaSet
 from rlsched.broker.state.accounts import Accounts
 from rlsched.broker.state.quotas import Quotas
 from rlsched.errors import InputError
-from rlsched.terminal import CONTROL, visible
+from rlsched.terminal.visible import CONTROL, visible
 from rlsched.transport.names import MAX_PERSON_CHARACTERS
 from rlsched.wire.messages import Accounts as AccountsPage
 from rlsched.wire.messages import Quotas as QuotasPage

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.shortened import MAX_NAME_CHARS, shortened
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.machine.log_reads import LogReads
 from rlsched.broker.machine.orders import JobOrders
@@ -26,7 +27,7 @@ from rlsched.broker.queries.history import Past
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.pages import Pages
 from rlsched.broker.queries.report import Reports
-from rlsched.broker.queries.views import MAX_NAME_CHARS, array_info, shortened
+from rlsched.broker.queries.views import array_info
 from rlsched.broker.queries.waiting import kept_out
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.book import Book

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rlsched.broker.base.ledger_models import unknown_workload
 from rlsched.broker.state.tasks import MAX_TASK, MAX_TASKS, are_distinct, count
-from rlsched.terminal import CONTROL, visible
+from rlsched.terminal.visible import CONTROL, visible
 from rlsched.wire.messages import NOTIFY_EVENTS, DryRun, Submit, Tasks, Update
 
 MAX_GANG_GPUS = 65_536

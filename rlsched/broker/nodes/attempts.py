@@ -34,7 +34,7 @@ from rlsched.broker.state.book import Book
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import (
     END_REASONS,
     Begin,

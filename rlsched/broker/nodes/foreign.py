@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
-from rlsched.terminal import visible
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Hello, NodeInfo
 
 _log = logging.getLogger("rlsched.broker")

@@ -14,6 +14,7 @@ from rlsched.broker.base.entries import (
     NodeUp,
 )
 from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.foreign import ForeignNodes
 from rlsched.broker.nodes.leases import Leases
@@ -22,11 +23,10 @@ from rlsched.broker.nodes.settling import Settling
 from rlsched.broker.nodes.strangers import Strangers
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     AttemptReport,

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.broker.base.entries import NodeDown, NodeSlept, NodeWoken
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.nodes import Node
 from rlsched.decide.plans.words import span

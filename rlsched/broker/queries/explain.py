@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from rlsched.broker.base.shortened import shortened
 from rlsched.broker.base.usage_words import energy
 from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.queries.never import never_runs
-from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason, shortened
+from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason
 from rlsched.broker.queries.waiting import (
     Room,
     absent_of_types,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from fnmatch import fnmatchcase
 
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.queries.pages import MAX_PAGE_ROWS, text_bytes
-from rlsched.broker.queries.views import MAX_REASON_CHARS, shortened
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.ended import EndedJob, asked_of_row
 from rlsched.broker.state.ended_table import EndedTable, Filter

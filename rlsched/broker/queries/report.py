@@ -9,11 +9,12 @@ from itertools import islice
 import msgspec
 
 from rlsched.broker.base.entries import BrokerStarted
+from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.queries.backlog import Backlog
 from rlsched.broker.queries.forecasts import Forecasts
-from rlsched.broker.queries.views import MAX_REASON_CHARS, out_of_service, shortened
+from rlsched.broker.queries.views import out_of_service
 from rlsched.broker.queries.vitals import Vitals
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.nodes import Node

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from rlsched.broker.base.shortened import MAX_NAME_CHARS, MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import NodeUse
 from rlsched.broker.queries.waiting import WaitingReasons, kept_out
 from rlsched.broker.state.arrays import JobArray
@@ -13,10 +14,6 @@ from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import count, in_words
 from rlsched.wire.messages import JobForecast, JobInfo, NodeInfo, SeenUsage
-
-MAX_NAME_CHARS = 200
-"""Of names of jobs, users, virtual clusters and GPU types in lists."""
-MAX_REASON_CHARS = 500
 
 
 def seat_reason(book: Book, attempt: Attempt) -> str:
@@ -31,11 +28,6 @@ def co_tenants(book: Book, job: Job) -> list[str]:
     if job.active is None or job.active.tenants < 2:
         return []
     return [book.job_of_seq[seq].called for seq in book.cluster.beside(job.seq)]
-
-
-def shortened(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """A text that fits a list; what is left out stands as `...`."""
-    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
 
 
 def job_info(

@@ -18,7 +18,7 @@ import msgspec
 from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.errors import InputError
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 
 AT_ONCE: Final = 16
 """Commands that run at the same time, at most; others wait."""

@@ -16,7 +16,7 @@ from rlsched.broker.state.book import Book
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
 from rlsched.engine.orders import PROGRAM, is_about_node
 from rlsched.engine.partitions import held_by_others, nodes_with_gpus
-from rlsched.terminal import visible
+from rlsched.terminal.visible import visible
 from rlsched.wire.messages import AttemptReport, Capabilities, Hello, Holding, Submit
 
 Kind = Literal["ended", "came", "left", "began"]

@@ -7,8 +7,8 @@ import msgspec
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import reading
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.cli.history_tables import history_lines
-from rlsched.cli.job_tables import node_lines
+from rlsched.cli.shared.job_tables import node_lines
+from rlsched.cli.users.history_tables import history_lines
 from rlsched.decide.registry import load_scheduler
 from rlsched.notify.notices import JobWatch
 from rlsched.wire.messages import History, Hold, ListHistory, ListNodes, Nodes, Release, Why

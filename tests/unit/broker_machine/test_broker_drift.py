@@ -15,8 +15,8 @@ from rlsched.broker.queries.report import drift_curves
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.jobs import Job
-from rlsched.cli.metrics import figures
-from rlsched.cli.status import _lines, problems
+from rlsched.cli.operators.metrics import figures
+from rlsched.cli.users.status import _lines, problems
 from rlsched.decide import guard as module
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy

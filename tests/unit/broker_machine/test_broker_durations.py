@@ -15,7 +15,7 @@ from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import Settings
-from rlsched.cli.status import problems
+from rlsched.cli.users.status import problems
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import AttemptReport, Heartbeat, Hello, ListNodes, Nodes, Stats, StatsReport

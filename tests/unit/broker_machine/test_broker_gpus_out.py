@@ -8,8 +8,8 @@ from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.cli.job_tables import node_lines
-from rlsched.cli.status import problems
+from rlsched.cli.shared.job_tables import node_lines
+from rlsched.cli.users.status import problems
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     Explanation,

@@ -14,7 +14,7 @@ from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PRIORITIES, Ranks
-from rlsched.cli import options
+from rlsched.cli.shared import options
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policy import Policy
 from rlsched.decide.registry import load_scheduler

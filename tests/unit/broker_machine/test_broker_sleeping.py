@@ -15,7 +15,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.cli.sleeping import sleep_plan
+from rlsched.cli.operators.sleeping import sleep_plan
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_UP
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from rlsched.cli.models import models
+from rlsched.cli.traces.models import models
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.catalogue.table import FIELDS, GPU_TYPES

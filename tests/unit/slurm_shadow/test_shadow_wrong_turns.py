@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.cli.engine import slurm
+from rlsched.cli.operators.engine import slurm
 from rlsched.engine.reader import PROGRAMS
 from rlsched.errors import InputError
 

@@ -1,0 +1,1 @@
+"""The training environments: episodes, windows, observations, Gymnasium and vector interfaces."""

@@ -1,1 +1,0 @@
-"""Who may speak as what: keys, roles, and tokens to join."""

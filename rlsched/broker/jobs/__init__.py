@@ -1,1 +1,0 @@
-"""Jobs from their submission to their end: arrays, gates, attempts, orders about them."""

@@ -1,1 +1,0 @@
-"""What the broker predicts of jobs, and how it learns that."""

@@ -1,0 +1,1 @@
+"""The state machine without I/O: batches of events in, effects out."""

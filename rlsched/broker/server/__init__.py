@@ -1,0 +1,1 @@
+"""The broker's process: its loop, settings, disk, policy, and commands to wake nodes."""

@@ -1,1 +1,0 @@
-"""Users, accounts and VCs: quotas, priorities, fair share."""

@@ -1,0 +1,1 @@
+"""Verbs of operators: broker, nodes, keys, journal, quotas, and the processes around them."""

@@ -1,0 +1,272 @@
+"""`rlsched doctor`: what this machine has of all that rlsched needs, and what to do about the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import click
+
+from rlsched.cli.shared.options import asking
+from rlsched.errors import RlschedError
+from rlsched.files.space import LOW_DISK_MIB
+from rlsched.installing import install_command
+from rlsched.terminal.show import print_json, print_sentences, skewed_nodes
+from rlsched.terminal.visible import visible
+
+WRONG = 1
+_MOST_CHARS = 300
+_COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes:
+        what: A word or two.
+        state: `ok`; `note`: something is not there that only some need; `wrong`.
+        line: What was found, and what to do.
+    """
+
+    what: str
+    state: Literal["ok", "note", "wrong"]
+    line: str
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
+    """Say what is wrong on this machine, and what to do.
+
+    Looks at keys, the broker, the disk, GPUs, control groups, compiled kernels. Changes nothing. The exit
+    code is 1 where something is wrong.
+
+    \b
+    Example:
+      rlsched doctor
+      rlsched doctor --broker tcp://head:7461
+    """
+    from rlsched.transport.keys import default_home
+
+    home = keys or default_home()
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {
+        "keys": lambda: _keys(home),
+        "broker": lambda: _broker(broker, keys, timeout_s),
+        "disk": lambda: _disk(home),
+        "GPUs": _gpus,
+        "control groups": _cgroups,
+        "kernels": _kernels,
+    }
+    findings = [finding for what, check in checks.items() for finding in _looked_at(what, check)]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        said = (
+            f"{click.style(f'{finding.state:5}', _COLOURS[finding.state])} {finding.what}: {finding.line}"
+            for finding in findings
+        )
+        print_sentences(said, indent=6)
+    return WRONG if any(finding.state == "wrong" for finding in findings) else 0
+
+
+def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """What a check finds; one that fails is a finding itself, and hides no other."""
+    try:
+        yield from check()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        yield Finding(what, "wrong", f"cannot be looked at: {where}{error.strerror or error}")
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".rstrip(": ")
+        yield Finding(what, "wrong", f"cannot be looked at: {visible(' '.join(why.split()))[:_MOST_CHARS]}")
+
+
+def _starting(home: Path) -> str:
+    """Which broker of these keys is starting, in words; "" where none is."""
+    if find_spec("zmq") is None:
+        return ""
+    from rlsched.transport.starting import is_starting, starting_in
+
+    where = starting_in(home)
+    return is_starting(where) if where else ""
+
+
+def _keys(home: Path) -> Iterator[Finding]:
+    starting = "" if (home / "broker.public").is_file() else _starting(home)
+    if starting:
+        yield Finding("keys", "note", f"{starting}; it makes the keys in {home} before it is ready")
+        return
+    if not home.is_dir():
+        yield Finding(
+            "keys", "note", f"{home} is not there yet; `rlsched up`, `broker` or `keys join` makes it"
+        )
+        return
+    readable = [path for path in sorted(home.glob("*.key")) if path.stat().st_mode & 0o077]
+    for path in readable:
+        yield Finding("keys", "wrong", f"{path} can be read by others: run `chmod 600 {path}`")
+    if readable:
+        return
+    if not (home / "broker.public").is_file():
+        yield Finding(
+            "keys", "note", f"{home} has no broker.public: start a broker here, or `rlsched keys join`"
+        )
+    else:
+        yield Finding("keys", "ok", f"{home}")
+
+
+def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterator[Finding]:
+    if find_spec("zmq") is None:
+        yield Finding("broker", "wrong", f"pyzmq is missing: {install_command('broker')}")
+        return
+    from rlsched.client.client import Client
+    from rlsched.wire.messages import MAX_CLOCK_SKEW_S
+
+    try:
+        with Client(address, home=keys, timeout_s=timeout_s) as client:
+            report = client.stats()
+            nodes = client.nodes()
+    except RlschedError as error:
+        yield Finding("broker", "note", f"{error}")
+        return
+    yield Finding(
+        "broker", "ok", f"{report.address or address}, rlsched {report.version}, policy {report.policy}"
+    )
+    asleep = sum(node.state in ("asleep", "waking") for node in nodes)
+    there = ("up", "asleep", "waking")
+    absent = [f"{node.name} ({node.state})" for node in nodes if node.state not in there]
+    if absent:
+        yield Finding("nodes", "wrong", f"{', '.join(absent)}: `rlsched nodes` says why")
+    else:
+        yield Finding(
+            "nodes",
+            "ok" if nodes else "note",
+            f"{len(nodes) - asleep} up" + (f", {asleep} asleep" if asleep else ""),
+        )
+    skews_s = {node.name: node.clock_skew_s or 0.0 for node in nodes}
+    off_s = {name: skew_s for name, skew_s in skews_s.items() if abs(skew_s) > MAX_CLOCK_SKEW_S}
+    for line in skewed_nodes(off_s, len(off_s)):
+        yield Finding("time", "wrong", line)
+
+
+def _disk(home: Path) -> Iterator[Finding]:
+    where = next(path for path in (home, *home.parents) if path.exists())
+    free = shutil.disk_usage(where).free
+    line = f"{free / (1 << 30):.1f} GiB free for {home}"
+    if free < LOW_DISK_MIB << 20:
+        yield Finding("disk", "wrong", f"{line}: make room, or give --dir on another disk")
+    else:
+        yield Finding("disk", "ok", line)
+
+
+def _gpus() -> Iterator[Finding]:
+    if find_spec("pynvml") is None:
+        yield Finding(
+            "GPUs", "note", f"nvidia-ml-py is missing, which a node needs: {install_command('node')}"
+        )
+        return
+    import pynvml
+
+    failures = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
+    try:
+        pynvml.nvmlInit()
+    except failures as error:
+        yield Finding(
+            "GPUs", "note", f"none that NVML shows ({error}); `rlsched node --simulated` makes some up"
+        )
+        return
+    try:
+        yield from _gpus_shown(failures)
+    except failures as error:
+        yield Finding("GPUs", "wrong", f"NVML does not count them ({error}): see whether `nvidia-smi` does")
+    finally:
+        with suppress(*failures):
+            pynvml.nvmlShutdown()
+
+
+def _gpus_shown(failures: tuple[type[Exception], ...]) -> Iterator[Finding]:
+    import pynvml
+
+    count, driver = pynvml.nvmlDeviceGetCount(), "of unknown version"
+    with suppress(*failures):
+        driver = pynvml.nvmlSystemGetDriverVersion()
+    silent = []
+    for gpu in range(count):
+        try:
+            pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(gpu))
+        except failures as error:
+            silent.append(f"GPU {gpu} does not answer ({error})")
+    if silent:
+        advice = "a node gives no jobs to it; `nvidia-smi --gpu-reset` or a reboot may bring it back"
+        yield Finding("GPUs", "wrong", f"{count}, driver {driver}; {'; '.join(silent)}: {advice}")
+    else:
+        yield Finding("GPUs", "ok" if count else "note", f"{count}, driver {driver}")
+    if count and os.geteuid() != 0:
+        yield Finding("clocks", "note", "setting clocks needs a node daemon that is root")
+
+
+WITHOUT_CONTROLLER = {
+    "cpuset": "cores: by affinity, which a job can undo",
+    "memory": "memory: process by process, and only where a job asks for some",
+    "pids": "processes: user by user, root's not at all",
+}
+"""What holds a job to its limits where its node's groups lack this controller."""
+
+
+def _cgroups() -> Iterator[Finding]:
+    root = Path("/sys/fs/cgroup")
+    if not (root / "cgroup.controllers").is_file():
+        yield Finding(
+            "control groups",
+            "note",
+            "no cgroup v2: what a shot job leaves is found by other means, and limits of "
+            "jobs hold process by process",
+        )
+        return
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        own = root / file.read().strip().rpartition("::")[2].lstrip("/")
+    if not (os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)):
+        yield Finding("control groups", "note", f"none may be made in {own}: Delegate=yes in the node's unit")
+        return
+    yield Finding("control groups", "ok", f"a node started here may make some in {own}")
+    present = set((own / "cgroup.controllers").read_text(encoding="ascii").split())
+    missing = [f"{name} ({instead})" for name, instead in WITHOUT_CONTROLLER.items() if name not in present]
+    if missing:
+        yield Finding(
+            "limits of jobs",
+            "note",
+            f"{own} has no controller {', '.join(missing)}: Delegate=yes in its unit",
+        )
+    else:
+        yield Finding(
+            "limits of jobs", "ok", "cores, memory and processes of a job can be bounded by its group"
+        )
+
+
+def _kernels() -> Iterator[Finding]:
+    if find_spec("numba") is None:
+        yield Finding(
+            "kernels", "note", f"numba is missing, which the broker needs: {install_command('broker')}"
+        )
+        return
+    from rlsched.compile.kernel_cache import folder
+
+    place = folder("entries").parent
+    above = next(path for path in (place, *place.parents) if path.exists())
+    if not os.access(above, os.W_OK):
+        yield Finding(
+            "kernels", "wrong", f"{above} cannot be written: every start compiles anew; set XDG_CACHE_HOME"
+        )
+        return
+    kept = sum(1 for _ in place.rglob("*.nbi")) if place.exists() else 0
+    line = (
+        f"{kept} compiled in {place}"
+        if kept
+        else f"none compiled yet in {place}: the first start takes a minute"
+    )
+    yield Finding("kernels", "ok" if kept else "note", line)

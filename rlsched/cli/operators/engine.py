@@ -1,0 +1,307 @@
+"""`rlsched engine`: another engine's gateway."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from rlsched.cli.shared.options import HOME
+from rlsched.cli.shared.policies import PolicyCommand, setting
+from rlsched.cli.shared.serving_options import LOG_FORMAT
+from rlsched.logs import LogFormat, set_up
+
+_PATH = click.Path(path_type=Path)
+_DIRECTORY = Path("/var/lib/rlsched/slurm")
+_SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
+WRITTEN_S = 0.5
+"""A gateway that runs has ended by then, and has written what it was about to write."""
+_SECONDS = click.FloatRange(min=0.05, max=86_400)
+
+
+@click.group()
+def engine() -> None:
+    """Let an engine that you have run the jobs, and rlsched decide.
+
+    \b
+    Example:
+      rlsched engine slurm --partition gpu
+    """
+
+
+@engine.command(cls=PolicyCommand)
+@click.option(
+    "--partition",
+    "partitions",
+    multiple=True,
+    metavar="NAME",
+    help="A partition that is handed over; may be given several times.",
+)
+@click.option(
+    "--broker",
+    metavar="ADDRESS",
+    help="tcp://HOST:PORT of the broker, with commas between also of its standbys. "
+    "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
+)
+@click.option("--name", default="slurm", show_default=True, help="Of the gateway's key, of role engine.")
+@click.option(
+    "--dir",
+    "directory",
+    type=_PATH,
+    help="Where it says that somebody decides; job_submit.lua reads it there. With --shadow, where all is "
+    f"kept. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]",
+)
+@click.option(
+    "--poll-s",
+    type=_SECONDS,
+    help="Seconds between two looks at Slurm; it never asks the controller more often. [default: 1; 10 with "
+    "--shadow]",
+)
+@click.option(
+    "--slurmrestd",
+    default="",
+    metavar="ADDRESS",
+    help="unix:/PATH or http://HOST:PORT of a slurmrestd, which is asked for jobs and nodes, with the "
+    "token in $SLURM_JWT if there is one.  [default: squeue and sinfo are run]",
+)
+@click.option(
+    "--release-after",
+    "release_after_s",
+    default=120.0,
+    show_default=True,
+    type=_SECONDS,
+    metavar="SECONDS",
+    help="Where nobody has decided for so long, held jobs go to Slurm's own order.",
+)
+@click.option(
+    "--preempt", is_flag=True, help="Jobs that Slurm may requeue may be preempted. Not with exact GPUs."
+)
+@click.option(
+    "--sm-clocks-mhz",
+    default="",
+    metavar="MHZ,...",
+    help="SM clocks that Slurm can set by --gpu-freq, on all GPUs: jobs start at the clock that is decided.  "
+    "[default: clocks are left alone]",
+)
+@click.option(
+    "--priority-only",
+    is_flag=True,
+    help="Hold no jobs, and place none: give them nices in the policy's order, and let Slurm do the rest.",
+)
+@click.option("--print-lua", is_flag=True, help="Print job_submit.lua for these partitions, and end.")
+@click.option(
+    "--gateway-user",
+    metavar="USER",
+    help="With --print-lua: whose writes pass it.  [default: who runs this]",
+)
+@click.option(
+    "--release",
+    is_flag=True,
+    help="If nobody has decided for --release-after, give held jobs to Slurm's own order, and end. For cron.",
+)
+@click.option(
+    "--remove", is_flag=True, help="Give all held jobs to Slurm's own order, hold no others, and end."
+)
+@click.option(
+    "--shadow",
+    is_flag=True,
+    help="Write nothing to Slurm: follow it, let a policy decide beside it, and record that.",
+)
+@click.option(
+    "--policy",
+    default="tuned",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="With --shadow: who decides beside Slurm.",
+)
+@setting
+@click.option(
+    "--history",
+    metavar="FILE",
+    type=_PATH,
+    help="With --shadow: what sacct printed of jobs before; predictions begin with it.",
+)
+@LOG_FORMAT
+@HOME
+@click.pass_context
+def slurm(
+    ctx: click.Context,
+    partitions: tuple[str, ...],
+    broker: str | None,
+    name: str,
+    directory: Path | None,
+    poll_s: float | None,
+    slurmrestd: str,
+    release_after_s: float,
+    preempt: bool,
+    sm_clocks_mhz: str,
+    priority_only: bool,
+    print_lua: bool,
+    gateway_user: str | None,
+    release: bool,
+    remove: bool,
+    shadow: bool,
+    policy: str,  # noqa: ARG001 - these two come together, from `said`
+    changes: tuple[str, ...],  # noqa: ARG001
+    history: Path | None,
+    log_format: LogFormat,
+    keys: Path | None,
+) -> int:
+    """Serve a Slurm: the policy decides order, nodes and GPUs, and Slurm runs the jobs.
+
+    A process of its own, where Slurm's commands are, with the rights of an operator. Users keep sbatch,
+    squeue and scancel. See docs/how-to/slurm.md.
+
+    \b
+    Example:
+      rlsched engine slurm --partition gpu --print-lua > /etc/slurm/job_submit.lua
+      rlsched engine slurm --partition gpu
+      rlsched engine slurm --partition gpu --priority-only
+      rlsched engine slurm --remove
+      rlsched engine slurm --partition gpu --shadow --policy easy
+    """
+    import threading
+    import time
+
+    from rlsched.engine.facts import SlurmError
+    from rlsched.engine.fallback import Alive, own_uid, plugin
+    from rlsched.engine.fallback import release as give_back
+    from rlsched.engine.gateway import Gateway
+    from rlsched.engine.offers import offer_secret
+    from rlsched.engine.ordering import nices_of
+    from rlsched.engine.orders import is_held_for_us
+    from rlsched.engine.partitions import unlike
+    from rlsched.engine.reader import Reader, check_plugin
+    from rlsched.engine.steps import Times
+    from rlsched.engine.writer import Writer
+    from rlsched.errors import InputError
+    from rlsched.transport.keys import KeyHome
+
+    if sum((print_lua, release, remove, shadow)) > 1:
+        raise InputError("--print-lua, --release, --remove and --shadow: give one of them")
+    if not partitions and not (release or remove):
+        raise InputError(
+            "--partition: expected at least one that is to be handed over, or followed; `sinfo` lists them"
+        )
+    if shadow:
+        from rlsched.cli.operators.shadow import follow
+
+        place = directory or _SHADOW_DIRECTORY
+        return follow(
+            ctx,
+            Reader(partitions, rest=slurmrestd),
+            place,
+            poll_s or 10.0,
+            history,
+            preempt=preempt,
+            log_format=log_format,
+        )
+    directory, poll_s = directory or _DIRECTORY, poll_s or 1.0
+    reader, alive = Reader(partitions, rest=slurmrestd), Alive(directory)
+    config = reader.check()
+    writer = Writer()
+    if remove or (release and alive.age_s(time.time()) >= release_after_s):
+        if remove:
+            alive.over()
+            time.sleep(WRITTEN_S)
+        count = give_back(reader, writer)
+        click.echo(f"{count} waiting jobs were given to Slurm's own order")
+        if remove:
+            click.echo("nothing new is held, and the gateway ends; take lua out of JobSubmitPlugins")
+        return 0
+    if release:
+        click.echo(f"somebody decides: heard of {alive.age_s(time.time()):.0f} s ago", err=True)
+        return 0
+    times = Times(release_after_s=release_after_s)
+    if priority_only and (preempt or print_lua):
+        raise InputError(
+            "--priority-only: holds and stops no jobs, so neither with --preempt nor --print-lua"
+        )
+    gateway = Gateway(
+        name,
+        config.get("ClusterName", "slurm"),
+        partitions,
+        writer,
+        times,
+        preempts=preempt,
+        secret=b"" if print_lua else offer_secret(KeyHome(keys).engine(name)),
+        nices=nices_of(config) if priority_only else None,
+        sm_clocks_mhz=_clocks(sm_clocks_mhz),
+    )
+    try:
+        first = reader.facts()
+    except SlurmError as error:
+        raise InputError(str(error)) from error
+    if print_lua:
+        uid = own_uid() if gateway_user is None else _uid(gateway_user)
+        click.echo(
+            plugin(partitions, directory, release_after_s, uid, exact=gateway.is_exact(first)), nl=False
+        )
+        return 0
+    if not priority_only:
+        check_plugin(config)
+    elif any(is_held_for_us(job, partitions) for job in first.jobs.values()):
+        raise InputError(
+            "jobs are held for a gateway that places them: `rlsched engine slurm --remove` first"
+        )
+    if preempt and gateway.is_exact(first):
+        raise InputError(
+            "--preempt: not where each GPU has a GRES type of its own: a job that had GPUs by their types "
+            "cannot get others of a Slurm later"
+        )
+    for line in unlike(first, partitions, "hand over") if not priority_only else ():
+        raise InputError(line)
+    from rlsched.engine.rights import check_rights
+    from rlsched.engine.serve import Link, locked, serve
+    from rlsched.signals import on_signals
+    from rlsched.transport.dealer import broker_addresses
+
+    check_rights(config)
+    set_up(log_format)
+    held = locked(directory)
+    alive.begin()
+    link = Link(broker_addresses(broker), KeyHome(keys), name)
+    stop = threading.Event()
+    what = "nodes and exact GPUs" if gateway.is_exact(first) else "nodes, and Slurm the GPUs on them"
+    what = "the order, and Slurm nodes and GPUs" if priority_only else what
+    click.echo(
+        f"rlsched engine ready: Slurm {config['SLURM_VERSION']} cluster {gateway.cluster}, partitions "
+        f"{', '.join(partitions)}; rlsched decides {what}",
+        err=True,
+    )
+    sys.stderr.flush()
+    try:
+        with on_signals(lambda *_: stop.set()):
+            serve(gateway, reader, link, alive, poll_s, stop, first)
+    finally:
+        link.close()
+        del held
+    return 0
+
+
+def _clocks(text: str) -> tuple[int, ...]:
+    """SM clocks, highest first.
+
+    Raises:
+        InputError: they are no numbers of MHz.
+    """
+    from rlsched.errors import InputError
+
+    words = [word.strip() for word in text.split(",")] if text else []
+    if not all(word.isdecimal() and 0 < int(word) < 100_000 for word in words):
+        raise InputError(
+            f"--sm-clocks-mhz {text!r}: expected clocks in MHz with commas between, such as 1980,1395"
+        )
+    return tuple(sorted({int(word) for word in words}, reverse=True))
+
+
+def _uid(user: str) -> int:
+    import pwd
+
+    from rlsched.errors import InputError
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise InputError(f"--gateway-user {user!r}: there is no such user on this machine") from None

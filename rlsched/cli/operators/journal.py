@@ -1,0 +1,248 @@
+"""`rlsched journal`: look after the broker's journal: check, export, back up, restore, compact."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rlsched.broker.journal.journal import Journal
+
+from rlsched.terminal.show import print_json, size
+
+_DIR = click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The broker's directory. [default: HOME/broker or, of `rlsched up`, HOME/up/broker: the one that "
+    "runs, or else that wrote last; HOME being $RLSCHED_HOME or ~/.config/rlsched]",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+
+
+def _directory(directory: Path | None) -> Path:
+    from rlsched.broker.journal.replay import JOURNAL_FILE
+    from rlsched.cli.users.explain import own_broker
+
+    return own_broker(JOURNAL_FILE) if directory is None else directory
+
+
+def _journal(directory: Path | None, file: Path | None = None) -> Path:
+    from rlsched.broker.journal.replay import JOURNAL_FILE
+
+    file = file or _directory(directory)
+    return file / JOURNAL_FILE if file.is_dir() else file
+
+
+@click.group()
+def journal() -> None:
+    """Check, export, back up, restore and compact the broker's journal.
+
+    \b
+    Example:
+      rlsched journal backup /backups/journal-$(date +%F).sqlite     # while the broker runs
+      rlsched journal restore /backups/journal-2026-11-01.sqlite     # while it does not
+    """
+
+
+@journal.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@_DIR
+@_JSON
+def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
+    """Read a journal, or the backup FILE, to its end and say whether it is whole. Exit code 1: it is not.
+
+    \b
+    Example:
+      rlsched journal check
+      rlsched journal check /backups/journal-2026-11-01.sqlite --json
+    """
+    import msgspec
+
+    from rlsched.broker.journal.checking import check as look
+
+    report = look(_journal(directory, file))
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+    else:
+        jobs = ", ".join(f"{count} {state}" for state, count in report.jobs.items())
+        when = time.strftime("%F %T", time.localtime(report.last_s)) if report.entries else "never"
+        state = "damaged" if report.damage or report.derived else "whole"
+        click.echo(
+            f"{report.path}: {state}, version {report.version}, "
+            f"{report.entries} entries{_replaced(report.replaced)}, the last at {when}, "
+            f"epoch {report.epoch}, {size(report.bytes)}{'; jobs: ' + jobs if jobs else ''}"
+        )
+        for line in [*report.damage, *report.derived]:
+            click.echo(f"  {line}")
+        if report.damage:
+            click.echo("take up a backup: `rlsched journal restore FILE`")
+    return 1 if report.damage or report.derived else 0
+
+
+def _replaced(count: int) -> str:
+    return f" and a base for {count} before" if count else ""
+
+
+@journal.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="[default: stdout]")
+@_DIR
+def export(file: Path | None, output: Path | None, directory: Path | None) -> None:
+    """Write a journal, or the backup FILE, as JSON lines: n, now_s, and the entry. It holds environments.
+
+    \b
+    Example:
+      rlsched journal export | jq -c 'select(.entry.type == "job_submitted") | .entry.name'
+    """
+    import msgspec
+
+    from rlsched.broker.journal.reading import reading
+    from rlsched.errors import InputError
+
+    encoder = msgspec.json.Encoder()
+    try:
+        with reading(_journal(directory, file)) as found, click.open_file(str(output or "-"), "wb") as out:
+            for row in found.rows():
+                out.write(encoder.encode(row._asdict()) + b"\n")
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"{output or 'standard output'}: cannot write: {error.strerror}") from error
+
+
+@journal.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@_DIR
+@_JSON
+def backup(target: Path, directory: Path | None, as_json: bool) -> None:
+    """Copy the journal into the new file TARGET, also while the broker runs.
+
+    \b
+    Example:
+      rlsched journal backup /backups/journal-$(date +%F).sqlite
+    """
+    from rlsched.broker.journal.backup import back_up
+
+    entries = back_up(_journal(directory), target)
+    if as_json:
+        print_json({"path": str(target), "entries": entries, "bytes": target.stat().st_size})
+        return
+    click.echo(f"{target}: {entries} entries, {size(target.stat().st_size)}")
+
+
+@journal.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_DIR
+@_JSON
+def restore(file: Path, directory: Path | None, as_json: bool) -> None:
+    """Take up the backup FILE. The broker must not run. What was there is kept beside it.
+
+    Job numbers go on far above those that were given. What nodes run goes on; nodes get no new jobs until
+    all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
+
+    \b
+    Example:
+      rlsched journal restore /backups/journal-2026-11-01.sqlite
+    """
+    import msgspec
+
+    from rlsched.broker.journal.backup import restore as take_up
+
+    found = take_up(file, _directory(directory))
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    when = time.strftime("%F %T", time.localtime(found.last_s))
+    click.echo(
+        f"restored {found.entries} entries up to {when}: the next broker's epoch is {found.epoch + 1}, the "
+        f"next job's number {found.last_number + 1}"
+    )
+    click.echo(
+        "nodes get no new jobs until all nodes of the backup have registered; first start the daemons of "
+        "nodes that were added since. `rlsched node down NAME` for one that is dead"
+    )
+    if found.kept:
+        click.echo(f"what was there is {found.kept}")
+
+
+@journal.command()
+@click.option(
+    "--remake-ended",
+    is_flag=True,
+    help="Make the table of ended jobs anew from the entries, where `check` says that it is damaged.",
+)
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(min=1.0),
+    metavar="DAYS",
+    help="Replace entries that are older by what they came to. Jobs that are over stay in the table.",
+)
+@click.option(
+    "--fair-share",
+    "half_life",
+    default="off",
+    show_default=True,
+    metavar="HALF_LIFE",
+    help="With --keep-days: what the broker is started with, such as 7d.",
+)
+@_DIR
+@_JSON
+def compact(
+    remake_ended: bool, keep_days: float | None, half_life: str, directory: Path | None, as_json: bool
+) -> None:
+    """Give space that the journal does not use back to the disk. The broker must not run.
+
+    \b
+    Example:
+      rlsched journal compact
+      rlsched journal compact --keep-days 90      # `rlsched broker --keep-days 90` does it by itself
+    """
+    from rlsched.broker.journal.journal import Journal
+    from rlsched.cli.operators.serve import time_s
+
+    path = _journal(directory)
+    if not path.is_file():
+        from rlsched.errors import JournalError
+
+        raise JournalError(f"{path}: there is no journal here")
+    before, replaced = path.stat().st_size, 0
+    opened = Journal(path)
+    try:
+        if remake_ended:
+            from rlsched.broker.journal.recovery import remake_ended as make_anew
+
+            make_anew(opened)
+        if keep_days is not None:
+            replaced = _replace(opened, keep_days, time_s("--fair-share", half_life))
+        opened.compact()
+    finally:
+        opened.close()
+    after = path.stat().st_size
+    if as_json:
+        print_json({"path": str(path), "bytes_before": before, "bytes": after, "entries_replaced": replaced})
+        return
+    click.echo(f"{path}: {size(before)}, now {size(after)}")
+    if keep_days is not None:
+        click.echo(
+            f"{replaced} entries are replaced by what they came to"
+            if replaced
+            else f"no entries were replaced: too few are older than {keep_days:g} days"
+        )
+
+
+def _replace(journal: Journal, keep_days: float, half_life_s: float) -> int:
+    """Let a base stand for entries that are older; how many there were."""
+    from rlsched.broker.compaction.compaction import DAY_S, made, put
+
+    first = journal.first
+    cut = made(journal.path, time.time() - keep_days * DAY_S, half_life_s)
+    if cut is None or not put(journal, cut):
+        return 0
+    while journal.drop():
+        pass
+    return cut.n - first + 1

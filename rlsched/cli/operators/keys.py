@@ -1,0 +1,212 @@
+"""`rlsched keys`: who may speak to the broker, and how another machine gets a key."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.cli.shared.options import HOME
+from rlsched.terminal.show import print_json
+
+if TYPE_CHECKING:
+    from rlsched.transport.access import Member
+    from rlsched.transport.roles import Role
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_MAX_EXPIRES_S = 7 * 86400.0
+JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
+"""What a root daemon keeps for jobs, in commands that are printed and documented: jobs can enter it."""
+_YES = ("1", "true", "t", "yes", "y", "on")
+_ROLE = click.Choice(["user", "admin", "node", "engine"])
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and revoke the keys of a broker, or join one from another machine.
+
+    \b
+    Example:
+      rlsched keys new gpu-a --role node --broker tcp://10.0.0.1:7461     # where the broker runs
+      rlsched keys join TOKEN                                             # on the machine gpu-a
+    """
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--role", type=_ROLE, required=True, help="What the key may do.")
+@click.option("--person", default="", help="Whose jobs it submits; for a further key.  [default: NAME]")
+@click.option(
+    "--nodes",
+    metavar="NAMES",
+    default="*",
+    show_default=True,
+    help="Of role engine: the nodes that it speaks for, with commas between; `gpu-*` is all that begin so.",
+)
+@click.option("--expires", default="15m", show_default=True, help="For how long the token may be used.")
+@click.option(
+    "--broker",
+    metavar="ADDRESS",
+    help="tcp://HOST:PORT at which the other machine reaches the broker. "
+    "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
+)
+@HOME
+def new(
+    name: str, role: Role, person: str, nodes: str, expires: str, broker: str | None, keys: Path | None
+) -> None:
+    """Print a token with which another machine joins as NAME. It is good for one use.
+
+    \b
+    Example:
+      rlsched keys new ada --role user --broker tcp://10.0.0.1:7461
+      rlsched keys new gpu-a --role node --expires 1h
+    """
+    from rlsched.errors import InputError
+    from rlsched.transport.dealer import broker_address, dial_address, is_loopback
+    from rlsched.transport.joining import invite
+    from rlsched.transport.keys import KeyHome
+
+    address = broker_address(broker)
+    if dial_address(address) != address:
+        raise InputError(
+            f"{address}: no other machine can dial this; give --broker tcp://HOST:PORT with this one's name"
+        )
+    token = invite(
+        KeyHome(keys),
+        name,
+        role,
+        address,
+        valid_s=_seconds(expires),
+        person=person,
+        nodes=nodes if role == "engine" else "",
+    )
+    if is_loopback(address):
+        click.echo(f"this token is of use on this machine alone: it dials {address}", err=True)
+    click.echo(token.text())
+
+
+@keys.command()
+@click.argument("token")
+@click.option("--timeout-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1, max=3600))
+@HOME
+def join(token: str, timeout_s: float, keys: Path | None) -> None:
+    """Make a key for this machine, and register it with the broker that the TOKEN is from.
+
+    With `-` the token is read from standard input, where no other process sees it.
+
+    \b
+    Example:
+      rlsched keys join rlsched-join-...
+    """
+    from rlsched.client.join import join as join_broker
+    from rlsched.transport.joining import Token
+    from rlsched.transport.keys import KeyHome
+
+    read = Token.read(sys.stdin.read() if token == "-" else token)
+    home = KeyHome(keys)
+    joined = join_broker(read, home, timeout_s)
+    whose = "before" if joined is None else f"as {joined.role} {joined.name}"
+    click.echo(f"joined the broker at {read.address} {whose}; keys in {home.directory}")
+    if read.role == "node":
+        for line in _node_lines(read.address, read.name, keys):
+            click.echo(line)
+    elif read.role == "engine":
+        click.echo(
+            f"next: rlsched engine slurm --broker {read.address} --name {read.name} --partition PARTITION"
+        )
+    else:
+        home_of = "" if keys is None else f" RLSCHED_HOME={shlex.quote(str(keys.absolute()))}"
+        click.echo(f"next: export RLSCHED_BROKER={read.address}{home_of}; rlsched queue")
+
+
+def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
+    """The command that starts this node, for the user who runs this, and what its options mean.
+
+    A daemon that is root needs the user that jobs run as, who cannot enter a directory below its keys.
+    """
+    words = ["rlsched", "node", "--broker", address, "--name", name]
+    if keys is not None:
+        words += ["--keys", str(keys.absolute())]
+    if os.geteuid() != 0 or os.environ.get("RLSCHED_ALLOW_ROOT", "") in _YES:
+        return [f"next: {shlex.join(words)}"]
+    user = os.environ.get("SUDO_USER", "root")
+    options = ["--run-as-owner"] if user == "root" else ["--run-as", user]
+    meaning = "each job runs as the account of the person who submits it; --run-as USER: all as one user"
+    if user != "root":
+        meaning = f"all jobs run as {user}; --run-as-owner: each as the account of the person who submits it"
+    return [f"next: {shlex.join([*words, *options, '--dir', JOBS_DIRECTORY])}", f"      {meaning}"]
+
+
+@keys.command("list")
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@HOME
+def list_(as_json: bool, keys: Path | None) -> None:
+    """List the keys that may speak to the broker, and the tokens that were not used yet.
+
+    \b
+    Example:
+      rlsched keys list
+    """
+    from rlsched.transport.keys import KeyHome
+
+    rows = [_row(member) for member in KeyHome(keys).access.members().values()]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        until = "" if row["expires_s"] is None else f"  token {_left(float(row['expires_s']))}"
+        click.echo(f"{row['role']:<6} {row['name']:<24} {row['person']:<24} {row['key']}{until}")
+    if not rows:
+        click.echo("no keys; they are made by `rlsched up`, `rlsched broker` and `rlsched keys new`")
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--role", type=_ROLE, help="Which, where several roles have a key NAME.")
+@HOME
+def revoke(name: str, role: Role | None, keys: Path | None) -> None:
+    """Take the key NAME off the access list. The broker obeys at once, also where it is connected.
+
+    \b
+    Example:
+      rlsched keys revoke gpu-a
+    """
+    from rlsched.transport.joining import revoke as revoke_key
+    from rlsched.transport.keys import KeyHome
+
+    for member in revoke_key(KeyHome(keys), name, role):
+        click.echo(f"revoked {_row(member)['role']} {name}{'' if member.expires_s is None else ' (token)'}")
+
+
+def _row(member: Member) -> dict[str, str | float | None]:
+    return {
+        "name": member.peer.name,
+        "role": member.joins_as or member.peer.role,
+        "person": member.peer.person,
+        "key": member.key,
+        "expires_s": member.expires_s,
+    }
+
+
+def _left(expires_s: float) -> str:
+    left_s = expires_s - time.time()
+    return f"expires in {max(left_s / 60, 1):.0f} min" if left_s > 0 else "expired"
+
+
+def _seconds(text: str) -> float:
+    from rlsched.errors import InputError
+
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = _UNITS_S.get(text[len(number) :])
+    try:
+        seconds = float(number) * (unit or float("nan"))
+    except ValueError:
+        seconds = float("nan")
+    if not 0.0 < seconds <= _MAX_EXPIRES_S:
+        raise InputError(f"--expires {text!r}: expected above 0 and at most 7d, such as 30s, 15m or 2h")
+    return seconds

@@ -1,0 +1,227 @@
+"""`rlsched metrics`: the broker's figures for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.cli.shared.options import asking
+from rlsched.cli.shared.serving_options import LOG_FORMAT
+from rlsched.errors import InputError
+from rlsched.logs import LogFormat, set_up
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from rlsched.wire.messages import DriftReport, StatsReport, Timing
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:9461",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where Prometheus asks; anybody who reaches it may read.",
+)
+@LOG_FORMAT
+@click.option("--once", is_flag=True, help="Print the figures once, for a textfile collector.")
+@asking
+def metrics(
+    listen: str, log_format: LogFormat, once: bool, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Serve the broker's figures to Prometheus, until Ctrl-C.
+
+    A process of its own, with the key of a user: a slow scrape holds no decision up. Where no broker answers,
+    `rlsched_up` is 0.
+
+    \b
+    Example:
+      rlsched metrics
+      rlsched metrics --once > /var/lib/node_exporter/rlsched.prom
+    """
+    import threading
+
+    from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+
+    announce = set_up(log_format, level=logging.WARNING)
+    host, port = _host_and_port(listen)
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(BrokerFigures(broker, keys, timeout_s))
+    if once:
+        click.echo(generate_latest(registry), nl=False)
+        return
+    try:
+        server, _ = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise InputError(f"--listen {listen}: cannot listen here: {error.strerror or error}") from error
+    announce(f"rlsched metrics ready at http://{host}:{server.server_port}/metrics")
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        server.shutdown()
+
+
+class BrokerFigures:
+    """Asks the broker at every scrape.
+
+    Args:
+        broker: Its address; None: as everywhere.
+        keys: Key directory; None: as everywhere.
+        timeout_s: How long a scrape may wait for it.
+    """
+
+    def __init__(self, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+        self._broker, self._keys, self._timeout_s = broker, keys, timeout_s
+
+    def describe(self) -> list[Metric]:
+        """Nothing is known before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures now; `rlsched_up` alone where no broker answers."""
+        from rlsched.client.client import Client
+        from rlsched.errors import RlschedError
+
+        try:
+            with Client(self._broker, home=self._keys, timeout_s=self._timeout_s) as client:
+                report = client.stats()
+        except RlschedError:
+            yield _gauge("up", "Whether the broker answers.", 0.0)
+            return
+        yield _gauge("up", "Whether the broker answers.", 1.0)
+        yield from figures(report)
+
+
+def figures(report: StatsReport) -> Iterator[Metric]:
+    """A report as Prometheus has it."""
+    named = {"version": report.version, "policy": report.policy, "fallback": report.fallback}
+    yield _gauges("info", "What decides.", list(named), [(list(named.values()), 1.0)])
+    yield _gauge("uptime_seconds", "Since this broker started.", report.uptime_s)
+    yield _gauge("epoch", "Brokers that have started on this journal.", report.epoch)
+    live = [(["queued"], report.queued), (["running"], report.running)]
+    yield _gauges("jobs", "Jobs that are not over.", ["state"], live)
+    kept_out = [([reason], count) for reason, count in {"Quota": 0, **report.ineligible}.items()]
+    yield _gauges("ineligible_jobs", "Queued jobs that no policy sees.", ["reason"], kept_out)
+    yield _counters("jobs_over", "Jobs that are over.", "state", report.outcomes)
+    yield _gauge("queued_gpus", "GPUs that the waiting jobs ask for.", report.queued_gpus)
+    yield _gauge("oldest_queued_seconds", "How long the first of them has waited.", report.oldest_queued_s)
+    nodes = [([state], count) for state, count in report.nodes.items()]
+    yield _gauges("nodes", "Nodes.", ["state"], nodes)
+    yield _gauge("nodes_unhealthy", "Nodes whose own checks fail.", report.unhealthy_nodes)
+    yield _gauge(
+        "gpus_out_of_service", "GPUs that are lost, or in use by foreign processes.", report.gpus_out
+    )
+    yield _counter("health_failures", "Times a node's checks began to fail.", report.health_failures)
+    gpus = [
+        ([kind, state], getattr(of_kind, state))
+        for kind, of_kind in report.gpus.items()
+        for state in ("free", "held", "absent")
+    ]
+    yield _gauges("gpus", "GPUs: free, held by jobs, or on absent nodes.", ["gpu_type", "state"], gpus)
+    if report.power_w is not None:
+        yield _gauge("power_watts", "What the GPUs of all nodes draw that say so.", report.power_w)
+    if report.energy_day_j is not None:
+        words = "What they have drawn since midnight, with jobs and without."
+        yield _gauge("energy_today_joules", words, report.energy_day_j)
+    for name, (figure, words, scale) in _USED.items():
+        if figure in report.used:
+            yield _gauge(name, words, report.used[figure] * scale)
+    yield _counters("decisions", "Decisions, by who decided.", "source", report.decisions)
+    for name, timing in report.timings.items():
+        yield _histogram(f"{name}_seconds", _TIMED.get(name, name), timing)
+    yield _counters("connections", "Handshakes, and what was refused or dropped.", "kind", report.connections)
+    if report.guard is not None:
+        yield _counters("guard", "Times the guard stepped in.", "kind", report.guard.decided)
+        yield _gauge("guard_active", "Whether the fallback decides now.", float(bool(report.guard.now)))
+        if report.guard.drift is not None:
+            yield from _drift(report.guard.drift)
+    if report.journal is not None:
+        yield _gauge("journal_bytes", "Size of the journal.", report.journal.size_bytes)
+        if report.journal.free_bytes is not None:
+            yield _gauge("journal_free_bytes", "Free on its disk.", report.journal.free_bytes)
+    if report.records is not None:
+        yield _counters("records_lost", "Decision records that were lost.", "kind", report.records.lost)
+    recent = report.prediction.last_jobs.predicted if report.prediction else None
+    if recent is not None:
+        yield _gauge(
+            "prediction_covered_ratio", "Jobs inside their 10 to 90 % interval.", recent.covered_frac
+        )
+
+
+def _drift(drift: DriftReport) -> Iterator[Metric]:
+    """How far what the policy sees is from its training."""
+    yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
+    yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
+    yield _gauge("drift_unlike", "Ways in which the cluster is none of its training.", len(drift.unlike))
+    outside = [([one.column], one.share_frac) for one in drift.outside]
+    yield _gauges("drift_outside_ratio", "Looks with this column out of its range.", ["column"], outside)
+
+
+_USED = {
+    "measured_gpus": ("gpus", "GPUs of running jobs whose use is measured.", 1.0),
+    "busy_gpus": ("gpus_busy", "Of these, GPUs at work, by the share of the time.", 1.0),
+    "used_gpu_memory_bytes": ("gpu_memory_mib", "Memory that running jobs use on them.", 1048576.0),
+    "busy_cores": ("cores", "CPU cores that running jobs keep busy.", 1.0),
+    "used_memory_bytes": ("memory_mib", "Resident memory of running jobs.", 1048576.0),
+}
+
+
+_TIMED = {
+    "decision": "From the state to the action.",
+    "commit": "Forcing a batch to disk.",
+    "turn": "A turn of the broker's loop: everything but questions.",
+}
+
+
+def _gauge(name: str, words: str, value: float) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(f"rlsched_{name}", words, value=value)
+
+
+def _gauges(
+    name: str, words: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(f"rlsched_{name}", words, labels=labels)
+    for labelled, value in values:
+        family.add_metric(labelled, value)
+    return family
+
+
+def _counters(name: str, words: str, label: str, values: Mapping[str, int]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(f"rlsched_{name}", words, labels=(label,))
+    for labelled, value in values.items():
+        family.add_metric((labelled,), value)
+    return family
+
+
+def _counter(name: str, words: str, value: int) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(f"rlsched_{name}", words, value=value)
+
+
+def _histogram(name: str, words: str, timing: Timing) -> Metric:
+    from itertools import accumulate
+
+    from prometheus_client.core import HistogramMetricFamily
+
+    bounds = [*(f"{bound:g}" for bound in timing.bounds_s), "+Inf"]
+    buckets = list(zip(bounds, map(float, accumulate(timing.counts)), strict=True))
+    return HistogramMetricFamily(f"rlsched_{name}", words, buckets=buckets, sum_value=timing.sum_s)
+
+
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise InputError(f"--listen {listen!r}: expected HOST:PORT, such as 127.0.0.1:9461")
+    return host.strip("[]"), int(port)

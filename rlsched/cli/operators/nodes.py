@@ -1,0 +1,192 @@
+"""The verbs about nodes: list them, and take them out of service and back."""
+
+from __future__ import annotations
+
+import time
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.options import asking, reach
+from rlsched.errors import InputError
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+
+
+STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "foreign")
+
+
+@click.command()
+@click.option("-u", "--user", metavar="NAME", help="With jobs of this user; several with commas between.")
+@click.option(
+    "-t", "--state", metavar="STATE", help=f"In this state: {', '.join(STATES)}; several with commas."
+)
+@click.option("-n", "--name", metavar="PATTERN", help="Called so; * and ? as in a shell.")
+@click.option("-p", "--vc", "--partition", metavar="VC", help="Of this virtual cluster alone.")
+@click.option("--since", metavar="WHEN", help="Heard of since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
+@listing
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def nodes(
+    *,
+    user: str | None,
+    state: str | None,
+    name: str | None,
+    vc: str | None,
+    since: str | None,
+    sort: str | None,
+    columns: str | None,
+    watch: float | None,
+    as_json: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
+    """List the nodes, what is free on them, and why one gets no jobs.
+
+    \b
+    Example:
+      rlsched nodes
+      rlsched nodes --state down,drained
+      rlsched nodes --sort -free_gpus -o name,free_gpus,jobs --watch 2
+    """
+    from rlsched.cli.shared.job_tables import node_lines
+    from rlsched.cli.shared.when import span_s
+    from rlsched.wire.messages import NodeInfo
+
+    check_columns(columns, sort, NodeInfo)
+    since_s, _ = span_s(since, None, time.time())
+    states = None if state is None else _states(state)
+
+    def look(client: Client) -> list[NodeInfo]:
+        theirs = None
+        if user is not None:
+            theirs = {job.job for job in client.jobs() if job.user in user.split(",")}
+        found = [
+            node
+            for node in client.nodes()
+            if states is None or node.state in states
+            if theirs is None or not theirs.isdisjoint(node.jobs)
+            if name is None or fnmatchcase(node.name, name)
+            if vc is None or node.vc == vc
+            if since_s is None or node.last_seen_s >= since_s
+        ]
+        return sorted_by(found, sort, NodeInfo)
+
+    listed(
+        "nodes",
+        lambda: reach(broker, keys, timeout_s),
+        look,
+        node_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+    )
+
+
+def _states(text: str) -> set[str]:
+    states = set(text.lower().split(","))
+    for state in sorted(states.difference(STATES)):
+        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, with commas between")
+    return states
+
+
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask `rlsched nodes`.")
+_NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+
+
+@click.command()
+@_NAMES
+@_REASON
+@click.option(
+    "--requeue",
+    is_flag=True,
+    help="End the jobs there, with the grace of a preemption, and queue them again. [default: they go on]",
+)
+@asking
+def drain(
+    names: tuple[str, ...],
+    reason: str,
+    requeue: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
+    """Let nodes get no new jobs, until `rlsched node resume`.
+
+    \b
+    Example:
+      rlsched node drain n0 --reason "new driver"
+      rlsched node drain n0 n1 --requeue --reason "power off at noon"
+    """
+    with reach(broker, keys, timeout_s) as client:
+        for name in names:
+            client.drain_node(name, reason=reason, requeue=requeue)
+            click.echo(f"node {name}: drained")
+
+
+@click.command()
+@_NAMES
+@asking
+def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Let drained nodes get jobs again, and wake nodes that sleep.
+
+    A drained node that sleeps is woken when jobs need it. Said again, or of one that is down, it is woken at
+    once, where the broker has a --resume-cmd.
+
+    \b
+    Example:
+      rlsched node resume n0
+    """
+    with reach(broker, keys, timeout_s) as client:
+        for name in names:
+            client.resume_node(name)
+            click.echo(f"node {name}: resumed")
+
+
+@click.command()
+@_NAMES
+@_REASON
+@asking
+def down(
+    names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Declare unreachable nodes dead; their jobs are queued again.
+
+    Only nodes whose daemon does not answer. Make sure first that no job runs there any more: it would run
+    twice. A node that comes back ends what was queued again, and gets jobs again.
+
+    \b
+    Example:
+      rlsched node down n7 --reason "power supply"
+    """
+    with reach(broker, keys, timeout_s) as client:
+        for name in names:
+            client.down_node(name, reason=reason)
+            click.echo(f"node {name}: down")
+
+
+@click.command()
+@_NAMES
+@_REASON
+@asking
+def remove(
+    names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Take nodes that are gone out of the list; jobs that wait for them are queued again.
+
+    Only nodes whose daemon is not there. You say with this that nothing of them runs any more. A node that
+    registers again is back.
+
+    \b
+    Example:
+      rlsched node remove n7 --reason "sold"
+    """
+    with reach(broker, keys, timeout_s) as client:
+        for name in names:
+            client.remove_node(name, reason=reason)
+            click.echo(f"node {name}: removed")

@@ -1,0 +1,121 @@
+"""`rlsched notify`: mail or a webhook for jobs that asked for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlsched.cli.shared.options import HOME
+from rlsched.cli.shared.serving_options import LOG_FORMAT
+from rlsched.errors import InputError, RlschedError
+from rlsched.logs import LogFormat, set_up
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option("--webhook", metavar="URL", help="POST each notice there as JSON; http or https.")
+@click.option(
+    "--webhook-token-file", type=_PATH, metavar="FILE", help="What it holds goes with it as a bearer token."
+)
+@click.option(
+    "--command",
+    "words",
+    metavar="CMD",
+    help="Run this for each notice, without a shell, with the JSON on its standard input.",
+)
+@click.option(
+    "--dir", "directory", type=_PATH, metavar="DIR", help="The broker's directory. [default: HOME/broker]"
+)
+@click.option(
+    "--cursor",
+    type=_PATH,
+    metavar="FILE",
+    help="Keeps how far has been told. [default: notify-webhook.json or notify-command.json in --dir]",
+)
+@click.option(
+    "--send-timeout-s",
+    default=10.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    help="A receiver may take so long.",
+)
+@click.option(
+    "--poll-s",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0.05, max=3600),
+    help="How often the journal is looked at.",
+)
+@click.option("--once", is_flag=True, help="Tell what there is, and end; exit code 1 if a receiver is away.")
+@LOG_FORMAT
+@HOME
+def notify(
+    webhook: str | None,
+    webhook_token_file: Path | None,
+    words: str | None,
+    directory: Path | None,
+    cursor: Path | None,
+    send_timeout_s: float,
+    poll_s: float,
+    once: bool,
+    log_format: LogFormat,
+    keys: Path | None,
+) -> int:
+    """Tell of jobs that were submitted with --notify, until Ctrl-C.
+
+    A process of its own that reads the broker's journal, as the broker's user on the broker's machine: no
+    receiver holds the broker up. Every notice is told at least once, in order, over restarts of anything. It
+    has an id, by which a receiver knows what it has already. A first start begins at the journal's end.
+
+    \b
+    Example:
+      rlsched notify --webhook https://chat.example.org/hooks/rlsched
+      rlsched notify --command '/opt/rlsched/share/mail_notice.py --domain example.org'
+    """
+    import threading
+
+    from rlsched.broker.journal.journal import JOURNAL_FILE
+    from rlsched.notify.following import CursorFile, Follower
+    from rlsched.notify.sending import Command, NotDeliveredError, Sends, Webhook
+    from rlsched.signals import on_signals
+    from rlsched.transport.keys import default_home
+
+    announce = set_up(log_format)
+    if (webhook is None) == (words is None):
+        raise InputError("expected --webhook or --command, one of them; for both run two")
+    if webhook_token_file is not None and webhook is None:
+        raise InputError("--webhook-token-file goes with --webhook")
+    send: Sends
+    if webhook is not None:
+        send, kind = Webhook(webhook, send_timeout_s, _token(webhook_token_file)), "webhook"
+    else:
+        send, kind = Command(words or "", send_timeout_s), "command"
+    directory = directory or (keys or default_home()) / "broker"
+    file = CursorFile(cursor or directory / f"notify-{kind}.json")
+    stop = threading.Event()
+    follower = Follower(directory / JOURNAL_FILE, file, send, stop)
+
+    try:
+        with on_signals(lambda *_: stop.set()):
+            if not once:
+                announce(f"rlsched notify ready: {directory / JOURNAL_FILE} is told to a {kind}")
+                follower.run(poll_s)
+                return 0
+            while follower.step(patiently=False):
+                pass
+    except NotDeliveredError as error:
+        raise RlschedError(f"a notice is not taken: {error}") from error
+    finally:
+        file.close()
+    return 0
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--webhook-token-file {path}: cannot read it: {error}") from error

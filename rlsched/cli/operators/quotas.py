@@ -1,0 +1,223 @@
+"""`rlsched quota`: limits of users, accounts and VCs, and who may charge jobs to which account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlsched.cli.shared.options import asking, reach
+from rlsched.terminal.show import print_json, print_table
+
+if TYPE_CHECKING:
+    from rlsched.wire.messages import PartyKind, QuotaInfo
+
+
+class _Limit(click.ParamType[float]):
+    """A number, or `none`, which is -1 here: click takes None for an option that was not given."""
+
+    def __init__(self, number: type[int] | type[float]) -> None:
+        self.number, self.name = number, "N|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if str(value).lower() == "none":
+            return -1
+        try:
+            limit = self.number(value)
+        except ValueError:
+            limit = -1
+        if not limit >= 0:
+            self.fail(f"expected a number from 0 on, or `none`, got {value!r}", param, ctx)
+        return limit
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+_PERSON = click.option("--user", "persons", multiple=True, required=True, metavar="PERSON", help="Repeat it.")
+
+
+@click.group()
+def quota() -> None:
+    """Limit what users, accounts and VCs have, and show what they use.
+
+    \b
+    Example:
+      rlsched quota set user alice --gpus 8 --jobs 100
+      rlsched quota list
+    """
+
+
+@quota.command(name="set")
+@click.argument("kind", type=click.Choice(["user", "account", "vc"]))
+@click.argument("name")
+@click.option("--gpus", type=_Limit(int), metavar="N|none", help="GPUs at once; jobs over it wait.")
+@click.option(
+    "--jobs", type=_Limit(int), metavar="N|none", help="Waiting and running jobs; more are refused."
+)
+@click.option(
+    "--gpu-hours",
+    type=_Limit(float),
+    metavar="H|none",
+    help="GPU-hours in a calendar month, UTC; then jobs wait.",
+)
+@asking
+def set_quota(
+    kind: PartyKind,
+    name: str,
+    gpus: int | None,
+    jobs: int | None,
+    gpu_hours: float | None,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
+    """Set limits; for admins. NAME `default` is all of this kind that have no limit of their own.
+
+    What is not given stays as it is, and `none` lifts a limit. No running job is ended.
+
+    \b
+    Example:
+      rlsched quota set user default --gpus 4 --jobs 200
+      rlsched quota set user alice --gpus 16 --gpu-hours 2000
+      rlsched quota set vc research --gpus none
+    """
+    given = {"gpus": gpus, "jobs": jobs, "gpu_hours": gpu_hours}
+    limits: dict[str, Any] = {
+        limit: None if number == -1 else number for limit, number in given.items() if number is not None
+    }
+    with reach(broker, keys, timeout_s) as client:
+        client.set_quota(kind, name, **limits)
+        found = [row for row in client.quotas() if (row.kind, row.name) == (kind, name)]
+    _print(found) if found else click.echo(f"{kind} {name}: no limit")
+
+
+@quota.command(name="list")
+@_JSON
+@asking
+def list_quotas(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Show all limits, with what is had and used beside each.
+
+    \b
+    Example:
+      rlsched quota list
+    """
+    with reach(broker, keys, timeout_s) as client:
+        found = client.quotas()
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(found))
+    elif found:
+        _print(found)
+    else:
+        click.echo("no quotas; `rlsched quota set` makes one")
+
+
+def _print(rows: list[QuotaInfo]) -> None:
+    from rich.markup import escape
+
+    from rlsched.terminal.visible import visible
+
+    table = [
+        (
+            row.kind,
+            escape(visible(row.name)),
+            _cell(row, "gpus", row.gpus, row.gpus_now),
+            _cell(row, "jobs", row.jobs, row.jobs_now),
+            _cell(row, "gpu_hours", row.gpu_hours, row.gpu_hours_used),
+        )
+        for row in rows
+    ]
+    print_table("quotas", ("kind", "name", "GPUs at once", "jobs", "GPU-hours this month"), table)
+
+
+def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
+    """What is had of what may be had; of the default the limit alone."""
+    most = "-" if limit is None else f"{limit:,.10g}"
+    if row.name == "default":
+        return most
+    has_words = f"{has:,.1f}" if name == "gpu_hours" else f"{has:,.10g}"
+    by_default = " (default)" if name in row.by_default else ""
+    return f"{has_words} of {most}{by_default}" if limit is not None else has_words
+
+
+@quota.group()
+def account() -> None:
+    """Say who may charge jobs to which account. An account is there while it has members.
+
+    \b
+    Example:
+      rlsched quota account add vision --user alice
+      rlsched submit --account vision -- python train.py
+    """
+
+
+@account.command()
+@click.argument("name")
+@_PERSON
+@asking
+def add(name: str, persons: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Let people charge jobs to an account; for admins. The first account of a person is the default.
+
+    \b
+    Example:
+      rlsched quota account add vision --user alice --user bob
+    """
+    _set_members(name, persons, True, broker, keys, timeout_s)
+
+
+@account.command()
+@click.argument("name")
+@_PERSON
+@asking
+def remove(
+    name: str, persons: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Let people charge no more jobs to an account; for admins. Jobs that are there stay as they are.
+
+    \b
+    Example:
+      rlsched quota account remove vision --user bob
+    """
+    _set_members(name, persons, False, broker, keys, timeout_s)
+
+
+def _set_members(
+    name: str, persons: tuple[str, ...], member: bool, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    from rlsched.terminal.visible import visible
+
+    with reach(broker, keys, timeout_s) as client:
+        for person in persons:
+            client.set_member(name, person, member=member)
+            done = "may charge jobs to it" if member else "is no member any longer"
+            click.echo(visible(f"account {name}: {person} {done}"))
+
+
+@account.command(name="list")
+@_JSON
+@asking
+def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Show the members of all accounts.
+
+    \b
+    Example:
+      rlsched quota account list
+    """
+    from rlsched.terminal.visible import visible
+
+    with reach(broker, keys, timeout_s) as client:
+        found = client.members()
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(found))
+        return
+    by_account: dict[str, list[str]] = {}
+    for member in found:
+        person = f"{member.person} (default)" if member.default else member.person
+        by_account.setdefault(member.account, []).append(person)
+    for name, persons in by_account.items():
+        click.echo(visible(f"{name}: {', '.join(persons)}"))
+    if not found:
+        click.echo("no accounts; `rlsched quota account add` makes one")

@@ -1,0 +1,398 @@
+"""`rlsched broker`: run the broker in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
+from rlsched.cli.shared.job_options import lost_after_time_s
+from rlsched.cli.shared.options import PRIORITIES
+from rlsched.cli.shared.policies import PolicyCommand, said
+from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
+from rlsched.errors import InputError
+from rlsched.files.space import MIN_FREE_MIB
+from rlsched.logs import LogFormat, set_up
+from rlsched.settings import Seconds
+
+if TYPE_CHECKING:
+    from rlsched.wire.messages import Priority
+
+_log = logging.getLogger("rlsched.broker")
+
+
+@click.command(cls=PolicyCommand)
+@listening
+@click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where journal and records are kept. [default: HOME/broker]",
+)
+@deciding
+@click.option(
+    "--history",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="What sacct printed of jobs before: predictions begin with the last 10,000 of them. The same at "
+    "every start.",
+)
+@click.option(
+    "--lease-s",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="Seconds without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new "
+    "ones.",
+)
+@click.option(
+    "--lost-after",
+    default="never",
+    show_default=True,
+    metavar="TIME",
+    help="Default of `rlsched submit --lost-after`: how long a node of a job may be unreachable before the "
+    "node ends the job and the broker queues it again (10m). never: jobs go on until the node is back, or is "
+    "declared dead with `rlsched node down`.",
+)
+@click.option(
+    "--launch-timeout-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="All ranks of a job must have been started by then.",
+)
+@click.option(
+    "--min-free-mib",
+    default=MIN_FREE_MIB,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
+)
+@click.option(
+    "--keep-days",
+    metavar="DAYS|all",
+    help="Entries of the journal that are older are replaced by what they came to, once a day; all: never. "
+    f"[default: whatever their age, the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} stay]",
+)
+@click.option(
+    "--keep-ended-days",
+    default=f"{KEEP_ENDED_DAYS:g}",
+    show_default=True,
+    metavar="DAYS|all",
+    help="How long `history` and `account` know of a job that has ended.",
+)
+@click.option(
+    "--new-cluster",
+    is_flag=True,
+    help="Give up the jobs of a journal that is lost, and begin with an empty one. Nodes that run jobs keep "
+    "them, see `rlsched node --forget-cluster`. Refused where the journal is whole.",
+)
+@click.option(
+    "--ended-s",
+    default=3600.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Jobs that are over stay in memory for so long, 10,000 of them at most; then the journal answers.",
+)
+@click.option(
+    "--messages-per-s",
+    default=10_000.0,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="What one key may say; more is dropped, and clients ask again.",
+)
+@click.option(
+    "--refusals-per-s",
+    default=100.0,
+    show_default=True,
+    type=click.FloatRange(min=1.0),
+    help="How often one key may be refused before it is not heard for a while.",
+)
+@click.option(
+    "--fair-share",
+    "half_life",
+    default="off",
+    show_default=True,
+    metavar="HALF_LIFE",
+    help="Users who have used much go behind those who have not; half of it is forgotten after so long: 7d.",
+)
+@click.option(
+    "--priority-age",
+    default="off",
+    show_default=True,
+    metavar="TIME",
+    help="A job that has waited so long goes up one priority, to high at most: 1d.",
+)
+@click.option(
+    "--user-priority",
+    type=click.Choice(PRIORITIES),
+    default="normal",
+    show_default=True,
+    help="The highest priority that somebody who is no admin may ask for.",
+)
+@click.option(
+    "--preemptible-priority",
+    type=click.Choice(PRIORITIES),
+    help="Jobs of this priority and below may be preempted, though they do not say --preemptible. Policies "
+    "preempt by cost too; --set preempt.by=priority: for a higher priority alone. [default: none]",
+)
+@click.option(
+    "--forecaster",
+    metavar="NAME",
+    help="Who says when jobs will start and end, in a niced process of its own, an entry point of "
+    "rlsched.forecasters; none: nobody.  [default: futures]",
+)
+@click.option(
+    "--suspend-cmd",
+    metavar="COMMAND",
+    help="Idle nodes sleep: run with a node's name, this powers it down. With --resume-cmd. [default: none "
+    "sleeps]",
+)
+@click.option("--resume-cmd", metavar="COMMAND", help="Likewise, this powers a node up.")
+@click.option(
+    "--suspend-idle",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="A node sleeps once it has been idle for so long.",
+)
+@click.option(
+    "--suspend-timeout",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="So long after --suspend-cmd was begun a node is off.",
+)
+@click.option(
+    "--resume-timeout",
+    default="15m",
+    show_default=True,
+    metavar="TIME",
+    help="A node that has not registered so long after --resume-cmd was begun is down.",
+)
+@click.option(
+    "--keep-awake",
+    default=0,
+    show_default=True,
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Nodes that never sleep, whichever.",
+)
+@click.option(
+    "--suspend-exclude",
+    multiple=True,
+    metavar="PATTERN",
+    help="These nodes never sleep; * and ? as in a shell; repeat it.",
+)
+@click.option(
+    "--suspend-plan",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A models file: its table power_down says how many nodes stay awake for jobs to come, in place of "
+    "--suspend-idle.",
+)
+@click.option(
+    "--standby",
+    "stands_by",
+    is_flag=True,
+    help="Wait until the broker that holds the journal in --dir has ended, then go on in its place.",
+)
+@click.option(
+    "--of",
+    metavar="tcp://HOST:PORT",
+    help="With --standby, on another machine: copy the journal of the broker there, which has the same keys.",
+)
+@click.option(
+    "--take-over-after-s",
+    type=click.FloatRange(min=3.0),
+    metavar="SECONDS",
+    help="With --of: take over when that broker has not answered for so long. [default: only at SIGUSR1]",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
+@LOG_FORMAT
+@click.pass_context
+def broker(
+    ctx: click.Context,
+    address: str | None,
+    directory: Path | None,
+    keys: Path | None,
+    policy: str,
+    fallback: str | None,  # noqa: ARG001 - it comes with its settings, from `said`
+    changes: Sequence[str],  # noqa: ARG001
+    decision_budget_ms: float,
+    grace_s: float,
+    max_grace_s: float | None,
+    speed_energy: float,
+    shares: bool,
+    prediction: str | None,
+    history: Path | None,
+    lease_s: float,
+    lost_after: str,
+    launch_timeout_s: float,
+    min_free_mib: int,
+    keep_days: str | None,
+    keep_ended_days: str,
+    new_cluster: bool,
+    forecaster: str | None,
+    suspend_cmd: str | None,
+    resume_cmd: str | None,
+    suspend_idle: str,
+    suspend_timeout: str,
+    resume_timeout: str,
+    keep_awake: int,
+    suspend_exclude: tuple[str, ...],
+    suspend_plan: Path | None,
+    ended_s: float,
+    messages_per_s: float,
+    refusals_per_s: float,
+    half_life: str,
+    priority_age: str,
+    user_priority: Priority,
+    preemptible_priority: Priority | None,
+    logdir: Path | None,
+    stands_by: bool,
+    of: str | None,
+    take_over_after_s: float | None,
+    seed: int,
+    log_format: LogFormat,
+) -> None:
+    """Run the broker, which decides.
+
+    Jobs go on running when it stops; started again on the same directory, it knows all of them.
+
+    \b
+    Example:
+      rlsched broker --policy ppo --logdir runs/broker
+      rlsched node --name n0 --gpus 4 --simulated      # in another terminal
+      rlsched broker --policy ppo --standby            # takes over when the first one ends
+    """
+    announce = set_up(log_format, level=logging.WARNING, timed=False)
+    lost_after_s = lost_after_time_s(lost_after)
+    if 0 < lost_after_s < lease_s:
+        raise InputError(f"--lost-after {lost_after}: expected at least --lease-s, which is {lease_s:g} s")
+    if max_grace_s is not None and max_grace_s < grace_s:
+        raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
+    if of is not None and not stands_by:
+        raise InputError("--of: expected with --standby, which waits until the other broker is gone")
+    if take_over_after_s is not None and of is None:
+        raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
+    if new_cluster and stands_by:
+        raise InputError("--new-cluster: expected without --standby, which goes on with a journal")
+    if not stands_by:
+        announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
+    from rlsched.broker.base.limits import Limits
+    from rlsched.broker.nodes.sleepers import SleepPlan
+    from rlsched.broker.server.running import run_broker
+    from rlsched.broker.server.settings import Settings
+    from rlsched.broker.standby.copying import Copies
+    from rlsched.broker.state.priorities import Ranks
+    from rlsched.cli.operators.sleeping import power_settings, sleep_plan
+    from rlsched.transport.budgets import SenderLimits
+    from rlsched.transport.dealer import broker_address
+    from rlsched.transport.keys import default_home
+
+    copies = None if of is None else Copies(broker_address(of), take_over_after_s)
+    chosen = {one.option: one.policy for one in said(ctx)}
+    home = keys or default_home()
+    run_broker(
+        Settings(
+            address=broker_address(address),
+            directory=directory or home / "broker",
+            keys=home,
+            policy=chosen["--policy"],
+            fallback=chosen.get("--fallback"),
+            decision_budget_ms=decision_budget_ms,
+            speed_energy=speed_energy,
+            shares=shares,
+            prediction=prediction,
+            history=history,
+            logdir=logdir,
+            min_free_mib=min_free_mib,
+            keeps=Keeps(
+                days=None if keep_days is None else _days("--keep-days", keep_days),
+                ended_days=_days("--keep-ended-days", keep_ended_days),
+            ),
+            new_cluster=new_cluster,
+            forecaster=_forecaster(forecaster),
+            seed=seed,
+            power=power_settings(
+                suspend_cmd,
+                resume_cmd,
+                SleepPlan(
+                    plan=sleep_plan(suspend_plan, suspend_idle),
+                    suspend_timeout_s=time_s("--suspend-timeout", suspend_timeout),
+                    resume_timeout_s=time_s("--resume-timeout", resume_timeout),
+                    keep_awake=keep_awake,
+                    exclude=suspend_exclude,
+                ),
+            ),
+            ranks=Ranks(
+                half_life_s=time_s("--fair-share", half_life),
+                age_s=time_s("--priority-age", priority_age),
+                highest=user_priority,
+                preemptible=preemptible_priority,
+            ),
+            limits=Limits(
+                heartbeat_s=min(2.0, lease_s / 5),
+                lease_s=lease_s,
+                lost_after_s=lost_after_s,
+                launch_timeout_s=launch_timeout_s,
+                grace_s=grace_s,
+                max_grace_s=max(Limits().max_grace_s, grace_s) if max_grace_s is None else max_grace_s,
+                ended_s=ended_s,
+            ),
+            senders=SenderLimits(messages_per_s=messages_per_s, refusals_per_s=refusals_per_s),
+        ),
+        announce=announce,
+        warn=_log.warning if log_format == "json" else announce,
+        stands_by=stands_by,
+        copies=copies,
+    )
+
+
+def time_s(option: str, text: str) -> float:
+    """A time above 0, seconds; infinite where it is off."""
+    if text == "off":
+        return math.inf
+    try:
+        time_s = Seconds.of(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}, or off") from error
+    if time_s <= 0.0:
+        raise InputError(f"{option}: expected a time above 0, or off, got {text!r}")
+    return float(time_s)
+
+
+def _days(option: str, text: str) -> float:
+    """Days, 1 or more; infinite for all."""
+    if text == "all":
+        return math.inf
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 1.0 <= days < math.inf:
+        raise InputError(f"{option}: expected 1 day or more, or all, got {text!r}")
+    return days
+
+
+def _forecaster(name: str | None) -> str:
+    """A forecaster that is installed, "" for none; None: the default.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    from rlsched.forecast.world import DEFAULT, forecaster_names
+
+    if name is None:
+        return DEFAULT
+    known = forecaster_names()
+    if name != "none" and name not in known:
+        raise InputError(f"--forecaster {name!r}: expected one of {', '.join(['none', *known])}")
+    return "" if name == "none" else name

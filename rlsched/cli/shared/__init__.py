@@ -1,0 +1,1 @@
+"""Options, tables and screens that several verbs share."""

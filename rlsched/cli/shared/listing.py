@@ -1,0 +1,164 @@
+"""Lists of jobs and nodes: sorted by a column, in columns that are asked for, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from rlsched.cli.shared.options import Command
+from rlsched.errors import InputError, nearest
+from rlsched.terminal.visible import visible
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+    from rich.text import Text
+
+    from rlsched.client.client import Client
+
+    Row = TypeVar("Row", bound=Struct)
+
+TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
+"""Columns that are Unix seconds: in lists for people they are local times."""
+_SORT: Final = "By this column of --json; -COLUMN the other way."
+_OPTIONS: Final = (
+    click.option("-o", "--format", "columns", metavar="COLUMN,...", help="These columns of --json, as text."),
+    click.option(
+        "-i",
+        "--watch",
+        "--iterate",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0.2, max=86_400.0),
+        help="Show it again every so many seconds, until q or Ctrl-C.",
+    ),
+)
+
+
+def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
+    """`sort`, `columns`, `watch`: what `sorted_by`, `in_columns` and `listed` take.
+
+    `sort`: what that is called; `sacct` has another use for `-S`.
+    """
+    option: Callable[[Command], Command]
+    for option in reversed((click.option(*sort, metavar="COLUMN", help=_SORT), *_OPTIONS)):
+        command = option(command)
+    return command
+
+
+def listed(
+    verb: str,
+    reach: Callable[[], Client],
+    look: Callable[[Client], list[Row]],
+    lines: Callable[[list[Row], int | None], list[Text]],
+    *,
+    columns: str | None,
+    as_json: bool,
+    watch: float | None,
+) -> list[Row]:
+    """Show a list: as lines that fit the terminal, in these columns, or as JSON; what was shown last.
+
+    Args:
+        verb: What is shown, for the title of a screen.
+        reach: Makes a client.
+        look: Asks for the rows.
+        lines: Lines of them for a width; None: as wide as they are.
+        columns: Asked for by name, in the place of `lines`.
+        as_json: As JSON.
+        watch: Again every so many seconds; on a terminal as a screen.
+    """
+    from rlsched.cli.shared.screen.terminal import is_screen
+    from rlsched.terminal.show import print_json, print_lines
+
+    def told(rows: list[Row], width: int | None) -> list[Text]:
+        return lines(rows, width) if columns is None else in_columns(rows, columns)
+
+    with reach() as client:
+        while True:
+            rows = look(client)
+            if as_json:
+                import msgspec
+
+                print_json(msgspec.to_builtins(rows))
+            elif watch is not None and is_screen():
+                break
+            else:
+                print_lines(partial(told, rows))
+            if watch is None:
+                return rows
+            time.sleep(watch)
+    from rlsched.cli.shared.screen.live import live
+    from rlsched.cli.shared.screen.page import ListPage
+
+    live(ListPage(f"rlsched {verb}, every {watch:g} s", look, told), reach, watch)
+    return rows
+
+
+def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]:
+    """By a column, `-COLUMN` the other way; what has no value there comes last.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    if column is None:
+        return rows
+    name = _known(column.lstrip("-"), kind.__struct_fields__)
+    valued = [row for row in rows if getattr(row, name) is not None]
+    try:
+        valued.sort(key=lambda row: getattr(row, name), reverse=column.startswith("-"))
+    except TypeError:
+        raise InputError(f"--sort {name}: expected a column of numbers or words") from None
+    return valued + [row for row in rows if getattr(row, name) is None]
+
+
+def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
+    """A line a row under a line of names, for people and for `awk` alike: two spaces between columns."""
+    from rich.text import Text
+
+    names = columns.split(",")
+    cells = [names, *([_text(name, getattr(row, name)) for name in names] for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(names))]
+    return [
+        Text("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        for row in cells
+    ]
+
+
+def check_columns(columns: str | None, sort: str | None, kind: type[Row]) -> None:
+    """Before anybody is asked.
+
+    Raises:
+        InputError: there is no such column.
+    """
+    for name in [
+        *(columns.split(",") if columns is not None else ()),
+        *((sort.lstrip("-"),) if sort else ()),
+    ]:
+        _known(name, kind.__struct_fields__)
+
+
+def _known(name: str, fields: Sequence[str]) -> str:
+    if name not in fields:
+        raise InputError(f"column {name!r}: {nearest(name, fields)}expected one of {', '.join(fields)}")
+    return name
+
+
+def _text(name: str, value: Any) -> str:
+    if value in (None, "", []):
+        return "-"
+    if name in TIMES:
+        return time.strftime("%FT%T", time.localtime(value))
+    if name == "forecast":
+        soonest_s = (value.start_s or value.end_s)[1]
+        return "-" if soonest_s is None else time.strftime("%FT%T", time.localtime(soonest_s))
+    if name == "usage":
+        from rlsched.broker.base.usage_words import in_words
+
+        return "; ".join(in_words(value)) or "-"
+    if isinstance(value, list):
+        return visible(
+            ";".join(",".join(map(str, one)) if isinstance(one, list) else str(one) for one in value)
+        )
+    return visible(f"{value:.3f}" if isinstance(value, float) else str(value))

@@ -1,0 +1,166 @@
+"""`--policy` and `--set` of several verbs, and `rlsched policies`: what decides, shown and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from rlsched.terminal.show import print_json, print_sentences
+
+if TYPE_CHECKING:
+    from rlsched.decide.policy import Policy
+
+_NAMES = ("policies", "policy", "fallback")
+_SAID = "rlsched.said"
+
+
+class Said(NamedTuple):
+    """A policy as a command line says it.
+
+    Attributes:
+        option: `--policy` or `--fallback`.
+        text: What `Policy.of` reads.
+        changes: `--set`s that belong to it.
+    """
+
+    option: str
+    text: str
+    changes: tuple[str, ...]
+
+    @property
+    def policy(self) -> Policy:
+        """The policy.
+
+        Raises:
+            UnknownPolicyError: there is no such policy.
+            InputError: a file or a setting is wrong.
+        """
+        from rlsched.decide.policy import Policy
+
+        return Policy.of(self.text).changed(self.changes)
+
+
+class PolicyCommand(click.Command):
+    """A verb with `--policy` and `--set`: a setting belongs to the policy before it.
+
+    Attributes:
+        gone: Options of before: what to write now.
+    """
+
+    gone: ClassVar[Mapping[str, str]] = {
+        "--search-ms": "write --set search.time_ms=B behind the policy",
+        "--search-samples": "write --set search.samples=N behind the policy",
+        "--reclock-s": "running jobs keep their clocks",
+    }
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note in which order policies and settings come."""
+        try:
+            _, _, order = self.make_parser(ctx).parse_args(list(args))
+        except click.NoSuchOption as error:
+            if error.option_name in self.gone:
+                raise click.UsageError(
+                    f"{error.option_name} is gone: {self.gone[error.option_name]}", ctx
+                ) from None
+            raise
+        ctx.meta[_SAID] = [str(one.name) for one in order]
+        return super().parse_args(ctx, args)
+
+
+def said(ctx: click.Context) -> list[Said]:
+    """The policies of a command line, in order, each with its settings.
+
+    Of an option that a verb takes once the last one counts, as for any other.
+
+    Raises:
+        UsageError: a setting comes before any policy that it could belong to.
+    """
+    given: dict[str, list[str]] = {}
+    for name in (*_NAMES, "changes"):
+        value = ctx.params.get(name)
+        given[name] = [value] if isinstance(value, str) else list(value or ())
+    found: list[tuple[str, str | None, list[str]]] = []
+    if ctx.get_parameter_source("policy") is click.core.ParameterSource.DEFAULT:
+        found.append(("--policy", given["policy"].pop(0), []))
+    order = ctx.meta[_SAID]
+    for at, name in enumerate(order):
+        if name in _NAMES:
+            option = "--fallback" if name == "fallback" else "--policy"
+            overruled = isinstance(ctx.params[name], str) and name in order[at + 1 :]
+            found.append((option, None if overruled else given[name].pop(0), []))
+        elif name == "changes":
+            change = given[name].pop(0)
+            if not found:
+                raise click.UsageError(f"--set {change}: expected a --policy before it", ctx)
+            found[-1][2].append(change)
+    return [Said(option, text, tuple(changes)) for option, text, changes in found if text is not None]
+
+
+def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Presets that begin so, for the shell; files where none does."""
+    from rlsched.decide.presets import PRESETS
+
+    named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
+    return named or [CompletionItem(begun, type="file")]
+
+
+setting = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting of the policy before it, such as share.min_speed=0.5; may be repeated.",
+)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_context
+def policies(ctx: click.Context, as_json: bool) -> None:
+    """List the policies that have a name; `show` prints one as a TOML file to begin your own with.
+
+    \b
+    Example:
+      rlsched policies
+      rlsched policies show easy > ours.toml
+      rlsched evaluate --trace t.csv.gz --cluster c.toml --policy ours.toml --policy easy --set order=area
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from rlsched.decide.policy import presets
+
+    if as_json:
+        print_json({name: {"line": one.line, "settings": one.settings} for name, one in presets().items()})
+        return
+    width = max(map(len, presets()))
+    print_sentences((f"{name:{width}}  {one.line}" for name, one in presets().items()), indent=width + 2)
+
+
+@policies.command()
+@click.argument("policy", metavar="NAME|FILE", shell_complete=complete_policy)
+@setting
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
+    """Print what a policy does, its digest, and all of its settings as TOML, each with what it does.
+
+    \b
+    Example:
+      rlsched policies show easy --set order=area
+    """
+    from rlsched.cli.shared.settings_shown import sentences, shown
+    from rlsched.decide.policy import Policy, presets
+
+    found = Policy.of(policy).changed(changes)
+    if as_json:
+        body: dict[str, Any] = {"name": found.name, "digest": found.digest, "toml": found.toml}
+        print_json(body)
+        return
+    preset = presets().get(found.name)
+    click.echo(f"# {found.name}" + (f": {preset.line}" if preset else ""))
+    click.echo(f"# digest {found.digest}")
+    for sentence in sentences(found):
+        click.echo(f"# {sentence}")
+    click.echo(shown(found), nl=False)

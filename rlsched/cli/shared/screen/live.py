@@ -1,0 +1,70 @@
+"""The loop of a live screen: a view is drawn anew with each answer, and keys lead to other views."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.text import Text
+
+from rlsched.cli.shared.screen.looking import Looking
+from rlsched.cli.shared.screen.terminal import Terminal
+from rlsched.terminal.visible import visible
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+
+TICK_S = 1.0
+"""Times on the screen go on between two answers."""
+
+
+class View(Protocol):
+    """Something that fills the screen."""
+
+    def look(self, client: Client) -> Any:
+        """Ask for what is shown."""
+        ...
+
+    def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:
+        """What to show of it."""
+        ...
+
+    def key(self, key: str, looking: Looking) -> View | None:
+        """Which view is shown after this key; None: nothing more."""
+        ...
+
+    def foot(self) -> Text:
+        """The last line: which keys there are, or a question."""
+        ...
+
+
+def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
+    """Show a view, and those that its keys lead to, until somebody leaves."""
+    with Terminal() as terminal:
+        looking = Looking(reach, every_s, terminal.wake)
+        looking.begin()
+        shown: View | None = view
+        try:
+            while shown is not None:
+                terminal.draw(_page(shown, looking, *terminal.size))
+                for key in terminal.keys(TICK_S):
+                    shown = shown.key(key, looking) if shown is not None else None
+        finally:
+            looking.end()
+
+
+def _page(view: View, looking: Looking, columns: int, height: int) -> list[Text]:
+    """A view's lines, then what went wrong or was done, and its keys on the last line."""
+    found = looking.at(view.look)
+    said = []
+    if looking.trouble:
+        age = f" · as of {time.strftime('%H:%M:%S', time.localtime(found[1]))}" if found else ""
+        said.append(Text(visible(looking.trouble) + age, style="bold red"))
+    elif looking.said:
+        said.append(Text(visible(looking.said), style="bold"))
+    room = max(height - 1 - len(said), 0)
+    body = [Text("asking the broker")] if found is None else view.lines(found[0], columns, room, time.time())
+    if not said or found is not None:
+        body = body[:room] + [Text("")] * (room - len(body))
+    return [*body, *said, view.foot()]

@@ -1,0 +1,88 @@
+"""A page of text that is longer than the screen, and is looked at anew."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rlsched.cli.shared.screen.live import View
+    from rlsched.cli.shared.screen.looking import Looking
+    from rlsched.client.client import Client
+
+_STEPS: Final = {"up": -1, "k": -1, "down": 1, "j": 1}
+_PAGES: Final = {"page up": -1, "page down": 1, " ": 1}
+_KEYS: Final = (("↑↓", "scroll"), ("q", "back"))
+
+
+def foot(keys: Sequence[tuple[str, str]]) -> Text:
+    """Keys and what they do, in a line."""
+    line = Text()
+    for key, what in keys:
+        line.append(f" {key}", style="bold").append(f" {what} ", style="dim")
+    return line
+
+
+class Page(ABC):
+    """Text with a line of title. Subclasses say what is looked at, and how it is told.
+
+    Args:
+        title: The first line.
+        back: Where `q` leads; None: out.
+        from_end: Whether the end is shown first, and what comes to it.
+    """
+
+    def __init__(self, title: str, back: View | None, *, from_end: bool = False) -> None:
+        self._title, self._back, self._from_end = title, back, from_end
+        self._top: int | None = None if from_end else 0
+        self._most = self._height = 0
+
+    @abstractmethod
+    def text(self, found: Any, columns: int) -> list[Text]:
+        """All lines, whatever their number."""
+
+    def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:  # noqa: ARG002
+        """The title, and the part that the screen holds."""
+        text = self.text(found, columns)
+        self._height = max(height - 1, 1)
+        self._most = max(len(text) - self._height, 0)
+        top = self._most if self._top is None else min(self._top, self._most)
+        return [Text(self._title, style="bold"), *text[top : top + self._height]]
+
+    def key(self, key: str, looking: Looking) -> View | None:  # noqa: ARG002
+        """Scroll, or go back."""
+        if key in ("q", "escape"):
+            return self._back
+        step = _STEPS.get(key, 0) + _PAGES.get(key, 0) * self._height
+        if step:
+            now = self._most if self._top is None else min(self._top, self._most)
+            top = min(max(now + step, 0), self._most)
+            self._top = None if self._from_end and top == self._most else top
+        return self  # type: ignore[return-value]  # a subclass looks
+
+    def foot(self) -> Text:
+        """The keys."""
+        return foot(_KEYS if self._back is not None else (("↑↓", "scroll"), ("q", "quit")))
+
+
+class ListPage(Page):
+    """A list that is shown again and again.
+
+    Args:
+        title: The first line.
+        look: Asks for the rows.
+        told: Lines of them for a width.
+    """
+
+    def __init__(
+        self, title: str, look: Callable[[Client], Any], told: Callable[[Any, int], list[Text]]
+    ) -> None:
+        super().__init__(title, None)
+        self.look, self._told = look, told
+
+    def text(self, found: Any, columns: int) -> list[Text]:
+        """The lines."""
+        return self._told(found, columns)

@@ -1,0 +1,1 @@
+"""Verbs without a broker: traces, cluster files, models, training runs."""

@@ -1,0 +1,77 @@
+"""`rlsched board`: TensorBoard on training curves and decisions, or a summary of them in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.terminal.show import console
+
+if TYPE_CHECKING:
+    from rlsched.board.reader import RunEvents
+
+
+@click.command()
+@click.argument("folder", required=False, metavar="DIR")
+@click.option("--port", default=6006, show_default=True, help="Port to serve on; 0: any free one.")
+@click.option("--host", default="localhost", show_default=True, help="Address to serve on.")
+@click.option("--summary", is_flag=True, help="Print the curves and do not serve.")
+@click.option("--json", "as_json", is_flag=True, help="With --summary: JSON on standard output.")
+def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool) -> None:
+    """Show decisions and training curves in TensorBoard.
+
+    DIR is a folder of `rlsched train --logdir` or `rlsched evaluate --records` or `--logdir`, a store of
+    decisions, or a broker's directory.  [default: that of this machine's broker]
+
+    \b
+    Example:
+      rlsched evaluate --trace T --cluster C --policy tuned --records runs/records
+      rlsched board runs/records
+      rlsched board --summary runs/log
+    """
+    if folder is None:
+        from rlsched.cli.users.explain import own_broker
+
+        folder = str(own_broker())
+    if summary:
+        _print_summary(folder, as_json)
+        return
+    from rlsched.board.serve import serve
+
+    serve(folder, host=host, port=port)
+
+
+def _print_summary(logdir: str, as_json: bool) -> None:
+    from rlsched.board.reader import read_runs
+
+    runs = read_runs(logdir)
+    for run in runs.values():
+        for line in run.damaged:
+            click.echo(line, err=True)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode({name: _last_values(run) for name, run in runs.items()}))
+        return
+    from rich.table import Table
+
+    out = console()
+    for name, run in runs.items():
+        table = Table(
+            "curve", "points", "last step", "first", "last", title=f"run {name}", title_justify="left"
+        )
+        for tag, points in sorted(run.scalars.items()):
+            step, last = points[-1]
+            table.add_row(tag, str(len(points)), str(step), f"{points[0][1]:.6g}", f"{last:.6g}")
+        out.print(table)
+        for tag, texts in sorted(run.texts.items()):
+            out.print(f"{tag} (step {texts[-1][0]})", style="bold")
+            out.print(texts[-1][1], markup=False)
+
+
+def _last_values(run: RunEvents) -> dict[str, dict[str, float]]:
+    return {
+        tag: {"points": len(points), "last_step": points[-1][0], "last": points[-1][1]}
+        for tag, points in sorted(run.scalars.items())
+    }

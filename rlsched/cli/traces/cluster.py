@@ -1,0 +1,172 @@
+"""`rlsched cluster import`: a cluster file from what a Slurm says of its nodes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.terminal.show import print_json
+
+if TYPE_CHECKING:
+    from rlsched.from_slurm.downtimes import Downtimes
+    from rlsched.from_slurm.nodes import Imported
+
+_FILE = click.Path(path_type=Path)
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+_ASK = "ask"
+_A_FILE = "run it on the cluster and give its output as a file"
+
+
+@click.group(context_settings=_HELP)
+def cluster() -> None:
+    """Make cluster files from what a site has.
+
+    \b
+    Example:
+      rlsched cluster import -o c.toml
+    """
+
+
+@cluster.command("import")
+@click.argument("source", metavar="[IN]", type=_FILE, required=False)
+@click.option("-o", "--out", required=True, type=_FILE, metavar="C", help="Cluster file (TOML) to write.")
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice(["scontrol", "sinfo"]),
+    default="scontrol",
+    show_default=True,
+    help="Which command is asked where there is no IN; the text of either is recognised.",
+)
+@click.option("--name", metavar="NAME", help="What the cluster is called. [default: as the file]")
+@click.option(
+    "--events",
+    is_flag=False,
+    flag_value=_ASK,
+    metavar="[FILE]",
+    help="Downtimes, as `sacctmgr --parsable2 show event` prints them: a file, or sacctmgr is asked. Written "
+    "beside OUT. Needs --origin.",
+)
+@click.option(
+    "--origin",
+    metavar="TIME|TRACE",
+    help="Second 0 of the trace, from which downtimes count: as `rlsched trace convert` prints it, or the "
+    "trace that it wrote.",
+)
+@click.option("--timezone", metavar="NAME", help="Zone of times in the file of events, as for the trace.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def import_(
+    source: Path | None,
+    out: Path,
+    form: str,
+    name: str | None,
+    events: str | None,
+    origin: str | None,
+    timezone: str | None,
+    as_json: bool,
+) -> None:
+    """Write a cluster file from the nodes of a Slurm.
+
+    IN is the output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`. Without it this
+    machine's scontrol is asked. A partition becomes a virtual cluster where its nodes are its own; nodes of
+    several partitions serve jobs of every one.
+
+    \b
+    Example:
+      rlsched cluster import -o c.toml
+      rlsched cluster import nodes.txt --events events.txt --origin '2024-01-01 00:00:07' -o c.toml
+      rlsched cluster import --events --origin jobs.csv.gz -o c.toml
+    """
+    from rlsched.errors import InputError
+    from rlsched.from_slurm.asking import ask
+    from rlsched.from_slurm.nodes import SCONTROL, SINFO, imported
+
+    if out.suffix != ".toml":
+        raise InputError(f"--out {out}: expected a name that ends in .toml: a cluster file is TOML")
+    if (events is None) != (origin is None):
+        raise InputError(
+            "expected --events and --origin together: downtimes count from second 0 of the trace"
+        )
+    if source is not None:
+        text, where = _read(source), str(source)
+    else:
+        command = SCONTROL if form == "scontrol" else SINFO
+        text, where = ask(command, _A_FILE), form
+    found = imported(text, name or out.stem, where)
+    spec, downtimes = found.cluster, None
+    if events is not None and origin is not None:
+        downtimes = _downtimes(found, events, origin, timezone)
+        beside = out.with_suffix(".events.csv")
+        downtimes.write(beside)
+        import msgspec
+
+        spec = msgspec.structs.replace(spec, node_events=beside.name)
+    spec.write(out)
+    if as_json:
+        print_json(
+            {
+                "cluster": str(out),
+                "nodes": spec.num_nodes,
+                "gpus": spec.num_gpus,
+                "vcs": sorted({group.vc for group in spec.nodes if group.vc}),
+                "names": found.names,
+                "notes": list(found.notes),
+                "node_events": None if downtimes is None else str(out.with_suffix(".events.csv")),
+                "events": None if downtimes is None else len(downtimes.changes),
+                "events_skipped": None if downtimes is None else downtimes.skipped,
+            }
+        )
+        return
+    click.echo(f"{out}: {spec.num_nodes:,} nodes, {spec.num_gpus:,} GPUs")
+    for note in found.notes:
+        click.echo(f"  {note}")
+    if downtimes is not None:
+        click.echo(f"{out.with_suffix('.events.csv')}: {len(downtimes.changes):,} node events")
+        for reason, count in downtimes.skipped.items():
+            click.echo(f"  left out {count:,}: {reason}")
+
+
+def _downtimes(found: Imported, events: str, origin: str, timezone: str | None) -> Downtimes:
+    from rlsched.errors import InputError
+    from rlsched.from_slurm.asking import ask, sacctmgr_events
+    from rlsched.from_slurm.downtimes import downtimes
+    from rlsched.workload.formats.account import MalformedError
+    from rlsched.workload.formats.clock import Clock
+    from rlsched.workload.tables import SUFFIXES
+
+    clock = Clock(timezone)
+    if origin.lower().endswith(SUFFIXES):
+        origin = _origin_of(Path(origin))
+    try:
+        origin_s = float(origin) if origin.isdecimal() else clock.read(origin, "--origin")
+    except MalformedError as error:
+        raise InputError(f"--origin: {error}") from error
+    if origin_s is None:
+        raise InputError(f"--origin {origin!r}: expected a time such as 2024-01-01 00:00:07")
+    if events == _ASK:
+        text, where = ask(sacctmgr_events(min(origin_s, time.time())), _A_FILE), "sacctmgr"
+    else:
+        text, where = _read(Path(events)), events
+    return downtimes(text, found.names, origin_s, clock, where)
+
+
+def _origin_of(path: Path) -> str:
+    from rlsched.errors import InputError
+    from rlsched.workload.trace import Trace
+
+    origin = Trace.read(path).origin
+    if origin is None:
+        raise InputError(f"--origin {path}: this trace has no column origin; give the time of its second 0")
+    return origin.isoformat()
+
+
+def _read(path: Path) -> str:
+    from rlsched.errors import InputError
+
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this file: {error.strerror}") from error

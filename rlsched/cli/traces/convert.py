@@ -1,0 +1,234 @@
+"""`rlsched trace convert`: publishers' original files and the normal form in, the normal form out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlsched.terminal.show import print_json
+
+if TYPE_CHECKING:
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched.workload.formats.account import Account, Tally
+    from rlsched.workload.formats.frame import Conversion
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("files", metavar="[IN]... OUT", type=_FILE, nargs=-1)
+@click.option(
+    "--from",
+    "name",
+    metavar="FORMAT",
+    help="Format of IN: normal, helios, philly, pai, openb, acme, sacct or swf. [default: as recognised]",
+)
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Without IN, with --from sacct: ask sacct for jobs since then: 90d, 2024-01-01.",
+)
+@click.option("--until", metavar="TIME", help="... until then. [default: now]")
+@click.option("--strict", is_flag=True, help="Stop at the first malformed line, instead of skipping it.")
+@click.option("--cluster-out", type=_FILE, help="Cluster (TOML) to write, where the format describes nodes.")
+@click.option(
+    "--timezone",
+    metavar="NAME",
+    help="Zone of times without one, such as Europe/Berlin. [default: philly America/Los_Angeles; sacct as "
+    "written]",
+)
+@click.option(
+    "--processors",
+    type=click.Choice(["cpus", "gpus"]),
+    default="cpus",
+    show_default=True,
+    help="What a processor of swf is.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows in, kept, skipped by reason.")
+def convert(
+    files: tuple[Path, ...],
+    name: str | None,
+    since: str | None,
+    until: str | None,
+    strict: bool,
+    cluster_out: Path | None,
+    timezone: str | None,
+    processors: str,
+    as_json: bool,
+) -> None:
+    """Turn a publisher's original trace into the normal form, or check a trace and write it in another form.
+
+    IN is a file, or a publisher's folder; without it, `--from sacct --since 90d` asks this machine's sacct.
+    Several exports of sacct may be given, such as one a month: a line that is in two of them counts once.
+    docs/reference/traces.md says what each format holds, and what is lost. OUT is .csv, .csv.gz or .parquet.
+    Jobs come out sorted by submission; jobs of the same second keep their order. Malformed lines of an
+    original are skipped and counted, with their numbers; a trace in the normal form has to be without fault.
+
+    \b
+    Example:
+      rlsched trace convert t.csv.gz t.parquet
+      rlsched trace convert HeliosData/data/Venus venus.csv.gz --cluster-out venus.toml
+      rlsched trace convert --from sacct --since 90d jobs.csv.gz
+      rlsched trace convert --from sacct jobs.txt jobs.csv.gz --timezone Europe/Berlin --strict
+      rlsched trace convert --from sacct january.txt february.txt jobs.csv.gz
+    """
+    with _source(files, name, since, until) as (sources, target):
+        _convert(sources, target, name, strict, cluster_out, timezone, processors, as_json)
+
+
+@contextmanager
+def _source(
+    files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
+) -> Iterator[tuple[tuple[Path, ...], Path]]:
+    """What is read, and what is written: each IN, or the answer of sacct, and OUT."""
+    import time
+
+    from rlsched.cli.shared.when import span_s
+    from rlsched.from_slurm.asking import answer, sacct
+    from rlsched.workload.tables import split_suffix
+
+    asks = since is not None
+    if len(files) != 1 if asks else len(files) < 2:
+        expected = "OUT alone: with --since sacct is asked" if asks else "IN and OUT"
+        raise click.UsageError(f"expected {expected}, got {len(files)} files")
+    split_suffix(files[-1])
+    if not asks:
+        if until is not None:
+            raise click.UsageError("--until goes with --since")
+        yield files[:-1], files[-1]
+        return
+    if name != "sacct":
+        raise click.UsageError("--since asks sacct: say so with --from sacct, or name a file")
+    since_s, until_s = span_s(since, until, time.time())
+    assert since_s is not None
+    instead = "run sacct on the cluster and give its output as IN (docs/reference/traces.md, sacct)"
+    with answer(sacct(since_s, until_s), instead) as path:
+        yield (path,), files[-1]
+
+
+def _convert(
+    sources: tuple[Path, ...],
+    target: Path,
+    name: str | None,
+    strict: bool,
+    cluster_out: Path | None,
+    timezone: str | None,
+    processors: str,
+    as_json: bool,
+) -> None:
+    from rlsched.workload.formats.frame import Request
+    from rlsched.workload.formats.registry import NORMAL, convert_original, no_gpus, recognise
+
+    source = sources[0]
+    name = name or recognise(source)
+    if name == NORMAL:
+        if len(sources) > 1:
+            raise click.UsageError(f"expected one IN in the normal form, got {len(sources)}")
+        if cluster_out is not None or timezone is not None or processors != "cpus":
+            raise click.UsageError(
+                "--cluster-out, --timezone and --processors are for publishers' formats, "
+                f"and {source} is taken for one in the normal form; say otherwise with --from"
+            )
+        _rewrite(source, target, as_json)
+        return
+    called = None if cluster_out is None else cluster_out.name.removesuffix(".toml").removesuffix(".cluster")
+    request = Request(source, strict, timezone, processors, called, sources[1:])
+    conversion = convert_original(name, request)
+    conversion.trace.write(target)
+    if cluster_out is not None and conversion.cluster is not None:
+        conversion.cluster.write(cluster_out)
+    if as_json:
+        print_json(_summary(name, conversion, source, target, cluster_out))
+    else:
+        _print(name, conversion, target, cluster_out)
+    lacking = no_gpus(name, conversion.trace)
+    if lacking is not None:
+        click.echo(f"warning: {source}: {lacking}", err=True)
+
+
+def _rewrite(source: Path, target: Path, as_json: bool) -> None:
+    """The normal form in, the normal form out: every row is kept, or there is an error."""
+    from rlsched.workload.trace import Trace
+
+    jobs = Trace.read(source)
+    jobs.write(target)
+    if as_json:
+        one = {"rows": len(jobs), "kept": len(jobs), "skipped": {}, "noted": {}}
+        head = {"format": "normal", "source": str(source), "trace": str(target), "cluster": None}
+        print_json(head | one | {"tables": [{"file": str(source)} | one], "origin": None, "lost": []})
+    else:
+        click.echo(f"{target}: {len(jobs):,} jobs")
+
+
+def _summary(
+    name: str, conversion: Conversion, source: Path, target: Path, cluster_out: Path | None
+) -> dict[str, Any]:
+    tables = [_table(account) for account in conversion.accounts]
+    head = {
+        "format": name,
+        "source": str(source),
+        "trace": str(target),
+        "cluster": None if cluster_out is None else str(cluster_out),
+    }
+    of_jobs = {key: value for key, value in tables[0].items() if key != "file"}
+    if conversion.exports > 1:
+        of_jobs = _of_exports(conversion.accounts[: conversion.exports])
+    return head | of_jobs | {"tables": tables, "origin": conversion.origin, "lost": list(conversion.lost)}
+
+
+def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
+    """The sum over several exports; lines are in the table of each."""
+    from rlsched.workload.formats.account import summed
+
+    return {
+        "rows": sum(account.rows for account in accounts),
+        "kept": sum(account.kept for account in accounts),
+        "skipped": _tallies(summed([account.skipped for account in accounts])),
+        "noted": _tallies(summed([account.noted for account in accounts])),
+    }
+
+
+def _table(account: Account) -> dict[str, Any]:
+    return {
+        "file": str(account.path),
+        "rows": account.rows,
+        "kept": account.kept,
+        "skipped": _tallies(account.skipped),
+        "noted": _tallies(account.noted),
+    }
+
+
+def _tallies(tallies: dict[str, Tally]) -> dict[str, Any]:
+    return {
+        reason: {"count": tally.count, "lines": tally.lines, "example": tally.example or None}
+        for reason, tally in tallies.items()
+    }
+
+
+def _print(name: str, conversion: Conversion, target: Path, cluster_out: Path | None) -> None:
+    """The same for people."""
+    click.echo(f"{target}: {len(conversion.trace):,} jobs from {name}, second 0 is {conversion.origin}")
+    for account in conversion.accounts:
+        skipped = account.rows - account.kept
+        click.echo(f"{account.path}: {account.rows:,} rows, {account.kept:,} kept, {skipped:,} skipped")
+        for heading, tallies in (("skipped", account.skipped), ("noted", account.noted)):
+            for reason, tally in tallies.items():
+                click.echo(f"  {heading} {tally.count:,}: {reason} ({_lines(tally)})")
+                if tally.example:
+                    click.echo(f"    line {tally.lines[0]}: {tally.example}")
+    if cluster_out is not None and conversion.cluster is not None:
+        click.echo(f"{cluster_out}: {_size(conversion.cluster)}")
+
+
+def _lines(tally: Tally) -> str:
+    shown = ", ".join(str(line) for line in tally.lines)
+    more = tally.count - len(tally.lines)
+    return f"line{'s' if tally.count > 1 else ''} {shown}" + (f" and {more:,} more" if more else "")
+
+
+def _size(cluster: ClusterSpec) -> str:
+    return f"{cluster.num_nodes:,} nodes, {cluster.num_gpus:,} GPUs"

@@ -1,0 +1,135 @@
+"""`rlsched trace predict`: give a trace what could have been predicted at each arrival."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlsched.terminal.show import percent, print_json, print_table
+
+if TYPE_CHECKING:
+    from rlsched.workload.predict.at_submission import AtSubmission
+    from rlsched.workload.trace import Trace
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("file", metavar="TRACE", type=_FILE)
+@click.option("--cluster", type=_FILE, help="Cluster (TOML) on which fifo-backfill runs for the history.")
+@click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
+@click.option(
+    "--as-recorded", is_flag=True, help="Jobs ended as the trace recorded them; no cluster is needed."
+)
+@click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
+@click.option(
+    "--model",
+    default="hedge",
+    show_default=True,
+    metavar="NAME",
+    help="hedge, or one of its parts: running-mean, nearest, survival, boosting.",
+)
+@click.option(
+    "--point",
+    type=click.Choice(["mean", "median"]),
+    default="median",
+    show_default=True,
+    help="What predicted_duration is. Rules that preempt by the Gittins index take it for the median; "
+    "rules that start a job once wait less by the mean.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the fits.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def predict(
+    file: Path,
+    cluster: Path | None,
+    nodes: int | None,
+    as_recorded: bool,
+    out: Path,
+    model: str,
+    point: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Predict every run time from what was known at the job's arrival, and write it into the trace.
+
+    Writes predicted_duration, predicted_spread, x_predicted_median_s, and x_p_longer_10min, _1h, _4h, _1d.
+    What had ended by then is taken from a run of the trace by fifo-backfill on the cluster. Predictions that
+    the trace brings are replaced.
+
+    \b
+    Example:
+      rlsched trace predict t.csv.gz --cluster c.toml -o predicted.csv.gz
+      rlsched trace predict t.csv.gz --as-recorded --model running-mean -o predicted.csv.gz
+    """
+    import time
+
+    from rlsched.cluster.spec import ClusterSpec
+    from rlsched.workload.load import scaled_to_nodes
+    from rlsched.workload.predict.at_submission import with_predictions
+    from rlsched.workload.predict.quality import quality
+    from rlsched.workload.predict.reference import recorded_end_s, replayed_end_s
+    from rlsched.workload.trace import Trace
+
+    if (cluster is None) == (not as_recorded):
+        raise click.UsageError("give a --cluster, or --as-recorded: where a job's end is taken from")
+    if nodes is not None and cluster is None:
+        raise click.UsageError("--nodes scales a cluster: give one with --cluster")
+    jobs = Trace.read(file)
+    if cluster is None:
+        end_s = recorded_end_s(jobs)
+    else:
+        spec = ClusterSpec.read(cluster)
+        end_s = replayed_end_s(jobs, scaled_to_nodes(spec, nodes) if nodes is not None else spec)
+    began = time.process_time()
+    predictions = _with_bar(jobs, end_s, model, seed)
+    took_s = time.process_time() - began
+    with_predictions(jobs, predictions, point).write(out)
+    report = {
+        "trace": str(out),
+        "model": model,
+        "point": point,
+        "fits": predictions.fits,
+        "cpu_s": round(took_s, 2),
+        **quality(predictions.probabilities, jobs.duration_s, jobs.num_gpus),
+    }
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+
+
+def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
+    """Predict the trace, and say how far it is."""
+    from rlsched.terminal.progress import Progress
+    from rlsched.workload.predict.at_submission import predict_at_submission
+
+    with Progress() as shown:
+        bar = shown.begin("predicting")
+        return predict_at_submission(
+            jobs, end_s, model=model, seed=seed, progress=lambda done: shown.update(bar, done)
+        )
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    """The summary for people."""
+    click.echo(
+        f"{report['trace']}: {report['jobs']:,} jobs predicted by {report['model']} "
+        f"({report['fits']} fits, {report['cpu_s']:.1f} CPU s); Spearman {_number(report['spearman_mean'])}, "
+        f"gangs of 8 and more {_number(report['large_spearman_mean'])}; "
+        f"{percent(report['covered_frac'])} inside the 10 to 90 % interval"
+    )
+    print_table(
+        "P(longer)",
+        ("than", "were", "predicted", "area under curve"),
+        [
+            (f"{row['than_s']:,.0f} s", percent(row["true_frac"]), percent(row["predicted_frac"]),
+             _number(row["auc"]))
+            for row in report["longer"]
+        ],
+    )  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

@@ -1,0 +1,1 @@
+"""Verbs of users: jobs from submission to explanation, and the state of the cluster."""

@@ -1,0 +1,61 @@
+"""`rlsched submit --dry-run`: when a request would start and end, and its neighbours."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+    from rlsched.wire.messages import DryRow
+
+TONIGHT_HOUR: Final = 20
+
+
+def tonight_s(now_s: float) -> float:
+    """The next 20:00 of this machine's clock, Unix seconds."""
+    now = datetime.fromtimestamp(now_s)
+    tonight = now.replace(hour=TONIGHT_HOUR, minute=0, second=0, microsecond=0)
+    return (tonight if tonight > now else tonight + timedelta(days=1)).timestamp()
+
+
+def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
+    """Ask, and print a table, or JSON. `asked`: as of `Client.submit`."""
+    from rlsched.terminal.show import in_words, print_json, print_table
+
+    now_s = time.time()
+    names = (
+        *("num_gpus", "num_cpus", "memory_mib", "gpu_memory_mib", "gpu_types"),
+        *("vc", "time_limit_s", "preemptible", "workload"),
+    )
+    answer = client.dry_run(
+        **{name: asked[name] for name in names if name in asked}, tonight_s=tonight_s(now_s)
+    )
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(answer))
+        return
+    print_table(
+        "nothing is queued; from now on: median (10 % to 90 %)",
+        ("", "GPUs", "runs", "starts", "ends", ""),
+        [
+            (
+                row.what,
+                str(row.num_gpus) if row.num_gpus else "-",
+                in_words(row.predicted_s) if row.num_gpus else "-",
+                *_times(row, answer.said_s),
+                row.note,
+            )
+            for row in answer.rows
+        ],
+    )
+
+
+def _times(row: DryRow, said_s: float) -> tuple[str, str]:
+    from rlsched.forecast.words import cell
+
+    if not row.start_s:
+        return "-", "-"
+    return cell(row.start_s, said_s, said_s), cell(row.end_s, said_s, said_s)

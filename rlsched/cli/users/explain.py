@@ -1,0 +1,227 @@
+"""`rlsched explain`: why a job was placed as it was, and what else was possible."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rlsched.broker.journal.records import STORE_FOLDER
+from rlsched.terminal.show import print_json, print_sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rlsched.decisions.reading import StoreReader
+
+DEFAULT_HOURS: Final = 24.0
+"""Jobs that wait at a decision have mostly started by then."""
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option(
+    "--run",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="A store of decisions, or a folder with one. [default: this machine's broker]",
+)
+@click.option(
+    "--at", metavar="WHEN", help="As it stood then: 14:02, 2026-11-01T14:02, 2h ago as 2h; or trace seconds."
+)
+@click.option(
+    "--decision", type=click.IntRange(min=0), metavar="N", help="This decision, whatever it was about."
+)
+@click.option(
+    "--instead",
+    metavar="CANDIDATE",
+    help="With --decision: what had come of another choice; its number there, or `rule`.",
+)
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=DEFAULT_HOURS,
+    show_default=True,
+    metavar="H",
+    help="With --instead: compare so many hours; inf: to the end.",
+)
+@click.option(
+    "--within",
+    "within_s",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=math.inf,
+    metavar="S",
+    help="With --instead: give up after so many seconds.  [default: never]",
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+def explain(
+    job: str | None,
+    run: Path | None,
+    at: str | None,
+    decision: int | None,
+    instead: str | None,
+    hours: float,
+    within_s: float,
+    as_json: bool,
+) -> None:
+    """Say why a job was placed where it is, what else was possible, and at which prices.
+
+    Without JOB, --at shows the queue of that time and its last decision.
+
+    \b
+    Example:
+      rlsched explain 123
+      rlsched explain --at 14:02
+      rlsched explain 123 --run runs/records/tuned --json
+      rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
+    """
+    from rlsched.decisions import story, telling
+    from rlsched.errors import InputError
+    from rlsched.terminal.visible import visible
+
+    if instead is not None and decision is None:
+        raise InputError("--instead: expected --decision N beside it, the decision that is taken otherwise")
+    if job is None and at is None and decision is None:
+        raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
+    folder = _store(run)
+    at_s = None if at is None else _when(folder, at)
+
+    def has(reader: StoreReader) -> bool:
+        if decision is not None:
+            return reader.row_of(decision) is not None
+        if job is not None:
+            return job in reader.timeline.jobs
+        return at_s is not None and reader.timeline.first_s <= at_s
+
+    reader = _part_that(folder, has)
+    told: dict[str, Any]
+    lines: Callable[[dict[str, Any]], list[str]]
+    if decision is not None:
+        row = reader.row_of(decision)
+        if row is None:
+            raise InputError(f"{reader.folder}: no decision {decision} in this store; {_numbers(reader)}")
+        if instead is not None:
+            told = _above("instead")(reader, row, instead, hours=hours, within_s=within_s)
+            lines = telling.instead_lines
+        else:
+            told, lines = story.decision(reader, row), telling.decision_lines
+    elif job is not None:
+        told, lines = story.job_story(reader, story.job_of(reader, job), at_s), telling.job_lines
+    else:
+        assert at_s is not None
+        told, lines = story.moment(reader, at_s), telling.moment_lines
+    if as_json:
+        print_json(told)
+        return
+    print_sentences(visible(line) for line in lines(told))
+
+
+def _above(name: str) -> Any:
+    """What stands in a package above this one: it is found through its entry point."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="rlsched.interface", name=name):
+        return point.load()
+    from rlsched.errors import InputError
+
+    raise InputError(f"this installation has no {name!r}: install rlsched again (pip install)")
+
+
+def own_broker(kept: str = STORE_FOLDER) -> Path:
+    """The directory of this machine's broker, of `rlsched broker` or of `up`: the one that runs, or else that
+    wrote last. Says on standard error which, where both have what is looked for.
+
+    Args:
+        kept: The file or folder that is looked for.
+    """
+    from rlsched.broker.journal.journal import JOURNAL_FILE
+    from rlsched.files.lock import Holder
+    from rlsched.transport.keys import default_home
+
+    home = default_home()
+    found = [folder for folder in (home / "broker", home / "up" / "broker") if (folder / kept).exists()]
+
+    def liveliest(folder: Path) -> tuple[bool, float]:
+        wrote_s = 0.0
+        for file in [folder / kept, *(folder / kept).glob("*")]:
+            with suppress(FileNotFoundError):  # it was the oldest
+                wrote_s = max(wrote_s, file.stat().st_mtime)
+        return Holder.of(folder / JOURNAL_FILE).runs(), wrote_s
+
+    chosen = max(found, key=liveliest, default=home / "broker")
+    if len(found) > 1:
+        how = "runs" if liveliest(chosen)[0] else "wrote last"
+        click.echo(f"of the broker in {chosen}, which {how}; give a directory for another", err=True)
+    return chosen
+
+
+def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
+    """The latest part of a store that has what is asked for; the last part where none has."""
+    from rlsched.decisions.reading import StoreReader, parts
+
+    last: StoreReader | None = None
+    for part in reversed(parts(folder)):
+        reader = StoreReader(folder, part)
+        reader.refresh()
+        if has(reader):
+            return reader
+        last = last or reader
+    assert last is not None
+    return last
+
+
+def _store(run: Path | None) -> Path:
+    """The folder of the one store of a folder.
+
+    Raises:
+        InputError: it has none, or several.
+    """
+    from rlsched.decisions.reading import find_stores
+    from rlsched.decisions.schema import read_info
+    from rlsched.errors import InputError
+
+    run = own_broker() if run is None else run
+    stores = find_stores(run)
+    if len(stores) > 1:
+        raise InputError(
+            f"--run {run}: {len(stores)} stores of decisions there; name one: {', '.join(stores)}"
+        )
+    folder = next(iter(stores.values()), run)
+    read_info(folder)
+    return folder
+
+
+def _numbers(reader: StoreReader) -> str:
+    if not len(reader):
+        return "it has none yet"
+    return f"it has {reader.numbers.min()} to {reader.numbers.max()}"
+
+
+def _when(folder: Path, text: str) -> float:
+    """A time of the store: trace seconds, or what `--since` takes, or a time of today."""
+    import re
+    import time
+
+    from rlsched.cli.shared.when import unix_s
+    from rlsched.decisions.schema import read_info
+    from rlsched.errors import InputError
+
+    if read_info(folder).time == "trace":
+        try:
+            return float(text)
+        except ValueError:
+            raise InputError(
+                f"--at {text!r}: expected seconds of the trace; this store has no others"
+            ) from None
+    now_s = time.time()
+    if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):
+        text = (
+            f"{time.strftime('%F', time.localtime(now_s))}T{text.zfill(len(text) + (text.index(':') == 1))}"
+        )
+    try:
+        return unix_s("--at", text, now_s)
+    except InputError as error:
+        raise InputError(f"--at {text!r}: expected 14:02, 2026-11-01T14:02, or an age such as 2h") from error

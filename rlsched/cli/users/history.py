@@ -1,0 +1,254 @@
+"""The verbs `history` and `account`: jobs that are over, one by one and as sums."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.selecting import states_of
+from rlsched.errors import InputError
+from rlsched.terminal.show import print_json
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+    from rlsched.client.sums import By, Sums
+
+LATEST = 100
+"""Jobs that are listed where neither a number nor a time was given."""
+SUM_COLUMNS = (
+    "jobs",
+    "gpu_hours",
+    "energy_kwh",
+    "energy_jobs",
+    "wait_mean_s",
+    "wait_p90_s",
+    "completed",
+    "failed",
+    "cancelled",
+    "rejected",
+)
+_STATES = ("completed", "failed", "cancelled", "rejected", "running")
+_SINCE = click.option(
+    "-S", "--since", "--starttime", metavar="WHEN", help="Over since: 30min, 12h, 7d, 2w ago, or 2026-11-01."
+)
+_UNTIL = click.option(
+    "-E", "--until", "--endtime", metavar="WHEN", help="Over before: likewise, or 2026-11-01T13:30."
+)
+_USER = click.option("-u", "--user", metavar="NAME", help="Of this user alone.")
+_VC = click.option("-p", "--vc", metavar="NAME", help="Of this virtual cluster alone.")
+_CSV = click.option("--csv", "as_csv", is_flag=True, help="CSV on standard output; times are Unix seconds.")
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="JSON on standard output; times are Unix seconds."
+)
+
+
+@click.command()
+@_USER
+@_VC
+@click.option(
+    "-t",
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help=f"In this one: {', '.join(_STATES)}; several.",
+)
+@click.option("-n", "--name", default="", metavar="PATTERN", help="Called so; * and ? as in a shell.")
+@_SINCE
+@_UNTIL
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The newest N jobs alone.  [default: 100; with --since all]",
+)
+@partial(listing, sort=("--sort",))
+@_CSV
+@_JSON
+@asking
+def history(
+    user: str | None,
+    vc: str | None,
+    states: tuple[str, ...],
+    name: str,
+    since: str | None,
+    until: str | None,
+    limit: int | None,
+    sort: str | None,
+    columns: str | None,
+    watch: float | None,
+    as_csv: bool,
+    as_json: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
+    """List jobs that are over and jobs that run, newest last.
+
+    \b
+    Example:
+      rlsched history --since 7d --state failed
+      rlsched history --user ada --name 'resnet*' --csv
+      rlsched history --since 1d --sort -gpu_s -o job,user,name,gpu_s,energy_j
+    """
+    import msgspec
+
+    from rlsched.cli.shared.when import span_s
+    from rlsched.cli.users.history_tables import history_lines
+    from rlsched.wire.messages import PastJob
+
+    _one_form(as_csv, as_json)
+    check_columns(columns, sort, PastJob)
+    asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
+    span_s(since, until, time.time())  # what is wrong with them is said before anybody is asked
+
+    def look(client: Client) -> list[PastJob]:
+        since_s, until_s = span_s(since, until, time.time())
+        found = client.history(
+            limit=LATEST if limit is None and since is None else limit,
+            since_s=since_s,
+            until_s=until_s,
+            user=user,
+            vc=vc,
+            states=asked_states,
+            name=name,
+        )
+        return sorted_by(found, sort, PastJob)
+
+    if as_csv:
+        with reach(broker, keys, timeout_s) as client:
+            rows = look(client)
+        _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
+        return
+    listed(
+        "history",
+        lambda: reach(broker, keys, timeout_s),
+        look,
+        history_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+    )
+
+
+@click.command()
+@click.option(
+    "--by",
+    default="user",
+    show_default=True,
+    metavar="WHAT,...",
+    help="What makes a row: user, vc, account, day, or several with commas between.",
+)
+@_USER
+@_VC
+@_SINCE
+@_UNTIL
+@_CSV
+@_JSON
+@asking
+def account(
+    by: str,
+    user: str | None,
+    vc: str | None,
+    since: str | None,
+    until: str | None,
+    as_csv: bool,
+    as_json: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+) -> None:
+    """Add up jobs that are over: GPU-hours, energy, waiting, outcomes. By default of this month.
+
+    A job counts when it is over, with all that it has had. Energy is blank where no node has measured it.
+
+    \b
+    Example:
+      rlsched account
+      rlsched account --by vc,day --since 2026-11-01 --csv
+    """
+    import msgspec
+
+    from rlsched.cli.shared.when import day_of, month_start_s, span_s
+    from rlsched.client.sums import sums
+
+    _one_form(as_csv, as_json)
+    names = _grouping(by)
+    now_s = time.time()
+    since_s, until_s = span_s(since, until, now_s)
+    if since_s is None:
+        since_s = month_start_s(now_s if until_s is None else min(until_s, now_s))
+    with reach(broker, keys, timeout_s) as client:
+        used = client.usage(since_s=since_s, until_s=until_s, user=user, vc=vc)
+        rows, total = sums(used, names, day_of)
+    if as_json:
+        print_json(
+            {
+                "since_s": since_s,
+                "until_s": until_s,
+                "by": names,
+                "rows": [
+                    dict(zip(names, row.of, strict=True)) | _without_names(msgspec.to_builtins(row))
+                    for row in rows
+                ],
+                "total": _without_names(msgspec.to_builtins(total)),
+            }
+        )
+    elif as_csv:
+        _print_csv([*names, *SUM_COLUMNS], ([*row.of, *_sum_cells(row)] for row in rows))
+    else:
+        from rlsched.cli.users.history_tables import print_sums
+
+        print_sums(names, rows, total, since_s, now_s if until_s is None else until_s)
+
+
+def _sum_cells(row: Sums) -> list[Any]:
+    cells = [getattr(row, name) for name in SUM_COLUMNS[:6]]
+    return [*cells, *(row.outcomes[state] for state in SUM_COLUMNS[6:])]
+
+
+def _without_names(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "of"}
+
+
+def _grouping(by: str) -> list[By]:
+    from rlsched.client.sums import By
+
+    known: tuple[By, ...] = get_args(By)
+    names = [name.strip() for name in by.split(",")]
+    found = [one for name in names for one in known if one == name]
+    if len(found) < len(names) or len(set(found)) < len(found):
+        raise InputError(f"--by {by!r}: expected some of {', '.join(known)}, each once, with commas between")
+    return found
+
+
+def _one_form(as_csv: bool, as_json: bool) -> None:
+    if as_csv and as_json:
+        raise InputError("--csv and --json: expected one of them")
+
+
+def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    import csv
+    import sys
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_harmless(cell) for cell in row])
+
+
+def _harmless(cell: Any) -> Any:
+    """What a user called a job, as no spreadsheet takes it for a formula and no terminal for an order."""
+    from rlsched.terminal.visible import visible
+
+    if not isinstance(cell, str):
+        return cell
+    text = visible(cell)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text

@@ -1,0 +1,136 @@
+"""Jobs that are over, and sums over them, as tables for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from rlsched.broker.base.usage_words import energy
+from rlsched.cli.shared.job_number import called
+from rlsched.cli.shared.job_tables import COLOURS, NARROW, clock, named_table
+from rlsched.client.sums import Sums
+from rlsched.terminal import show
+from rlsched.terminal.layout import Column
+from rlsched.terminal.visible import visible
+from rlsched.wire.messages import PastJob
+
+_HISTORY: Final = {
+    column.title: column
+    for column in (
+        Column("job", is_right=True),
+        Column("name", shrinks=True),
+        Column("user"),
+        Column("vc"),
+        Column("account"),
+        Column("gpus", is_right=True),
+        Column("state"),
+        Column("exit", is_right=True),
+        Column("ended"),
+        Column("waited", is_right=True),
+        Column("ran", is_right=True),
+        Column("energy", is_right=True),
+        Column("where", 60, shrinks=True),
+        Column("reason"),
+    )
+}
+
+
+def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
+    """A table of jobs. A narrow one leaves out places, and what all of them share. None: nothing is cut."""
+    if not jobs:
+        return [Text("no jobs; try another --since, or fewer conditions")]
+    narrow = width is not None and width < NARROW
+    rows = [_cells(job, time.time() if now_s is None else now_s) for job in jobs]
+    hidden = {name for name in ("user", "vc", "account") if len({str(row[name]) for row in rows}) == 1} & (
+        {"user", "vc", "account"} if narrow else {"vc", "account"}
+    )
+    hidden |= {"where"} if narrow else set()
+    hidden |= set() if any(row["energy"] for row in rows) else {"energy"}
+    return named_table(_HISTORY, rows, hidden, width)
+
+
+def _cells(job: PastJob, now_s: float) -> dict[str, str | Text]:
+    """A job's row, by column."""
+    return {
+        "job": called(job),
+        "name": job.name,
+        "user": job.user,
+        "vc": job.vc,
+        "account": job.account,
+        "gpus": str(job.num_gpus),
+        "state": Text(job.state, style=COLOURS.get(job.state, "")),
+        "exit": "" if job.exit_code is None else str(job.exit_code),
+        "ended": "" if job.end_s is None else local_time(job.end_s, now_s),
+        "waited": "" if job.wait_s is None else clock(job.wait_s),
+        "ran": clock(job.gpu_s / job.num_gpus),
+        "energy": "" if job.energy_j is None else energy(job.energy_j),
+        "where": job.nodes,
+        "reason": job.reason,
+    }
+
+
+def print_sums(
+    by: Sequence[str],
+    rows: list[Sums],
+    total: Sums,
+    since_s: float,
+    until_s: float,
+    console: Console | None = None,
+) -> None:
+    """A table of sums on standard output."""
+    console = console or show.console()
+    between = f"{_minute(since_s)} to {_minute(until_s)}"
+    if not rows:
+        console.print(f"no job was over from {between}")
+        return
+    narrow = console.width < NARROW
+    title = f"jobs that were over from {between}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    hidden = {"kWh"} if total.energy_kwh is None else set()
+    hidden |= {"completed", "cancelled", "rejected"} if narrow else set()
+    figures = [name for name in _figures(total) if name not in hidden]
+    for name in by:
+        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=12 if narrow else 40)
+    for name in figures:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = _figures(row)
+        table.add_row(*(_text(name) or "-" for name in row.of), *(cells[name] for name in figures))
+    if len(rows) > 1:
+        table.add_section()
+        cells = _figures(total)
+        table.add_row("all", *[""] * (len(by) - 1), *(cells[name] for name in figures))
+    console.print(table)
+
+
+def _figures(row: Sums) -> dict[str, str]:
+    """Sums as cells, by column."""
+    return {
+        "jobs": f"{row.jobs:,}",
+        "GPU h": f"{row.gpu_hours:,.2f}",
+        "kWh": "" if row.energy_kwh is None else f"{row.energy_kwh:,.2f}",
+        "wait mean": "" if row.wait_mean_s is None else clock(row.wait_mean_s),
+        "p90": "" if row.wait_p90_s is None else clock(row.wait_p90_s),
+        **{state: f"{count:,}" for state, count in row.outcomes.items()},
+    }
+
+
+def local_time(when_s: float, now_s: float) -> str:
+    """A time for people: with its day where that is not today."""
+    then, now = time.localtime(when_s), time.localtime(now_s)
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%F %H:%M", then)
+
+
+def _minute(when_s: float) -> str:
+    return time.strftime("%F %H:%M", time.localtime(when_s))
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

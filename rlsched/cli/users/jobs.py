@@ -1,0 +1,159 @@
+"""The verbs that look at jobs: queue, why, logs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rlsched.cli.shared.job_number import JobName, JobParam
+from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
+from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.selecting import of_numbers, of_whom, selected, selecting
+from rlsched.terminal.show import print_json, print_sentences
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+
+
+LAST_LINES = 10
+"""Of the output of a job that has failed, in `why`."""
+
+
+@click.command()
+@click.option("--all", "finished", is_flag=True, help="Also jobs that are over.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The latest N jobs alone.  [default: all; with --all 2000]",
+)
+@selecting
+@click.option("--since", metavar="WHEN", help="Submitted since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
+@click.option("-j", "--jobs", "numbers", metavar="JOB,...", help="These alone; of an array also its tasks.")
+@click.option("-l", "--long", "_long", is_flag=True, hidden=True)
+@listing
+@click.option("--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs older than this one.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def queue(
+    *,
+    finished: bool,
+    limit: int | None,
+    before: int | None,
+    since: str | None,
+    sort: str | None,
+    columns: str | None,
+    watch: float | None,
+    numbers: str | None,
+    _long: bool,
+    as_json: bool,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+    **wanted: Any,
+) -> None:
+    """List waiting and running jobs by number.
+
+    \b
+    Example:
+      rlsched queue
+      rlsched queue --user ada --state queued --sort queue_key
+      rlsched queue -o job,name,state,reason --watch 2
+      rlsched queue --all --limit 50 --before 1200 --json
+    """
+    from rlsched.cli.shared.job_tables import job_lines
+    from rlsched.cli.shared.when import span_s
+    from rlsched.wire.messages import JobInfo
+
+    check_columns(columns, sort, JobInfo)
+    since_s, _ = span_s(since, None, time.time())
+    left_out: list[str] = []
+
+    def look(client: Client) -> list[JobInfo]:
+        found = client.list_jobs(finished=finished, limit=limit, before=before)
+        left_out.clear()
+        if found.jobs and found.omitted:
+            lists = f"--before {found.jobs[0].job} lists them"
+            left_out.append(f"{found.omitted:,} older jobs were left out; {lists}")
+        since_then = (job for job in found.jobs if since_s is None or job.submit_s >= since_s)
+        chosen = of_numbers(selected(since_then, of_whom(client, wanted), arrays_wait=True), numbers)
+        return sorted_by(chosen, sort, JobInfo)
+
+    listed(
+        "queue",
+        lambda: reach(broker, keys, timeout_s),
+        look,
+        job_lines,
+        columns=columns,
+        as_json=as_json,
+        watch=watch,
+    )
+    for line in left_out:
+        click.echo(line, err=True)
+
+
+@click.command()
+@click.argument("job", type=JobParam())
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output, with the decision's record.")
+@asking
+def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+    """Say why a job waits, or why it runs where it does.
+
+    \b
+    Example:
+      rlsched why 7
+    """
+    from rlsched.client.following import tail
+
+    with reach(broker, keys, timeout_s) as client:
+        number = job.number_at(client)
+        explanation, info = client.why(number), client.job(number)
+        ends = tail(client, info).lines(LAST_LINES) if info.state == "failed" else []
+    last = [line.decode(errors="replace") for line in ends]
+    if as_json:
+        from rlsched.cli.shared.job_tables import explanation_as_data
+
+        print_json(explanation_as_data(explanation) | {"last_output": last})
+        return
+    from rlsched.terminal.visible import visible
+
+    print_sentences(visible(line) for line in str(explanation).split("\n"))
+    if last:
+        click.echo(f"  its output ends with (all of it: rlsched logs {job}):")
+    for line in last:
+        click.echo(visible(f"    {line}"))
+
+
+@click.command()
+@click.argument("job", type=JobParam())
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over; it need not have started.")
+@click.option("--rank", type=click.IntRange(min=0), help="This rank of the gang alone.  [default: all]")
+@asking
+def logs(
+    job: JobName, follow: bool, rank: int | None, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Show the output of a job; the lines of a gang begin with the number of their rank.
+
+    \b
+    Example:
+      rlsched logs 7
+      rlsched logs -f --rank 1 7
+    """
+    from rlsched.cli.users.output import show_output
+
+    with reach(broker, keys, timeout_s, is_patient=follow) as client:
+        number = job.number_at(client)
+        if rank is None:
+            silent = not show_output(client, number, to_its_end=follow)
+        else:
+            silent = True
+            for piece in client.log(number, rank=rank, follow=follow):
+                silent = False
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+        if silent:
+            click.echo(f"job {job} has no output: it is {client.job(number).state}", err=True)

@@ -1,0 +1,196 @@
+"""`rlsched submit --from jobs.csv`: a job a row, in columns that are called as the options are."""
+
+from __future__ import annotations
+
+import csv
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+
+import click
+from click.core import ParameterSource
+
+from rlsched.cli.shared.job_options import command_of, submission
+from rlsched.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+    from rlsched.client.submitting import JobRefusedError
+
+COMMAND: Final = "command"
+"""The column with the program and its arguments, as in a shell; `wrap` has a line for the shell instead."""
+_NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
+_YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
+
+
+class Row(NamedTuple):
+    """A job of the file.
+
+    Attributes:
+        line: Where it begins, from 1.
+        asked: Values of the options of `submit`.
+    """
+
+    line: int
+    asked: dict[str, Any]
+
+
+def read_rows(path: str, ctx: click.Context) -> list[Row]:
+    """The jobs of a file; `-`: of standard input. What a row leaves empty is as on the command line.
+
+    Raises:
+        InputError: the file or a row cannot be read; the message says where, and what was expected.
+    """
+    try:
+        with sys.stdin if path == "-" else Path(path).open(encoding="utf-8-sig", newline="") as file:
+            return list(_rows(path, file, ctx))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: expected UTF-8 text: {error}") from error
+    except csv.Error as error:
+        raise InputError(f"{path}: expected comma-separated values: {error}") from error
+
+
+def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[Row]:
+    reader = csv.reader(file, strict=True)
+    names = [name.removeprefix("\ufeff") for name in next(reader, [])]  # standard input has it still
+    header = [name.strip().lstrip("-").replace("_", "-") for name in names]
+    options = _options(path, header, ctx)
+    any_row = False
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"{path}, line {line}: {error}") from error
+        if cells is None:
+            break
+        if not any(cell.strip() for cell in cells):
+            continue
+        any_row = True
+        try:
+            if len(cells) != len(header):
+                raise InputError(f"expected {len(header)} values, as the first line says, got {len(cells)}")
+            given = dict(zip(header, (cell.strip() for cell in cells), strict=True))
+            yield Row(line, _asked(given, options, ctx))
+        except (InputError, click.UsageError) as error:
+            raise _at(path, line, error) from error
+    if not any_row:
+        raise InputError(f"{path}: expected a line of column names, then a job a line")
+
+
+def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, click.Option]:
+    """The option of each column.
+
+    Raises:
+        InputError: a column is called as no option is, or twice.
+    """
+    known = {
+        name.lstrip("-"): option
+        for option in ctx.command.params
+        if isinstance(option, click.Option)
+        for name in option.opts
+        if name.startswith("--") and name.lstrip("-") not in _NOT_HERE
+    }
+    if not {COMMAND, "wrap"} & set(header):
+        raise InputError(f"{path}, line 1: expected column names, one of them {COMMAND} or wrap")
+    found: dict[str, click.Option] = {}
+    for name in header:
+        if name != COMMAND and name not in known:
+            hint = nearest(name, [COMMAND, *known])
+            raise InputError(
+                f"{path}, line 1: no option of `rlsched submit` is called {name!r}; {hint}".rstrip("; ")
+            )
+        if name in found or header.count(name) > 1:
+            raise InputError(f"{path}, line 1: column {name!r} stands twice")
+        if name != COMMAND:
+            found[name] = known[name]
+    return found
+
+
+def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.Context) -> dict[str, Any]:
+    """What a row asks for, read as if it were typed, with the options that were typed before it."""
+    words: list[str] = []
+    for name, option in options.items():
+        value = given[name]
+        if not option.is_flag:
+            words += [f"--{name}", value] if value else []
+        elif value.lower() in _YES:
+            words.append(f"--{name}")
+        elif value.lower() not in _NO:
+            raise InputError(f"{name}: expected yes or no, got {value!r}")
+    try:
+        command = shlex.split(given.get(COMMAND, ""))
+    except ValueError as error:
+        raise InputError(f"{COMMAND}: {error}: {given[COMMAND]!r}") from error
+    if not command and not given.get("wrap"):
+        raise InputError(f"expected a {COMMAND}, or wrap")
+    row = ctx.command.make_context(ctx.info_name, [*words, "--", *command])
+    asked = dict(row.params)
+    for name, value in ctx.params.items():
+        typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and row.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
+            asked[name] = value
+    return asked
+
+
+class Asked(NamedTuple):
+    """A job as it is queued: the line of its row, its command and keywords of `Client.submit`."""
+
+    line: int
+    command: list[str]
+    keywords: dict[str, Any]
+
+
+def jobs_of(path: str, rows: list[Row]) -> list[Asked]:
+    """What the rows ask for.
+
+    Raises:
+        InputError: a row cannot be; the message says which line that is.
+    """
+    found = []
+    for line, asked in rows:
+        try:
+            found.append(Asked(line, command_of(asked["command"], asked["wrap"]), submission(asked)))
+        except (InputError, click.UsageError) as error:
+            raise _at(path, line, error) from error
+    return found
+
+
+def queue_all(client: Client, path: str, jobs: list[Asked]) -> list[int]:
+    """Queue all of them, or none; their numbers. On a terminal a bar shows how far it is.
+
+    Raises:
+        InputError: the broker refuses one of them; the message says which line that is.
+    """
+    from rlsched.client.submitting import JobRefusedError, as_submit
+
+    messages = []
+    for job in jobs:
+        try:
+            messages.append(as_submit(job.command, **job.keywords))
+        except InputError as error:
+            raise _at(path, job.line, error) from error
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=len(jobs), label="queued", file=sys.stderr, hidden=hidden) as bar:
+        try:
+            return client.submit_many(messages, seen=lambda done: bar.update(done - bar.pos))
+        except JobRefusedError as error:
+            raise _at(path, jobs[error.place].line, InputError(_refused(error, jobs))) from error
+
+
+def _refused(error: JobRefusedError, jobs: list[Asked]) -> str:
+    """Why a row is refused, and what is queued all the same."""
+    if not error.queued:
+        return f"{error.why}; nothing is queued"
+    last = jobs[len(error.queued) - 1].line
+    numbers = f"{error.queued[0]} to {error.queued[-1]}"
+    return f"{error.why}; the rows up to line {last} are queued as jobs {numbers}, the others are not"
+
+
+def _at(path: str, line: int, error: InputError | click.UsageError) -> InputError:
+    said = error.format_message() if isinstance(error, click.UsageError) else str(error)
+    return InputError(f"{path}, line {line}: {said}")

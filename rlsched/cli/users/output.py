@@ -1,0 +1,73 @@
+"""What a job writes, on standard output, and beside it on standard error what becomes of the job."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.cli.shared.job_number import called
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+    from rlsched.wire.messages import JobInfo
+
+
+def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
+    """Show what all ranks of a job write, those of a gang line by line; whether there was anything.
+
+    Args:
+        client: Asks.
+        job: Its number; it need not have started.
+        to_its_end: Until the job is over, with a line for each of its states; else what there is now.
+            Of a job that is over already, the line is there unless it has completed.
+    """
+    said, silent = "", True
+    for piece in client.output(job, to_its_end=to_its_end):
+        if isinstance(piece, bytes):
+            silent = False
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        elif to_its_end and (said or piece.state != "completed") and (line := state_line(piece)) != said:
+            said = line
+            tell(line)
+    return not silent
+
+
+def tell(line: str) -> None:
+    """A line on standard error; on a terminal it is cut to its width."""
+    if sys.stderr.isatty():
+        columns = shutil.get_terminal_size().columns
+        line = line if len(line) <= columns else f"{line[: columns - 1]}…"
+    click.echo(line, err=True)
+
+
+def state_line(info: JobInfo) -> str:
+    """A job's state in one line, the same as long as nothing has happened."""
+    from rlsched.terminal.visible import visible
+
+    more = ""
+    if info.state == "running" and info.nodes:
+        more = f" on {place(info)}"
+    elif info.state in ("queued", "running", "failed", "cancelled", "rejected") and info.reason:
+        more = f": {info.reason}"
+    return visible(f"job {called(info)} {info.state}{more}")
+
+
+def place(job: JobInfo) -> str:
+    """Where a job runs, short: `n0[0-3] n1[0,2]`."""
+    named = [f"{node}[{_ranges(gpus)}]" for node, gpus in zip(job.nodes, job.gpus, strict=True)]
+    return " ".join([*named, *([f"+{job.nodes_omitted:,} nodes"] if job.nodes_omitted else [])])
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3,6`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)

@@ -1,0 +1,57 @@
+"""What keys of `rlsched top` open: why a job waits or runs where it does, and the end of its output."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from rlsched.cli.shared.screen.page import Page
+from rlsched.cli.users.overview.picture import title
+from rlsched.client.following import Tail, tail
+from rlsched.terminal.visible import visible
+from rlsched.wire.messages import Explanation, JobInfo
+
+if TYPE_CHECKING:
+    from rlsched.cli.shared.screen.live import View
+    from rlsched.client.client import Client
+
+
+class WhyPage(Page):
+    """As `rlsched why` says it."""
+
+    def __init__(self, job: JobInfo, back: View) -> None:
+        super().__init__(visible(f"why: job {title(job)}"), back)
+        self._job = job.job
+
+    def look(self, client: Client) -> Explanation:
+        """Ask."""
+        return client.why(self._job)
+
+    def text(self, found: Explanation, columns: int) -> list[Text]:
+        """The lines, broken between words."""
+        lines = [found.summary, *found.details]
+        return [
+            Text(part)
+            for line in lines
+            for part in wrap(visible(line), columns, initial_indent="- ", subsequent_indent="  ") or [""]
+        ]
+
+
+class LogsPage(Page):
+    """The end of the output of all ranks, as it grows."""
+
+    def __init__(self, job: JobInfo, back: View) -> None:
+        super().__init__(visible(f"output: job {title(job)}"), back, from_end=True)
+        self._job = job.job
+
+    def look(self, client: Client) -> Tail:
+        """Ask."""
+        return tail(client, client.job(self._job))
+
+    def text(self, found: Tail, columns: int) -> list[Text]:  # noqa: ARG002
+        """The lines; what is too long for the screen is cut."""
+        if found.is_empty:
+            return [Text(visible(f"no output: it is {found.job.state}: {found.job.reason}".rstrip(": ")))]
+        return [Text(visible(line.decode(errors="replace"))) for line in found.lines()]

@@ -1,0 +1,133 @@
+"""A cluster at one moment, as its broker tells it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from rlsched.cli.shared.job_number import called
+from rlsched.cli.shared.selecting import waits
+from rlsched.wire.messages import JobInfo, NodeInfo, StatsReport
+
+if TYPE_CHECKING:
+    from rlsched.client.client import Client
+
+LEARNT = ("prediction", "forecasts")
+"""Of a broker's report, what `rlsched predictor` tells."""
+
+
+@dataclass
+class Owner:
+    """What one user has and wants.
+
+    Attributes:
+        user: Who; "": jobs without a user.
+        gpus: GPUs that their jobs have.
+        running: Jobs that have GPUs.
+        waiting: Jobs that wait; an array counts once.
+        wanted_gpus: What the waiting ones ask for.
+    """
+
+    user: str
+    gpus: int = 0
+    running: int = 0
+    waiting: int = 0
+    wanted_gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What was told.
+
+    Attributes:
+        at_s: When, Unix seconds.
+        stats: How the broker does.
+        nodes: All of them, in the order of the numbers in their names.
+        jobs: Those that wait and run.
+    """
+
+    at_s: float
+    stats: StatsReport
+    nodes: list[NodeInfo]
+    jobs: list[JobInfo]
+
+    @cached_property
+    def running(self) -> list[JobInfo]:
+        """Jobs that have GPUs, by number; an array has none of its own."""
+        return [job for job in self.jobs if job.state != "queued" and not job.num_tasks]
+
+    @cached_property
+    def queue(self) -> list[JobInfo]:
+        """Jobs that wait, and arrays of which tasks do, in the order of the queue; then those that are kept
+        out of it, by number."""
+        waiting = [job for job in self.jobs if waits(job)]
+        return sorted(
+            waiting, key=lambda job: (math.inf if job.queue_key is None else job.queue_key, job.job)
+        )
+
+    @cached_property
+    def owners(self) -> list[Owner]:
+        """Users, those with most GPUs first."""
+        found: dict[str, Owner] = {}
+        for job in self.running:
+            owner = found.setdefault(job.user, Owner(job.user))
+            owner.gpus += job.num_gpus
+            owner.running += 1
+        for job in self.queue:
+            owner = found.setdefault(job.user, Owner(job.user))
+            owner.waiting += 1
+            owner.wanted_gpus += job.num_gpus
+        return sorted(found.values(), key=lambda owner: (-owner.gpus, -owner.wanted_gpus, owner.user))
+
+    @cached_property
+    def held(self) -> dict[str, dict[int, JobInfo]]:
+        """Of each node, whose each GPU is; without those that nobody has."""
+        found: dict[str, dict[int, JobInfo]] = {}
+        for job in self.running:
+            for node, gpus in zip(job.nodes, job.gpus, strict=True):
+                found.setdefault(node, {}).update(dict.fromkeys(gpus, job))
+        return found
+
+    @property
+    def power_w(self) -> float | None:
+        """What the GPUs draw, W; None where no node has measured it."""
+        drawn = [node.power_w for node in self.nodes if node.state != "down" and node.power_w is not None]
+        return sum(drawn) if drawn else None
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON."""
+        import msgspec
+
+        stats: dict[str, Any] = msgspec.to_builtins(self.stats)
+        held = self.held
+        return {
+            "at_s": self.at_s,
+            "broker": {name: value for name, value in stats.items() if name not in LEARNT},
+            "power_w": self.power_w,
+            "nodes": [
+                msgspec.to_builtins(node)
+                | {
+                    "held": [
+                        {"gpu": gpu, "job": job.job, "called": called(job), "user": job.user}
+                        for gpu, job in sorted(held.get(node.name, {}).items())
+                    ]
+                }
+                for node in self.nodes
+            ],
+            "running": [msgspec.to_builtins(job) for job in self.running],
+            "queue": [msgspec.to_builtins(job) for job in self.queue],
+            "users": [vars(owner) for owner in self.owners],
+        }
+
+
+def picture(client: Client) -> Picture:
+    """Ask for it."""
+    return Picture(at_s=time.time(), stats=client.stats(), nodes=client.nodes(), jobs=client.jobs())
+
+
+def title(job: JobInfo) -> str:
+    """A job's number and name."""
+    return f"{called(job)} ({job.name})" if job.name else called(job)

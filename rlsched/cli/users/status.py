@@ -1,0 +1,205 @@
+"""`rlsched status`: whether the broker is all right, for people and for monitoring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rlsched.cli.shared.options import asking
+from rlsched.terminal.show import count, in_words, print_json, print_sentences, size, skewed_nodes
+from rlsched.terminal.visible import visible
+
+if TYPE_CHECKING:
+    from rlsched.wire.messages import DriftReport, GuardReport, JournalReport, RecordsReport, StatsReport
+
+DEGRADED = 1
+_MOST_COLUMNS = 5
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@asking
+def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
+    """Say whether the broker is all right, and what is not.
+
+    The exit code is 0 if all is right, 1 if something is degraded, 2 if no broker answers.
+
+    \b
+    Example:
+      rlsched status
+      rlsched status --json
+    """
+    import msgspec
+
+    from rlsched.client.client import Client
+
+    with Client(broker, home=keys, timeout_s=timeout_s) as client:
+        report = client.stats()
+    wrong = problems(report)
+    if as_json:
+        print_json({"ok": not wrong, "problems": wrong, **msgspec.to_builtins(report)})
+    else:
+        said = [*_lines(report), *(f"degraded: {problem}" for problem in wrong)]
+        print_sentences(visible(line) for line in (said if wrong else [*said, "all right"]))
+    return DEGRADED if wrong else 0
+
+
+def problems(report: StatsReport) -> list[str]:
+    """What is not all right, a line each."""
+    found = [
+        "1 node is " + state if count == 1 else f"{count:,} nodes are {state}"
+        for state, count in _nodes(report)
+        if state != "up"
+    ]
+    if report.gpus_out:
+        found.append("1 GPU is" if report.gpus_out == 1 else f"{report.gpus_out:,} GPUs are")
+        found[-1] += " lost, or in use by a process that rlsched did not start"
+    found += skewed_nodes(report.clock_skews_s, report.nodes_off_clock)
+    if report.guard is not None and report.guard.now:
+        found.append(
+            f"the fallback {report.fallback} decides in the place of {report.policy}: {report.guard.now}"
+        )
+    journal = report.journal
+    if journal is not None and journal.free_bytes is not None and journal.free_bytes < journal.low_bytes:
+        free, low = size(journal.free_bytes), size(journal.low_bytes)
+        found.append(f"the disk of {journal.path} has {free} free, less than {low}")
+    if report.records is not None:
+        found += [f"records: {line}" for line in report.records.troubles.values()]
+    if report.prediction is not None and report.prediction.fit_error:
+        found.append(f"predictions: the last fit came to nothing: {report.prediction.fit_error}")
+    return found
+
+
+def _lines(report: StatsReport) -> list[str]:
+    known = [text for text in (report.version, report.address and f"at {report.address}") if text]
+    lines = [
+        f"broker {' '.join([*known, f'epoch {report.epoch}' if report.epoch else ''])}".rstrip()
+        + f", up for {in_words(report.uptime_s)}",
+        f"jobs: {queued(report)}, {report.running:,} running, {report.ended:,} over",
+        f"nodes: {', '.join(f'{count:,} {state}' for state, count in _nodes(report)) or 'none yet'}",
+        *(f"  {name} is {why}" for name, why in report.absent_nodes.items()),
+        *(f"  {name} has {why}" for name, why in report.nodes_with_gpus_out.items()),
+        f"policy {report.policy}" + (f", fallback {report.fallback}" if report.fallback else ""),
+        _decisions_line(report),
+        *_share_lines(report),
+        *_clock_lines(report),
+    ]
+    if report.guard is not None:
+        lines.append(guard_line(report.guard))
+        lines += drift_lines(report.guard)
+    if report.journal is not None:
+        lines.append(_journal_line(report.journal))
+    if report.records is not None:
+        lines.append(records_line(report.records))
+    if report.questions is not None:
+        asked = report.questions
+        lines.append(
+            f"questions: {asked.waiting:,} of {asked.askers:,} connections wait, {asked.refused:,} refused, "
+            f"{asked.failed:,} failed"
+        )
+    if report.connections:
+        lines.append(_connections_line(report.connections))
+    return lines
+
+
+def _decisions_line(report: StatsReport) -> str:
+    decided = [f"{count:,} by {source}" for source, count in sorted(report.decisions.items())]
+    contested = sum(report.contested.values())
+    if not decided:
+        return "decisions: none yet"
+    return f"decisions: {', '.join(decided)}; {contested:,} of them with a choice"
+
+
+def _share_lines(report: StatsReport) -> list[str]:
+    """Nothing where no GPU is shared."""
+    if not report.shares and not report.sharing:
+        return []
+    return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
+
+
+def _clock_lines(report: StatsReport) -> list[str]:
+    """Nothing where energy counts for nobody."""
+    if report.speed_energy == 0.0 and not report.clocked:
+        return []
+    return [
+        f"energy counts {report.speed_energy:g} against time: {report.clocked:,} of {report.running:,} "
+        "running jobs are at a lower clock than the highest",
+        *(f"  {node} cannot set clocks: {why}" for node, why in report.fixed_clocks.items()),
+    ]
+
+
+def _connections_line(counts: dict[str, int]) -> str:
+    """Who knocked, and which messages were not heard as they were said."""
+    said = ", ".join(
+        f"{counts.get(kind, 0):,} {word}"
+        for kind, word in (
+            ("malformed", "malformed"),
+            ("unauthorised", "not permitted"),
+            ("deferred", "put off to a later turn"),
+            ("dropped", "dropped, over their sender's budget"),
+        )
+    )
+    knocked = f"{counts.get('handshakes', 0):,} let in, {counts.get('refused_handshakes', 0):,} refused"
+    return f"connections: {knocked}; messages: {said}"
+
+
+def queued(report: StatsReport) -> str:
+    """How many jobs wait, how many of them no policy sees, and why, and how many tasks are still to come:
+    `30 queued (12 Quota), 8 tasks to come`."""
+    by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
+    waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
+    return waiting + (f", {count(report.tasks_to_come, 'task')} to come" if report.tasks_to_come else "")
+
+
+def guard_line(guard: GuardReport) -> str:
+    """How often the guard stepped in, by kind."""
+    decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
+    masked = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(guard.masked.items()))
+    line = f"guard: {decided or 'no decisions'} in the policy's place"
+    return line + (f"; it forbade something in {masked}" if masked else "")
+
+
+def drift_lines(guard: GuardReport) -> list[str]:
+    """How far what the policy sees is from its training; nothing of one that has learned nothing."""
+    drift = guard.drift
+    if drift is None:
+        return []
+    lines = [f"drift: {drift.note or _drift_state(drift)}"]
+    lines += [
+        f"  {one.column} is {one.value:.3g}, trained on {one.low:.3g} to {one.high:.3g}; "
+        f"outside in {one.share_frac:.0%}{', which stops nothing' if one.only_warns else ''}"
+        for one in drift.outside[:_MOST_COLUMNS]
+    ]
+    if drift.settings_refused:
+        lines.append(
+            f"  dials were put at 0 {drift.settings_refused:,} times: no numbers came of the strategy"
+        )
+    return lines + [f"  unlike its training: {line}" for line in drift.unlike]
+
+
+def _drift_state(drift: DriftReport) -> str:
+    if drift.active:
+        return "the policy sees what it did not see in training"
+    return f"none in {drift.looks:,} looks" if drift.looks else "nothing was looked at yet"
+
+
+def records_line(records: RecordsReport) -> str:
+    """What became of decision records."""
+    lost = ", ".join(f"{count:,} not {kind}" for kind, count in sorted(records.lost.items()))
+    return f"records: {records.kept:,} kept" + (f", {lost}" if lost else "")
+
+
+def _journal_line(journal: JournalReport) -> str:
+    parts = [f"journal {journal.path}: {size(journal.size_bytes)}"]
+    if journal.last_commit_ms is not None:
+        parts.append(f"last commit {journal.last_commit_ms:.1f} ms")
+    if journal.free_bytes is not None:
+        parts.append(f"{size(journal.free_bytes)} free")
+    return ", ".join(parts)
+
+
+def _nodes(report: StatsReport) -> list[tuple[str, int]]:
+    """Nodes by state: those that are up first."""
+    return sorted(report.nodes.items(), key=lambda item: (item[0] != "up", item[0]))

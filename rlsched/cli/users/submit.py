@@ -1,0 +1,226 @@
+"""The verbs that start jobs: `submit` queues one, `run` also shows its output until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from rlsched.cli.shared.job_options import command_of, job_options, submission
+from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.users.batch_script import BatchCommand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rlsched.client.client import Client
+
+_ITS_OWN = {"allow_interspersed_args": False}
+INTERRUPTED = 130
+
+
+@click.command(cls=BatchCommand, context_settings=_ITS_OWN)
+@job_options
+@click.option("--wrap", metavar="COMMAND", help="A line for the shell, in place of a command.")
+@click.option(
+    "-W", "--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code."
+)
+@click.option("--parsable", is_flag=True, help="Print the number alone.")
+@click.option(
+    "--dry-run",
+    "--test-only",
+    is_flag=True,
+    help="Queue nothing: say when it would start and end, and some requests like it: for its GPUs, "
+    "their type, cores, memory, VC, time limit, --preemptible and --workload.",
+)
+@click.option(
+    "--from",
+    "table",
+    metavar="FILE",
+    help="A job a row of this CSV file (-: standard input): the first line names options, such as "
+    "name,gpus,time,command; all are queued, or none. Options beside it count where a row says nothing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run or --from: JSON on standard output.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@asking
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    *,
+    table: str | None,
+    wrap: str | None,
+    wait_for_it: bool,
+    parsable: bool,
+    dry_run: bool,
+    as_json: bool,
+    command: tuple[str, ...],
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+    **asked: Any,
+) -> int:
+    """Submit a job. The job's number is printed once it is on disk.
+
+    COMMAND is a program with its arguments, or a script, whose lines `#RLSCHED` and `#SBATCH` hold options.
+
+    \b
+    Example:
+      rlsched submit --gpus 2 --name resnet -- python train.py --epochs 3
+      rlsched submit --wait -- sh -c 'echo on $CUDA_VISIBLE_DEVICES'
+      rlsched submit -t 1-12 --dependency afterok:17 train.sh
+      rlsched submit --gpus 4 -t 12:00:00 --dry-run
+      rlsched submit --from jobs.csv --priority low
+    """
+    if as_json and not dry_run and table is None:
+        raise click.UsageError("expected --dry-run or --from with --json")
+    if table is not None:
+        odd = [
+            name
+            for name, given in (("a command", command), ("--wait", wait_for_it), ("--dry-run", dry_run))
+            if given
+        ]
+        if odd:
+            raise click.UsageError(f"expected --from without {odd[0]}")
+        return _submit_table(ctx, table, broker, keys, timeout_s, parsable=parsable, as_json=as_json)
+    if dry_run:
+        from rlsched.cli.users.dry_run import print_dry_run
+
+        with reach(broker, keys, timeout_s) as client:
+            print_dry_run(client, submission(asked), as_json=as_json)
+        return 0
+    words = command_of(command, wrap)
+    with reach(broker, keys, timeout_s, is_patient=wait_for_it) as client:
+        job = client.submit(words, **submission(asked))
+        if not wait_for_it:
+            click.echo(str(job) if parsable else f"job {job}")
+            return 0
+        click.echo(f"job {job}, waiting for its end", err=True)
+        return _wait(client, job)
+
+
+def _submit_table(
+    ctx: click.Context,
+    table: str,
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+    *,
+    parsable: bool,
+    as_json: bool,
+) -> int:
+    """Queue all jobs of a file."""
+    from rlsched.cli.users.many_jobs import jobs_of, queue_all, read_rows
+    from rlsched.terminal.show import count, print_json
+
+    jobs = jobs_of(table, read_rows(table, ctx))
+    with reach(broker, keys, timeout_s) as client:
+        numbers = queue_all(client, table, jobs)
+    if as_json:
+        print_json(
+            {"jobs": [{"line": job.line, "job": number} for job, number in zip(jobs, numbers, strict=True)]}
+        )
+    elif parsable:
+        click.echo("\n".join(map(str, numbers)))
+    else:
+        run_on = len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
+        said = f"{numbers[0]} to {numbers[-1]}" if run_on else ", ".join(map(str, numbers))
+        click.echo(f"{count(len(numbers), 'job')}: {said}")
+    return 0
+
+
+@click.command(cls=BatchCommand, context_settings=_ITS_OWN)
+@job_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@asking
+def run(
+    *,
+    command: tuple[str, ...],
+    broker: str | None,
+    keys: Path | None,
+    timeout_s: float,
+    **asked: Any,
+) -> int:
+    """Run a job as if it were here: its output as it comes, its exit code, and Ctrl-C ends it.
+
+    So does the end of the terminal, unless it runs under `nohup`.
+
+    \b
+    Example:
+      rlsched run --gpus 2 -- python train.py
+      rlsched run -- nvidia-smi
+    """
+    words = command_of(command, None)
+    if asked["array"]:
+        raise click.UsageError(
+            "--array: the tasks of an array have outputs of their own: `rlsched submit` it"
+        )
+    with reach(broker, keys, timeout_s, is_patient=True) as client, _as_ctrl_c():
+        job = client.submit(words, **submission(asked))
+        try:
+            click.echo(f"job {job}", err=True)
+            return _shown(client, job)
+        except (KeyboardInterrupt, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            client.cancel(job)
+            with contextlib.suppress(OSError):  # whoever was to see it may be gone
+                click.echo(f"job {job}: cancelled", err=True)
+            return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _as_ctrl_c() -> Iterator[None]:
+    """A terminal that is closed, and SIGTERM, end what runs here as Ctrl-C does; `nohup` says otherwise."""
+    import signal
+
+    from rlsched.signals import on_signals
+
+    taken = [one for one in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_DFL]
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
+        for number in taken:  # a shell says it once more, while the job is being cancelled
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    with on_signals(end, taken):
+        yield
+
+
+def _shown(client: Client, job: int) -> int:
+    """Show what a job writes, all its ranks', until it is over; its exit code."""
+    from rlsched.cli.users.output import show_output
+
+    show_output(client, job, to_its_end=True)
+    return _code(client.job(job))
+
+
+def _wait(client: Client, job: int) -> int:
+    """Wait for a job's end, and say what it waits for; its exit code."""
+    from rlsched.cli.users.output import state_line, tell
+
+    said = ""
+
+    def look(info: Any) -> None:
+        nonlocal said
+        line = state_line(info)
+        if line != said:
+            said = line
+            tell(line)
+
+    try:
+        return _code(client.wait(job, seen=look))
+    except KeyboardInterrupt:
+        click.echo(
+            f"job {job} goes on; `rlsched cancel {job}` ends it, `rlsched logs -f {job}` follows it", err=True
+        )
+        return INTERRUPTED
+
+
+def _code(info: Any) -> int:
+    """A job's exit code; 1 where it has none (cancelled, say)."""
+    return 1 if info.exit_code is None else int(info.exit_code)

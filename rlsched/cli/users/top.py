@@ -1,0 +1,61 @@
+"""`rlsched top`: the whole cluster on one screen, live on a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from rlsched.cli.shared.options import asking, reach
+from rlsched.terminal.show import print_json
+
+
+@click.command()
+@click.option(
+    "--once", is_flag=True, help="Print it once, as plain text. [default where there is no terminal]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it once, as JSON.")
+@click.option(
+    "--every",
+    "every_s",
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.2, max=3600.0),
+    help="How often to look. A broker that is slow to answer is asked less often.",
+)
+@asking
+def top(
+    once: bool, as_json: bool, every_s: float, broker: str | None, keys: Path | None, timeout_s: float
+) -> None:
+    """Show the cluster: nodes and whose their GPUs are, users, running jobs, the queue, energy.
+
+    On a terminal it is a live screen. Arrow keys choose a job; w opens why, l its output, c cancels it after
+    a question, q leaves.
+
+    \b
+    Example:
+      rlsched top
+      rlsched top --once
+      rlsched top --json | jq '.queue[0]'
+    """
+    from rlsched.cli.shared.screen.terminal import is_screen
+    from rlsched.cli.users.overview.picture import picture
+
+    with reach(broker, keys, timeout_s) as client:
+        now = picture(client)  # on a screen too: what is wrong from the start is one line
+    if as_json:
+        print_json(now.as_data())
+    elif once or not is_screen():
+        from rlsched.cli.users.overview.bars import Marks
+        from rlsched.cli.users.overview.drawing import overview
+        from rlsched.terminal.show import console
+
+        out = console()
+        for line in overview(now, out.width, None, now.at_s, Marks()):
+            out.print(line, soft_wrap=True)
+    else:
+        from rlsched.cli.shared.screen.live import live
+        from rlsched.cli.users.overview.view import Overview
+
+        live(Overview(), lambda: reach(broker, keys, timeout_s), every_s)

@@ -1,0 +1,1 @@
+"""Files and directories: private ones, locks, free disk space."""

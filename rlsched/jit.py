@@ -1,0 +1,7 @@
+"""The decorators of kernels, for rules of your own (`examples/own_rule.py`)."""
+
+from __future__ import annotations
+
+from rlsched.compile.jit import array_kernel, kernel
+
+__all__ = ["array_kernel", "kernel"]

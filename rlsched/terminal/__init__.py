@@ -1,0 +1,1 @@
+"""Output on terminals: text made harmless, tables, layouts, progress bars."""

@@ -1,0 +1,1 @@
+"""Encrypted connections between broker, clients and nodes: keys, roles, sockets, reconnecting."""
