@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from rlsched.decide.policy import Policy
-from rlsched.decide.presets import PRESETS
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.policies.presets import PRESETS
 from rlsched.errors import InputError
 
 ROOT: Final = Path(__file__).resolve().parents[2]

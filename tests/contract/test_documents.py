@@ -24,8 +24,8 @@ from rlsched.cli.users.batch_script import NO_MEANING, BatchCommand
 from rlsched.client.client import Client
 from rlsched.client.submitting import as_submit
 from rlsched.cluster.spec import ClusterSpec, Placement
-from rlsched.decide.policy import Policy, presets
-from rlsched.decide.rows.schema import (
+from rlsched.decide.policies.policy import Policy, presets
+from rlsched.decide.schema import (
     ACTOR_FEATURES,
     CRITIC_FEATURES,
     GUARD_FREE_FRAC,

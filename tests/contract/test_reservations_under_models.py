@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.compile.jit import specialise
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.reservation import predicted_end_s, predicted_run_s
 from rlsched.models.clocks import relative_time

@@ -25,7 +25,7 @@ from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.rules.steps import CompiledRule

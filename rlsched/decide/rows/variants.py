@@ -33,7 +33,7 @@ from rlsched.decide.rows.features import (
     workload_columns,
 )
 from rlsched.decide.rows.reasons import LEGAL
-from rlsched.decide.rows.schema import MAX_VARIANTS, NUM_FEATURES
+from rlsched.decide.schema import MAX_VARIANTS, NUM_FEATURES
 from rlsched.models.arrays import NUM_LEVELS
 from rlsched.models.speed import gpu_kind
 

@@ -20,7 +20,7 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.models.catalogue import load_catalogue
