@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from rlsched.broker.base.profiles import WorkloadProfile
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
-from rlsched.models.profiles import WorkloadProfile
 from rlsched.wire.messages import (
     Capabilities,
     DependsOn,
