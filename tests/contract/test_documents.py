@@ -183,7 +183,7 @@ def test_architecture_names_every_verb_and_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "")]
+    ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "rlsched_envs")]
 )
 def test_imports_follow_the_map(folder: str, package: str) -> None:
     """On its line a module imports those to its right, else those of lines below; all modules are there."""
