@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.workload.synth import synthesize
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.training.vector import RowsVecEnv

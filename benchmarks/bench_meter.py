@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from rlsched.wire.messages import encode
-from rlsched_node.attempt import AttemptKey
+from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.books import WINDOW_S, Place
 from rlsched_node.usage.meter import FIND_EVERY_S, Meter
 

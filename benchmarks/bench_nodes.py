@@ -30,8 +30,8 @@ from rlsched.transport.dealer import connect_dealer
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Hello, decode, encode
 from rlsched_node.lease_file import since_boot_s
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import Connected, Event, Received, Send, Tick
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes.steps import Connected, Event, Received, Send, Tick
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 GPUS, DEADLINE_S, BEAT_S, TICK_S = 8, 120.0, 20.0, 0.2

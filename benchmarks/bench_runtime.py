@@ -48,11 +48,11 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.loop import apply
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import has_startable
-from rlsched.decide.rows.schema import WINDOW_ROWS
 from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import BrokerUnavailableError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs.training.small_clusters import GPU_TYPES
@@ -97,7 +97,7 @@ COLD = """
 import sys, time
 from rlsched.broker.server.policy import load_policy
 from rlsched.compile.compiling import COMPILING
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 before_s = time.process_time()
 load_policy(Policy(sys.argv[1]), None, 60_000.0)
 print(time.process_time() - before_s, COMPILING.compiled)

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import RlschedError
 from rlsched.workload.synth import synthesize

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.engine import Engine, Predictions

@@ -47,7 +47,7 @@ __all__ = [
 _HERE = {
     "Client": "rlsched.client.client:Client",
     "Cluster": "rlsched.cluster.spec:ClusterSpec",
-    "Policy": "rlsched.decide.policy:Policy",
+    "Policy": "rlsched.decide.policies.policy:Policy",
     "RlschedError": "rlsched.errors:RlschedError",
     "Trace": "rlsched.workload.trace:Trace",
     "synthesize": "rlsched.workload.synth:synthesize",

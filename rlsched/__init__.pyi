@@ -2,7 +2,7 @@
 
 from rlsched.client.client import Client as Client
 from rlsched.cluster.spec import ClusterSpec as Cluster
-from rlsched.decide.policy import Policy as Policy
+from rlsched.decide.policies.policy import Policy as Policy
 from rlsched.errors import RlschedError as RlschedError
 from rlsched.workload.synth import synthesize as synthesize
 from rlsched.workload.trace import Trace as Trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 
-from rlsched_node.attempt import EXIT_VANISHED, VANISHED, Attempt, AttemptKey, Phase
-from rlsched_node.ranks import Ranks
-from rlsched_node.store import AttemptDir, AttemptStore, ExitRecord
+from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, Attempt, AttemptKey, Phase
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord
 from rlsched_node.usage.meter import kept_usage
 
 _log = logging.getLogger("rlsched.node")

@@ -210,7 +210,7 @@ def node(
     from rlsched_node.config import NodeConfig
     from rlsched_node.daemon import NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus, type_of
-    from rlsched_node.user import read_users
+    from rlsched_node.isolation.user import read_users
 
     home = keys if keys is not None else default_home()
     address = ",".join(broker_addresses(broker))

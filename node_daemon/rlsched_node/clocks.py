@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlsched_node import records, shim
+from rlsched_node import records
 from rlsched_node.gpu.device import GpuError, GpuNotSupportedError, GpuPermissionError, GpuSet
+from rlsched_node.processes import shim
 
 CLOCKS_FILE = "clocks.json"
 _log = logging.getLogger("rlsched.node")

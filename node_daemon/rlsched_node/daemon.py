@@ -20,34 +20,35 @@ from rlsched.signals import END, on_signals
 from rlsched.transport.dealer import broker_addresses, is_loopback, own_host
 from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Capabilities, Ended, Heartbeat, Hello, Launch, LogData
-from rlsched_node import shim
-from rlsched_node.accounts import AccountsAwayError
 from rlsched_node.adopt import adopt_attempts
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.bounds import Bounds, least_memory_mib, minors_of
-from rlsched_node.cgroup import Cgroups
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
-from rlsched_node.cores import cores_of_machine
 from rlsched_node.gpu.device import GpuError, GpuSet
-from rlsched_node.health import Health, HealthCheck, OwnChecks
 from rlsched_node.home import NodeHome
-from rlsched_node.launch import (
+from rlsched_node.isolation.accounts import AccountsAwayError
+from rlsched_node.isolation.cgroup import Cgroups
+from rlsched_node.isolation.limits import memory_for_jobs_mib, most_processes
+from rlsched_node.isolation.user import JobUsers, OwnerError
+from rlsched_node.lease_file import since_boot_s, write_renewed
+from rlsched_node.link.link import BrokerLink
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.mishaps import Mishaps
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.bounds import Bounds, least_memory_mib, minors_of
+from rlsched_node.processes.cores import cores_of_machine
+from rlsched_node.processes.health import Health, HealthCheck, OwnChecks
+from rlsched_node.processes.launch import (
     LaunchError,
     Terms,
     rank_environment,
     refuse_on_full_disk,
     refuse_on_full_gpus,
 )
-from rlsched_node.lease_file import since_boot_s, write_renewed
-from rlsched_node.leftovers import attempt_directory_of
-from rlsched_node.limits import memory_for_jobs_mib, most_processes
-from rlsched_node.link import BrokerLink
-from rlsched_node.machine import NodeMachine
-from rlsched_node.mishaps import Mishaps
-from rlsched_node.ranks import Ranks
-from rlsched_node.shims import Shims
-from rlsched_node.steps import (
+from rlsched_node.processes.leftovers import attempt_directory_of
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.shims import Shims
+from rlsched_node.processes.steps import (
     Acknowledge,
     Checked,
     ClocksLocked,
@@ -75,9 +76,8 @@ from rlsched_node.steps import (
     Tick,
     TryNext,
 )
-from rlsched_node.store import AttemptStore
+from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.watch import UsageWatch
-from rlsched_node.user import JobUsers, OwnerError
 
 CLEAN_EVERY_S = 86400.0
 CLEAN_LOOK_S = 1.0

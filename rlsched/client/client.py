@@ -25,7 +25,7 @@ from rlsched.wire import messages
 from rlsched.wire.messages import Refused, Submitted
 
 if TYPE_CHECKING:
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
 DRY_RUN_S = 70.0
 """A dry run may take so long: the forecaster may have to be started first."""
@@ -412,7 +412,7 @@ class Client:
             InputError: the strategy cannot be read, or the broker cannot serve the policy, in one line; the
                 one before goes on.
         """
-        from rlsched.decide.files import to_send
+        from rlsched.decide.policies.files import to_send
 
         policy, fallback = to_send(policy), None if fallback is None else to_send(fallback)
         behind, name = ("", "") if fallback is None else (fallback.toml, fallback.name)

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from rlsched.cluster.slice_name import is_slice
 from rlsched.cluster.spec import NodeGroup, NodeSpec
 from rlsched.errors import AllocationError
 from rlsched.models.gpu_types import stands_for
+from rlsched.models.slice_name import is_slice
 
 WHOLE_GPU_MILLI: Final = 1000
 ANY_KIND: Final = -1

@@ -10,10 +10,10 @@ from rlsched.cluster.capacity import gpu_need_mib, places_on, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import spare_cpu_milli_each, tenants_of
 from rlsched.cluster.shape import ClusterShape
-from rlsched.cluster.slice_name import is_slice
 from rlsched.errors import AllocationError
 from rlsched.models.clocks import MIN_CLOCK_FRAC
 from rlsched.models.memory import MAX_SHARING, fits_memory
+from rlsched.models.slice_name import is_slice
 
 
 def check_gang(

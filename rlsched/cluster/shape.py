@@ -27,10 +27,10 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import ANY_KIND, MAX_KINDS, Demand, holds, plain_demands
 from rlsched.cluster.dials import DialArrays, dials_of
-from rlsched.cluster.slice_name import is_slice
 from rlsched.cluster.spec import SHARED_PARTITION, ClusterSpec, NodeSpec
 from rlsched.errors import AllocationError
 from rlsched.models.arrays import ModelArrays
+from rlsched.models.slice_name import is_slice
 
 
 class Needs(NamedTuple):
@@ -221,7 +221,7 @@ class ClusterShape:
 
         `cores_as_asked`: see CORES_AS_ASKED.
         """
-        from rlsched.models.speed import fill_beside
+        from rlsched.cluster.speed import fill_beside
 
         fill_beside(models)
         self.arrays = self.arrays._replace(models=models)

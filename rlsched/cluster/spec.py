@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from rlsched.cluster.slice_name import slice_name, whole_type
 from rlsched.errors import ClusterSpecError
+from rlsched.models.slice_name import slice_name, whole_type
 
 MAX_GPUS_PER_NODE = 64
 Placement = Literal["consolidate", "best-fit", "worst-fit", "spread", "fgd"]

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CLOCKS_ALONE, CORES_AS_ASKED, MAX_TENANTS, UNCOUNTED, StateArrays
 from rlsched.cluster.kernels import spare_cpu_milli, spare_cpu_milli_each
+from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, energy_weight
 from rlsched.models.clocks import best_level, power_at, priced_level
-from rlsched.models.speed import gpu_kind
 
 MOST_PRESSURE: Final = 3.0
 """A second of GPU time is worth up to so much more where jobs wait for it: the queue's length a node."""

@@ -11,11 +11,11 @@ import numpy as np
 from rlsched.cluster.arrays import columns
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Start, Wait
+from rlsched.decide.listing import plans_of, prices_of
 from rlsched.decide.options import StartOptions
-from rlsched.decide.plans.listing import plans_of, prices_of
 from rlsched.decide.record import QUEUED, DecisionRecord, Half, PlanSeen, Source
-from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.scheduler import Decision
+from rlsched.decide.schema import SCHEMA
 from rlsched.decide.start import policy_start
 
 _SCHEMA_HASH: Final = SCHEMA.hash

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from rlsched.decide.own import is_own, loaded
-from rlsched.decide.policy import Policy, plain_rule
+from rlsched.decide.policies.policy import Policy, plain_rule
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.making import order_of
 from rlsched.decide.scheduler import Scheduler

@@ -14,7 +14,7 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import turn_due
 from rlsched.decide.move import Move
 from rlsched.decide.options import NEVER, RuleOptions
-from rlsched.decide.policy import Policy, plain_rule
+from rlsched.decide.policies.policy import Policy, plain_rule
 from rlsched.decide.recording import Recording
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler

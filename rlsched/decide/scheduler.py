@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
     from rlsched.decide.dials.strategy import Strategy
     from rlsched.decide.drift import Drift, Familiar
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
     from rlsched.decide.rules.steps import CompiledRule
 
 

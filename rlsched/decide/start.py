@@ -8,13 +8,13 @@ import numpy as np
 
 from rlsched.cluster.arrays import columns
 from rlsched.cluster.choose import choose
+from rlsched.cluster.speed import gpu_kind
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import clocks, options
 from rlsched.decide.actions import Start
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import PLAIN_START, StartOptions
 from rlsched.decide.plans.alone import alone_plan
-from rlsched.models.speed import gpu_kind
 
 
 def policy_start(state: ClusterState) -> StartOptions:

@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from rlsched.decide.files import with_whole_paths
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.files import with_whole_paths
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 
 DECIDERS_FILE: Final = "policies.jsonl"

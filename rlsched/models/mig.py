@@ -7,9 +7,9 @@ from itertools import count
 from math import isnan, nan
 from typing import Final, NamedTuple
 
-from rlsched.cluster.slice_name import slice_name
 from rlsched.compile.jit import kernel
 from rlsched.models.gpu_types import GPU_FIGURES, NAME_TOLERANCE, canonical_kind, named_memory_mib
+from rlsched.models.slice_name import slice_name
 
 MEMORY_SLICES: Final = 8
 COMPUTE_SLICES: Final = 7

@@ -17,7 +17,8 @@ All but one are found by `ast`, by names and without running anything:
 - *Spellings of policies.* Texts in tests, and what pages quote or write behind `--policy`, that are a
   preset's name with `:` or `+` and more behind it; a path or a name behind `ppo:` is none, and what the
   product refuses (the tests of just that, the table of what to write instead) is none either.
-- *Circles of imports.* Strongly connected modules; imports inside functions and for types alone count.
+- *Circles of imports.* Strongly connected modules; imports inside functions and for types alone count. Rooms
+  are folders and modules of one folder, where a folder stands for all modules in it.
 
 *Files that a trace row passes* is measured: a trace of six jobs is read, replayed by `easy` with records, and
 the files are counted of which a function was called on the way. Kernels run as Python for this. Functions
@@ -62,6 +63,8 @@ COUNTED: Final[tuple[tuple[str, Callable[[], list[str]], int], ...]] = (
     ("spellings of policies that are no presets", in_source.spellings, 0),
     ("files that a trace row passes", row_files, 20),
     ("modules in circles of imports", in_source.circles, 0),
+    ("rooms in circles of imports", in_source.rooms_in_circles, 0),
+    ("files in the largest folder", in_source.largest_folder, 25),
 )
 
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from rlsched.decide.policy import Policy
-from rlsched.decide.presets import PRESETS
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.policies.presets import PRESETS
 from rlsched.errors import InputError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -179,13 +179,45 @@ def _is_refused(text: str) -> bool:
 
 def circles() -> list[str]:
     """Modules that import each other, by one another or at once."""
-    after = {name: _imported(tree) - {name} for name, (_, tree) in sources().items()}
+    return _in_circles({name: _imported(tree) - {name} for name, (_, tree) in sources().items()})
+
+
+def rooms_in_circles() -> list[str]:
+    """Folders and modules of the same folder that import each other; a folder stands for all in it."""
+    imports = [(name, other) for name, (_, tree) in sources().items() for other in _imported(tree)]
+    found = set[str]()
+    for folder in {"", *(name.rpartition(".")[0] for name in sources())}:
+        after: dict[str, set[str]] = {}
+        for one, other in ((_room(name, folder), _room(other, folder)) for name, other in imports):
+            if one and other and one != other:
+                after.setdefault(one, set()).add(other)
+                after.setdefault(other, set())
+        found |= set(_in_circles(after))
+    return sorted(found)
+
+
+def _room(name: str, folder: str) -> str:
+    """The folder or module right below `folder` that a module is in; "" for all that is not below it."""
+    below = f"{folder}." if folder else ""
+    return below + name.removeprefix(below).partition(".")[0] if name.startswith(below) else ""
+
+
+def _in_circles(after: dict[str, set[str]]) -> list[str]:
+    """Names that lead back to themselves."""
     reach = {name: set(others) for name, others in after.items()}
     for middle in reach:
         for name in reach:
             if middle in reach[name]:
                 reach[name] |= reach[middle]
     return sorted(name for name, others in reach.items() if name in others)
+
+
+def largest_folder() -> list[str]:
+    """Files of the folder that has the most."""
+    files: dict[Path, list[str]] = {}
+    for path, _ in sources().values():
+        files.setdefault(path.parent, []).append(path.relative_to(ROOT).as_posix())
+    return max(files.values(), key=len)
 
 
 def _imported(tree: ast.Module) -> set[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.memory import MARGIN_FRAC
 from rlsched.models.mig import MEASURED_AS, PROFILES

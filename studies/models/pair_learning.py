@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS
+from rlsched.cluster.speed import gpu_kind
 from rlsched.decide.actions import Action, Start
 from rlsched.decide.options import KEEP_FRAC
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.models.speed import gpu_kind
 from rlsched_agents.evaluate.run import Task, replay_tasks, run_task, say_nothing
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.modelling import Models

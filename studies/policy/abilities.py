@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 
 
 class Ability(NamedTuple):

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlsched.decide.permissions import Permissions
+from rlsched.decide.policies.permissions import Permissions
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.network import Actor, CandidateNetwork, Packed, prior

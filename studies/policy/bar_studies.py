@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from studies.policy.abilities import (
     CORES,
     REVISED,

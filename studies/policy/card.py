@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
 from studies.policy.bar_studies import HEADLINE_LOADS, STUDIES

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from studies.policy.cases import LOADS, TRACES, Case, cases
 from studies.policy.journal import LOG_FILE, append_run

@@ -25,7 +25,7 @@ import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.split import time_split
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
 from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers

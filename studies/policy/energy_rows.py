@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from studies.policy.abilities import (

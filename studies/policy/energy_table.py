@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.load import offered_load
 from rlsched.workload.split import time_split

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe, load_recipe
 from rlsched_agents.runtime.checkpoint import load_checkpoint

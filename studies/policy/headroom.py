@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import geometric_mean
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks

@@ -20,7 +20,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.pairs import Ratio, geometric_mean
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import TRACES, UNSEEN, Case, Foresight, cases

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.describe import spearman
 from rlsched.workload.predict import causal_predictions
 from rlsched.workload.predict.at_submission import predict_at_submission

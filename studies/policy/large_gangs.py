@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import jct_s
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize

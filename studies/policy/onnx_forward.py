@@ -153,7 +153,7 @@ def main() -> None:
         return
     import tempfile
 
-    from rlsched.decide.rows.schema import NUM_FEATURES
+    from rlsched.decide.schema import NUM_FEATURES
 
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "actor.onnx"

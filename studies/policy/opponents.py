@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy, presets
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy, presets
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from studies.policy.abilities import REVISED, able

@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from studies.policy.abilities import MIGRATING, able
 from studies.policy.cases import (

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.permissions import Permissions
+from rlsched.decide.policies.permissions import Permissions
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio, geometric_mean
 from rlsched_agents.evaluate.report import Report

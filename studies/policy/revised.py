@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched_agents.evaluate.build import paired_runs

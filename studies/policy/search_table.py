@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.pairs import Ratio, geometric_mean
 from rlsched_agents.evaluate.report import Report

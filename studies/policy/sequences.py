@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.predictability import Predictability
 from rlsched.workload.profiles import PROFILES

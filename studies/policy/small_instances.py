@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.speed import added_power_w, gpu_rate, type_speed
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.compiled import for_state
@@ -27,7 +28,6 @@ from rlsched.models.catalogue import load_catalogue
 from rlsched.models.clocks import job_part_w
 from rlsched.models.memory import fits_memory
 from rlsched.models.sharing import shared_speed
-from rlsched.models.speed import added_power_w, gpu_rate, type_speed
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, Predictions
 from rlsched_envs.sim.job_table import JobTable

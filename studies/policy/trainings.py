@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.training_data import REAL, Lesson, default_data, read, synthetic, weighted
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.sources import TrainingData

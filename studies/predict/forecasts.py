@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decisions.schema import ForecastSeen as Seen
 from rlsched.forecast.arrivals import Past
 from rlsched.forecast.keeping import Keeping, LiveJob

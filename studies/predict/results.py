@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.predict import causal_predictions
 from rlsched.workload.predict.at_submission import predict_at_submission

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from rlsched.client.client import Client
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.schema import SCHEMA
 from rlsched.transport.dealer import connect_dealer
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Stats, encode

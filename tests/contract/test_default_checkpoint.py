@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.schema import SCHEMA
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.fixed_sequence import (
     FixedSequence,

@@ -11,7 +11,7 @@ import pytest
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.engine import Engine, predict_trace

@@ -24,8 +24,8 @@ from rlsched.cli.users.batch_script import NO_MEANING, BatchCommand
 from rlsched.client.client import Client
 from rlsched.client.submitting import as_submit
 from rlsched.cluster.spec import ClusterSpec, Placement
-from rlsched.decide.policy import Policy, presets
-from rlsched.decide.rows.schema import (
+from rlsched.decide.policies.policy import Policy, presets
+from rlsched.decide.schema import (
     ACTOR_FEATURES,
     CRITIC_FEATURES,
     GUARD_FREE_FRAC,
@@ -183,7 +183,7 @@ def test_architecture_names_every_verb_and_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "")]
+    ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "rlsched_envs")]
 )
 def test_imports_follow_the_map(folder: str, package: str) -> None:
     """On its line a module imports those to its right, else those of lines below; all modules are there."""

@@ -26,9 +26,9 @@ from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import (
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.steps import (
     Acknowledge,
     Connected,
     EndRank,
@@ -42,7 +42,7 @@ from rlsched_node.steps import (
     Started,
     StartRank,
 )
-from rlsched_node.steps import Tick as NodeTick
+from rlsched_node.processes.steps import Tick as NodeTick
 
 T = TypeVar("T")
 NODES, GPUS, JOBS = ("n0", "n1", "n2"), 4, 12

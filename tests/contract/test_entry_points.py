@@ -12,7 +12,7 @@ import pytest
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy, presets
+from rlsched.decide.policies.policy import Policy, presets
 from rlsched.decide.registry import load_scheduler, scheduler_names
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError, UnknownPolicyError

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rows import columns
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
-from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.scheduler import Abilities, Scheduler
+from rlsched.decide.schema import NUM_FEATURES
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights

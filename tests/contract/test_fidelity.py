@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable

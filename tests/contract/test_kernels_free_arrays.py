@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numba.core.runtime import _nrt_python, rtsys
 
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.decide.actions import Action, Preempt, Start
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler

@@ -16,16 +16,16 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Wait
 from rlsched.decide.compiled import for_state
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.rows.reasons import LEGAL, RESERVED
-from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, predicted_end_s
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import NUM_FEATURES
 from rlsched.decide.settings import Search
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize

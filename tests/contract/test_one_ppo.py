@@ -13,8 +13,8 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Preempt, Start
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.speed import present_speed
 from rlsched.compile.jit import specialise
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.reservation import predicted_end_s, predicted_run_s
 from rlsched.models.clocks import relative_time
-from rlsched.models.speed import present_speed
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, Predictions
 from rlsched_envs.sim.modelling import Models

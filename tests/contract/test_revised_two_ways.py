@@ -14,8 +14,8 @@ from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.wire.messages import DownNode, Ok

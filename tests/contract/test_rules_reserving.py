@@ -14,7 +14,7 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.compile.jit import specialise
 from rlsched.decide.actions import Start
 from rlsched.decide.loop import decide_all
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.options import BLOCKED, LUCID
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.settings import Profile

@@ -24,7 +24,7 @@ INSIDE = (
     "rlsched/models/catalogue/cells.csv",
     "rlsched_envs/sim/engine.py",
     "rlsched_agents/runtime/policy.py",
-    "rlsched_node/shim.py",
+    "rlsched_node/processes/shim.py",
 )
 FIND = "from rlsched_agents.runtime.checkpoint import {0} as find; print(find('default'){1})"
 

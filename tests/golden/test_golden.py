@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from tests.golden import hashes
 from tests.golden.cases import cases, digest, replay, table_content
 from tests.golden.hashes import SKIP, cannot_compare, kept, left_out

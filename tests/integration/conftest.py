@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import shim
-from rlsched_node.ranks import Ranks
-from rlsched_node.shims import Shims
-from rlsched_node.store import AttemptStore
+from rlsched_node.processes import shim
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.shims import Shims
+from rlsched_node.processes.store import AttemptStore
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rlsched.wire.messages import Launch
-from rlsched_node.attempt import AttemptKey
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.launch import Terms, rank_environment
-from rlsched_node.limits import Limits
-from rlsched_node.ranks import Ranks
-from rlsched_node.steps import Event, Exited
-from rlsched_node.store import AttemptDir, AttemptStore
-from rlsched_node.user import JobUser
+from rlsched_node.isolation.limits import Limits
+from rlsched_node.isolation.user import JobUser
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.launch import Terms, rank_environment
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.steps import Event, Exited
+from rlsched_node.processes.store import AttemptDir, AttemptStore
 
 KEY = AttemptKey(1, 1, 0, "c1")
 DEADLINE_S = 15.0

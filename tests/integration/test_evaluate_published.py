@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks

@@ -7,11 +7,11 @@ import signal
 import time
 from pathlib import Path
 
-from rlsched_node import shim
-from rlsched_node.ranks import Ranks
-from rlsched_node.shims import Shims
-from rlsched_node.steps import Exited
-from rlsched_node.store import AttemptStore
+from rlsched_node.processes import shim
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.shims import Shims
+from rlsched_node.processes.steps import Exited
+from rlsched_node.processes.store import AttemptStore
 from tests.integration.ranks import KEY, collect, output, start
 
 

@@ -18,7 +18,7 @@ from rlsched.cli.users.explain import explain
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler

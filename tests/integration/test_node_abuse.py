@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
-from rlsched_node.attempt import Phase
-from rlsched_node.ranks import Ranks
-from rlsched_node.steps import Exited
-from rlsched_node.store import OUTPUT_GONE, AttemptStore, LaunchRecord
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import Phase
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.steps import Exited
+from rlsched_node.processes.store import OUTPUT_GONE, AttemptStore, LaunchRecord
 from tests.integration.ranks import KEY, collect, output, start
 
 VANISHED = Exited(KEY, 137, "vanished")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
-from rlsched_node.attempt import Phase
-from rlsched_node.cgroup import Cgroups
-from rlsched_node.ranks import Ranks
-from rlsched_node.steps import Exited, Started
-from rlsched_node.store import AttemptStore
+from rlsched_node.isolation.cgroup import Cgroups
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import Phase
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.steps import Exited, Started
+from rlsched_node.processes.store import AttemptStore
 from tests.integration.ranks import KEY, collect, has_output, output, start, until
 
 AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
@@ -28,9 +28,9 @@ WITH_SUBREAPER = """
 import sys
 from pathlib import Path
 from rlsched_node import shim
-from rlsched_node.ranks import Ranks
-from rlsched_node.steps import Exited
-from rlsched_node.store import AttemptStore
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.steps import Exited
+from rlsched_node.processes.store import AttemptStore
 from tests.integration.ranks import collect, output, start
 
 store = AttemptStore(Path(sys.argv[1]))

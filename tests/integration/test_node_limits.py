@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import shim
-from rlsched_node.cgroup import Cgroup, Cgroups
-from rlsched_node.limits import Limits
-from rlsched_node.ranks import Ranks
-from rlsched_node.shims import Shims
-from rlsched_node.steps import Event, Exited, Started
-from rlsched_node.store import AttemptDir, AttemptStore
-from rlsched_node.user import JobUser
+from rlsched_node.isolation.cgroup import Cgroup, Cgroups
+from rlsched_node.isolation.limits import Limits
+from rlsched_node.isolation.user import JobUser
+from rlsched_node.processes import shim
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.shims import Shims
+from rlsched_node.processes.steps import Event, Exited, Started
+from rlsched_node.processes.store import AttemptDir, AttemptStore
 from tests.integration.ranks import KEY, collect, has_output, output, start, until
 
 pytestmark = pytest.mark.slow

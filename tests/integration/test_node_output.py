@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import output
-from rlsched_node.output import CUT, OutputBound, read_piece
-from rlsched_node.ranks import Ranks
-from rlsched_node.steps import Exited
-from rlsched_node.store import AttemptDir, AttemptStore
+from rlsched_node.processes import output
+from rlsched_node.processes.output import CUT, OutputBound, read_piece
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.steps import Exited
+from rlsched_node.processes.store import AttemptDir, AttemptStore
 from tests.integration.ranks import KEY, collect, start
 
 LINES = 1_000_000

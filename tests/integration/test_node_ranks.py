@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import shim
 from rlsched_node.adopt import adopt_attempts
-from rlsched_node.attempt import AttemptKey, Phase
-from rlsched_node.ranks import Ranks
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import AttemptKey, Phase
+from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
+from rlsched_node.processes.store import AttemptStore, LaunchRecord
 from rlsched_node.records import claim
-from rlsched_node.steps import Event, Exited, Started, StartFailed
-from rlsched_node.store import AttemptStore, LaunchRecord
 from tests.integration.ranks import KEY, collect, has_output, output, start, until
 
 

@@ -24,7 +24,7 @@ from rlsched.broker.journal.replay import journal_events, records_by_number, red
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.actions import Preempt
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome
 from tests.integration.node_daemon.processes import until

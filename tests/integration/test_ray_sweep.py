@@ -23,7 +23,7 @@ from tests.support.ports import free_addresses, free_ports
 pytest.importorskip("ray", reason="needs the extra `ray`")
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError, RlschedError

@@ -14,7 +14,7 @@ import pytest
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from tests.integration.cluster import Cluster, all_up, until
 

@@ -20,7 +20,7 @@ from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.shadow.mirror import key_of
 from rlsched.engine.shadow.notes import Compared, read_notes

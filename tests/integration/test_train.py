@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.cli.train import train
 from rlsched_agents.dials.card import card_text

@@ -10,8 +10,8 @@ import pytest
 
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
-from rlsched.decide.policy import Policy
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.schema import SCHEMA
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials.familiar import familiar_to
 from rlsched_agents.ppo.ranges import met_in

@@ -27,7 +27,7 @@ from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DrainNode, Heartbeat, Kill, Launch, ResumeNode

@@ -16,7 +16,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler

@@ -13,7 +13,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler

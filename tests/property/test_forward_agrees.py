@@ -24,7 +24,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import has_startable, job_candidates
 from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.checkpoint import load_checkpoint
 from rlsched_agents.runtime.choose import choose

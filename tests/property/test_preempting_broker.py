@@ -52,10 +52,10 @@ from rlsched.wire.messages import (
     SetMember,
     SetQuota,
 )
-from rlsched_node import steps
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.lease_file import LOOK_S, fence_times
-from rlsched_node.machine import NodeMachine
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes import steps
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
 from tests.property.quota_oracle import QuotaOracle
 from tests.quick import quick
 from tests.unit.broker_machine.hand import submit

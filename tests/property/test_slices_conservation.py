@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlsched.cluster.slice_name import is_slice
 from rlsched.cluster.spec import ClusterSpec
+from rlsched.models.slice_name import is_slice
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.modelling import Models
 from tests.property.books import Watched, recount

@@ -13,7 +13,7 @@ from typing import Final
 
 FIRST: Final = 10_000
 EACH: Final = 1_000
-"""Ports of a worker; `node_daemon/rlsched_node/launch.py` takes those from 20,000 on."""
+"""Ports of a worker; `node_daemon/rlsched_node/processes/launch.py` takes those from 20,000 on."""
 WORKERS: Final = 10
 _next = itertools.count(os.getpid())
 

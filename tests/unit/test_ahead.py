@@ -18,7 +18,7 @@ from rlsched.broker.server.policy import load_policy
 from rlsched.compile.ahead import compile_pieces
 from rlsched.compile.compiling import COMPILING, SAYS, Compiling
 from rlsched.compile.jit import Kernel, widened
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 
 

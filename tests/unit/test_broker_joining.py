@@ -24,7 +24,7 @@ from rlsched.transport.roles import Peer
 from rlsched.transport.router import Transport
 from rlsched.wire.messages import Join, Joined, Nodes, Refused, Stats
 from rlsched_node.cli import node as node_command
-from rlsched_node.user import JobUsers
+from rlsched_node.isolation.user import JobUsers
 
 
 class Serving:

@@ -20,7 +20,7 @@ from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.broker.server.running import run_broker
 from rlsched.broker.server.serve import Broker, nobody_waits
 from rlsched.broker.server.settings import Settings
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.files.private import make_private
 from rlsched.transport.keys import KeyHome

@@ -14,7 +14,7 @@ from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.book import Book
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalHeldError
 from rlsched.files import lock as journal_lock

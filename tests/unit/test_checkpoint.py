@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.schema import SCHEMA
 from rlsched.errors import CheckpointError
 from rlsched_agents.runtime import checkpoint as module
 from rlsched_agents.runtime.card import Card, TraceUse

@@ -14,7 +14,7 @@ from rlsched.decide.actions import Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.steps import RULES as STEPS
 from rlsched.errors import InputError

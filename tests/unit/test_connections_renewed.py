@@ -22,8 +22,8 @@ from rlsched.wire.messages import (
     decode,
     encode,
 )
-from rlsched_node.link import RENEW_S, BrokerLink
-from rlsched_node.steps import Connected, Disconnected, Received
+from rlsched_node.link.link import RENEW_S, BrokerLink
+from rlsched_node.processes.steps import Connected, Disconnected, Received
 
 DEADLINE_S = 10.0
 TOO_LONG = b"x" * (MAX_MESSAGE_BYTES + 1)

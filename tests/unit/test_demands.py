@@ -14,7 +14,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec, Placement
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import AllocationError
 from rlsched.workload.load import NO_CPU, NO_GPU, nodes_for_load, offered_load, runnable_mask

@@ -11,7 +11,7 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decisions.words import done

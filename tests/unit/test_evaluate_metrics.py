@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import rejected_lines, rejected_reasons

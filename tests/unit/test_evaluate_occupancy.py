@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.evaluate.occupancy import MAX_STEPS, STEPS_S, fragmentation, step_edges, step_length_s

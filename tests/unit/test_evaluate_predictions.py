@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Preempt
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError, UnknownPolicyError

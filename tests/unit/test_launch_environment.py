@@ -13,7 +13,7 @@ from rlsched.cli.shared.job_options import exported
 from rlsched.cli.shared.launch_variables import describes_a_process
 from rlsched.wire.messages import Launch, Launcher
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.launch import launch_command, master_port, rank_environment
+from rlsched_node.processes.launch import launch_command, master_port, rank_environment
 
 TORCH = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),

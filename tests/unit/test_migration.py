@@ -16,8 +16,8 @@ from rlsched.decide.move import Move
 from rlsched.decide.options import MigrationOptions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules import migration
 from rlsched.decide.rules.migration import moved_jobs

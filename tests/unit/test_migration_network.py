@@ -11,8 +11,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision, permit
 from rlsched.decide.settings import Migrate

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlsched_node.accounts import MOST_HANGING, Accounts, AccountsAwayError
+from rlsched_node.isolation.accounts import MOST_HANGING, Accounts, AccountsAwayError
 
 ADA = pwd.struct_passwd(("ada", "x", 4711, 4712, "", "/home/ada", "/bin/sh"))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched_node import shim
 from rlsched_node.clocks import CLOCKS_FILE, ClockLocks, Lock, NodeClocks
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuPermissionError
 from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.processes import shim
 
 
 class Gpus(SimulatedGpus):

@@ -8,14 +8,22 @@ from pathlib import Path
 import pytest
 
 from rlsched.wire.messages import Launch
-from rlsched_node import cgroup
-from rlsched_node.attempt import AttemptKey
-from rlsched_node.bounds import Bounds
-from rlsched_node.cgroup import Cgroup, Cgroups
-from rlsched_node.cores import Cores, cores_of_machine
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.limits import OOM_FIRST, Limits, hold, in_words, memory_for_jobs_mib, numbers, on_machine
-from rlsched_node.store import LaunchRecord
+from rlsched_node.isolation import cgroup
+from rlsched_node.isolation.cgroup import Cgroup, Cgroups
+from rlsched_node.isolation.limits import (
+    OOM_FIRST,
+    Limits,
+    hold,
+    in_words,
+    memory_for_jobs_mib,
+    numbers,
+    on_machine,
+)
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.bounds import Bounds
+from rlsched_node.processes.cores import Cores, cores_of_machine
+from rlsched_node.processes.store import LaunchRecord
 
 NEAR = [{0, 1, 2, 3}, {4, 5, 6, 7}]
 THREADS = {cpu: {cpu, (cpu + 2) % 4 + cpu // 4 * 4} for cpu in range(8)}

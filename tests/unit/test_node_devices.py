@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node import devices
-from rlsched_node.cgroup import Cgroups
+from rlsched_node.isolation import devices
+from rlsched_node.isolation.cgroup import Cgroups
 
 MEM_MAJOR, NULL_MINOR = 1, 3
 """/dev/null, /dev/zero and others: devices that every machine has."""

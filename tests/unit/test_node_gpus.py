@@ -17,7 +17,6 @@ from rlsched.models import clocks
 from rlsched.models.catalogue.catalogue import load_catalogue
 from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.models.power import gpu_models
-from rlsched_node.bounds import minors_of
 from rlsched_node.gpu import open_gpus, type_of
 from rlsched_node.gpu.device import (
     GpuError,
@@ -30,6 +29,7 @@ from rlsched_node.gpu.device import (
     Tenant,
 )
 from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.processes.bounds import minors_of
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 

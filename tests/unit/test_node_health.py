@@ -12,10 +12,10 @@ from typing import Literal, cast
 import pytest
 
 from rlsched.wire.messages import Holding
-from rlsched_node import health, shim
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.health import (
+from rlsched_node.processes import health, shim
+from rlsched_node.processes.health import (
     FIRST_CHECK_WAIT_S,
     MAX_OUTPUT_BYTES,
     MAX_REASON_CHARACTERS,

@@ -10,8 +10,8 @@ import msgspec
 
 from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Launch, Welcome
 from rlsched_node.lease_file import LOOK_S, Fence, fence_times, read_renewed, since_boot_s, write_renewed
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import Connected, Effect, Received, RenewLease, Send, StartRank, Tick
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes.steps import Connected, Effect, Received, RenewLease, Send, StartRank, Tick
 
 ORDER = Launch(
     epoch=1, job=1, attempt=1, rank=0, num_ranks=1, nodes=["n0"], gpus=[0], command=["true"], env={}, cwd="",

@@ -24,15 +24,15 @@ from rlsched.wire.messages import (
     SayHello,
     Welcome,
 )
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.attempts import FORGET_GRACE_S, HARD_KILL_AFTER_S
-from rlsched_node.machine import (
+from rlsched_node.link.attempts import FORGET_GRACE_S, HARD_KILL_AFTER_S
+from rlsched_node.link.machine import (
     ENDED_REPEAT_S,
     HELLO_RETRY_S,
     MAX_LOG_BYTES,
     NodeMachine,
 )
-from rlsched_node.steps import (
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.steps import (
     Acknowledge,
     Checked,
     Connected,

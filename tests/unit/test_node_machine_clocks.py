@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.wire.messages import ClockHeld, Hello, HoldClock, Kill, Launch, Launched
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import (
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes.steps import (
     ClocksLocked,
     Connected,
     Effect,

@@ -24,15 +24,15 @@ from rlsched.cli.operators import doctor
 from rlsched.errors import InputError
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Holding
-from rlsched_node.bounds import least_memory_mib, minors_of
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
-from rlsched_node.cores import cores_of_machine
 from rlsched_node.daemon import NodeDaemon
 from rlsched_node.gpu import open_gpus, type_of
 from rlsched_node.gpu.device import GpuReading, GpuSet
-from rlsched_node.launch import LaunchError, refuse_on_full_gpus
-from rlsched_node.outages import BACK_AFTER_LOOKS
+from rlsched_node.processes.bounds import least_memory_mib, minors_of
+from rlsched_node.processes.cores import cores_of_machine
+from rlsched_node.processes.launch import LaunchError, refuse_on_full_gpus
+from rlsched_node.processes.outages import BACK_AFTER_LOOKS
 from rlsched_node.usage.meter import Meter
 
 pynvml = pytest.importorskip("pynvml")

@@ -12,8 +12,8 @@ import pytest
 from rlsched.wire.messages import Holding
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuProcess, GpuReading
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.launch import LaunchError
-from rlsched_node.outages import BACK_AFTER_LOOKS, Outages
+from rlsched_node.processes.launch import LaunchError
+from rlsched_node.processes.outages import BACK_AFTER_LOOKS, Outages
 
 
 class CrowdedGpus(SimulatedGpus):

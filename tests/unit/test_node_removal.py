@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import rlsched_node.store
-from rlsched_node.attempt import AttemptKey
-from rlsched_node.removal import remove_tree
-from rlsched_node.store import AttemptStore, LaunchRecord
+import rlsched_node.processes.store
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.removal import remove_tree
+from rlsched_node.processes.store import AttemptStore, LaunchRecord
 
 KEY = AttemptKey(1, 1, 0, "c1")
 NOBODY = 65534
@@ -137,7 +137,7 @@ def test_one_that_takes_long_has_its_next_turn_after_the_others(
         directory = store.at(AttemptKey(job, 1, 0, "c1"))
         directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
         directory.acknowledge()
-    monkeypatch.setattr(rlsched_node.store, "remove_tree", slow)
+    monkeypatch.setattr(rlsched_node.processes.store, "remove_tree", slow)
     later_s = time.time() + 60.0
     for _ in range(4):
         store.clean(later_s, 30.0, time.monotonic())

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from rlsched.wire.messages import DEFAULT_GRACE_S, HoldClock, Kill, Launch, Launched, LaunchRefused, Welcome
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import (
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.steps import (
     ClocksLocked,
     Connected,
     Disconnected,

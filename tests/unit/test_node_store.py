@@ -10,13 +10,14 @@ import pytest
 
 from rlsched.errors import InputError
 from rlsched.wire.messages import DEFAULT_GRACE_S, Launch
-from rlsched_node import records, shim
-from rlsched_node.attempt import AttemptKey
-from rlsched_node.cgroup import Cgroup
+from rlsched_node import records
 from rlsched_node.gpu.device import Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
-from rlsched_node.launch import (
+from rlsched_node.isolation.cgroup import Cgroup
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.launch import (
     MASTER_PORT_FIRST,
     MASTER_PORTS,
     LaunchError,
@@ -27,10 +28,10 @@ from rlsched_node.launch import (
     refuse_on_full_gpus,
     start_rank,
 )
-from rlsched_node.output import CUT, tells_of_gpu_memory
+from rlsched_node.processes.output import CUT, tells_of_gpu_memory
+from rlsched_node.processes.shims import Shims
+from rlsched_node.processes.store import AttemptStore, LaunchRecord, ProcessId
 from rlsched_node.records import claim
-from rlsched_node.shims import Shims
-from rlsched_node.store import AttemptStore, LaunchRecord, ProcessId
 
 KEY = AttemptKey(1, 1, 0, "c1")
 RECORD = LaunchRecord(gpus=[0, 2], command=["true"], env={"A": "1"}, cwd="/")

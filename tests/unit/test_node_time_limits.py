@@ -7,9 +7,18 @@ import math
 import msgspec
 
 from rlsched.wire.messages import Kill, Launched, LimitTime, TimeLimited, Welcome
-from rlsched_node.attempt import Attempt, Phase
-from rlsched_node.machine import NodeMachine
-from rlsched_node.steps import Connected, Exited, Limited, LimitRank, Received, Send, Started, StartRank
+from rlsched_node.link.machine import NodeMachine
+from rlsched_node.processes.attempt import Attempt, Phase
+from rlsched_node.processes.steps import (
+    Connected,
+    Exited,
+    Limited,
+    LimitRank,
+    Received,
+    Send,
+    Started,
+    StartRank,
+)
 from tests.unit.test_node_machine import CLUSTER, HELLO, KEY, ended, launch, registered, running, silent
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.wire.messages import Metered, RankMetered, RankUsage, decode, encode
-from rlsched_node.attempt import AttemptKey
 from rlsched_node.gpu.device import GpuProcess, GpuReading
+from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.books import TOLD_EVERY_S, WINDOW_S, Books, Kept, Place
 from rlsched_node.usage.energy import MOST_W, Board, parts_frac
 from rlsched_node.usage.processes import ProcessReading

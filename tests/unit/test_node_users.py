@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.errors import InputError
-from rlsched_node.user import JobUsers, OwnerError, read_users
+from rlsched_node.isolation.user import JobUsers, OwnerError, read_users
 
 ADA = pwd.struct_passwd(("ada", "x", 4711, 4712, "", "/home/ada", "/bin/sh"))
 SYSTEM = pwd.struct_passwd(("backup", "x", 34, 34, "", "/var/backups", "/bin/sh"))

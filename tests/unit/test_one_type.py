@@ -9,8 +9,8 @@ from rlsched.cluster.arrays import StateArrays
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
-from rlsched.decide.presets import PRESETS
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.policies.presets import PRESETS
 from rlsched_envs.sim.lookahead import LookAhead
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-import rlsched_node.per_gpu
+import rlsched_node.processes.per_gpu
 
 COUNTS = """
 import os, pathlib, signal, sys
@@ -32,7 +32,14 @@ def until(texts: list[str], folder: Path) -> None:
 
 
 def test_a_signal_to_the_group_reaches_each_process_once(tmp_path: Path) -> None:
-    words = [sys.executable, rlsched_node.per_gpu.__file__, sys.executable, "-c", COUNTS, str(tmp_path)]
+    words = [
+        sys.executable,
+        rlsched_node.processes.per_gpu.__file__,
+        sys.executable,
+        "-c",
+        COUNTS,
+        str(tmp_path),
+    ]
     env = os.environ | {"LOCAL_WORLD_SIZE": "2", "RLSCHED_FIRST_RANK": "4"}
     process = subprocess.Popen(words, env=env, start_new_session=True)
     try:

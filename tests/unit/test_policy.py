@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.decide.options import PLAIN
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy, presets
+from rlsched.decide.policies.policy import Policy, presets
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.steps import RULES

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.draws import draw
 from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT, RATE
-from rlsched.decide.rows.schema import NUM_FEATURES
+from rlsched.decide.schema import NUM_FEATURES
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights, widened

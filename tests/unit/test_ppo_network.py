@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig, Weights

@@ -11,7 +11,7 @@ import pytest
 from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.steps import RULES

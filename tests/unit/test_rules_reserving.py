@@ -14,7 +14,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import specialise
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits

@@ -22,7 +22,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.guard import Guarded
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import permit

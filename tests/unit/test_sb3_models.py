@@ -23,11 +23,11 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.decide.scheduler import permit
+from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import CheckpointError, InputError
 from rlsched_envs.training.sources import EpisodeSource
 

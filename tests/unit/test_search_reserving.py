@@ -11,19 +11,19 @@ from rlsched.cluster.placement import first_fitting
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import specialise
-from rlsched.decide.holds import is_held
 from rlsched.decide.options import PLAIN_START
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.plans.holds import is_held
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import Window, job_candidates
 from rlsched.decide.rows.reasons import GUARD_HOLD, RESERVED
-from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import HOLD_S
 from rlsched.decide.settings import Search as Amount
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights

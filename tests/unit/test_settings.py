@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.settings import Seconds
 
 TIMES = (0.0, 60, 5400, 129_600, 1_234_567, 90.5, 123_456.78, 1e-5, 1e12, math.inf)

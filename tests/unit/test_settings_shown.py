@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.cli.main import run
 from rlsched.cli.shared.settings_shown import meanings, sentences, shown
-from rlsched.decide.policy import Policy, presets
+from rlsched.decide.policies.policy import Policy, presets
 from rlsched.decide.settings import Migrate, Preempt, Settings, Share
 
 

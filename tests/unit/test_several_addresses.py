@@ -31,10 +31,10 @@ from rlsched.wire.messages import (
     decode,
     encode,
 )
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.link import LOOK_AROUND_S, NEXT_S, BrokerLink
-from rlsched_node.machine import REMEMBER_S, NodeMachine
-from rlsched_node.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
+from rlsched_node.link.link import LOOK_AROUND_S, NEXT_S, BrokerLink
+from rlsched_node.link.machine import REMEMBER_S, NodeMachine
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
 from tests.support.ports import free_addresses
 from tests.unit.test_client import Stub
 from tests.unit.test_connections_renewed import Listener

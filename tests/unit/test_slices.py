@@ -14,7 +14,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import AllocationError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.gpu_types import GPU_FIGURES

@@ -98,7 +98,7 @@ def train(
     elif overwrite:
         raise InputError("--overwrite removes what is in --logdir: give that, too")
 
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
     from rlsched.terminal.progress import Progress
     from rlsched_agents.dials.drawing import Drawing
     from rlsched_agents.dials.lesson import Lesson

@@ -14,7 +14,7 @@ from rlsched.compile.compiling import COMPILING
 from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
 DEFAULT = "tuned"
 BUDGET_MS = 60_000.0
@@ -51,7 +51,7 @@ def warm(
     if not as_json:
         click.echo("looking for what is compiled already", err=True)
     from rlsched.compile.kernel_cache import folder
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
     rows: list[dict[str, Any]] = []
     for policy in [one.policy for one in said(ctx)] if policies else [Policy(DEFAULT)]:

@@ -96,7 +96,7 @@ def whatif(
 
     if html_path is not None:
         import rlsched_agents.whatif.page as page  # before a long run: a missing extra is said at once
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
     chosen = distinct(one.policy for one in said(ctx)) or [Policy(name) for name in POLICIES]
     asked = Asked(chosen, models_of(models), chosen_kind(prediction), workers or len(os.sched_getaffinity(0)))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from rlsched.board.curves import Curves, flat
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.evolution import Generation
 from rlsched_agents.dials.importance import Importance, picture
 from rlsched_agents.dials.lesson import DialRecipe

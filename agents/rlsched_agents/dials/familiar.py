@@ -10,7 +10,7 @@ import numpy as np
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.drift import Familiar
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_envs.training.small_clusters import GPU_TYPES, node_size
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv

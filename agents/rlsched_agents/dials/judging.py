@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_envs.training.windows import Windows
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import EvolutionConfig
 from rlsched_agents.ppo.sources import TrainingData

@@ -20,7 +20,7 @@ from stable_baselines3.common.distributions import StateDependentNoiseDistributi
 from stable_baselines3.common.policies import ActorCriticPolicy
 from torch.distributions import Normal
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import Floats
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv

@@ -18,7 +18,7 @@ import numpy as np
 
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import RANGES
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from rlsched.decide.dials.strategy import Strategy
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
 LEAST_WINDOWS: Final = 200

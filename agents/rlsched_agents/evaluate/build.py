@@ -25,7 +25,7 @@ from rlsched_envs.sim.modelling import Models
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.run import Outcome
     from rlsched_agents.evaluate.windows import Window

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.schema import ACTOR_FEATURES, NUM_FEATURES, SCHEMA
 from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.schema import ACTOR_FEATURES, NUM_FEATURES, SCHEMA
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import queue_s

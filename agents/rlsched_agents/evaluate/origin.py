@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.files import with_whole_paths
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.files import with_whole_paths
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.task import Task

@@ -29,7 +29,7 @@ import rlsched
 import rlsched_agents
 import rlsched_envs
 from rlsched.decide.own import file_of, is_own, moved
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, RlschedError
 from rlsched_agents.evaluate.recording import put_store, store_files
 from rlsched_agents.evaluate.run import (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.compile.compiling import COMPILING
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.steps import RULES
 from rlsched.decide.scheduler import Scheduler

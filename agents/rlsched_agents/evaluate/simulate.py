@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.terminal.progress import Progress
 from rlsched.workload.load import offered_load

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import Window

@@ -8,8 +8,8 @@ import numpy as np
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import Source
 from rlsched.decide.recording import Recording
 from rlsched.decide.rows.candidates import contested, first_in_order, job_candidates

@@ -7,8 +7,8 @@ import numpy as np
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.draws import draw
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.recording import Recording
 from rlsched.decide.rows.candidates import Window, job_candidates, variant_candidates
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler

@@ -10,7 +10,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from rlsched.decide.drift import Familiar
 from rlsched.decide.rows.columns import IS_JOB, IS_WAIT
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.schema import SCHEMA
 from rlsched_agents.runtime.card import Card
 from rlsched_envs.training.small_clusters import GPU_TYPES, node_size
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.schema import SCHEMA
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_envs.training.curriculum import Stage, check_stages

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlsched.decide.permissions import Permissions
+from rlsched.decide.policies.permissions import Permissions
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.network import NetworkConfig, Weights

@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_WAIT, PREDICTED
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 
 TOY_STEPS = 16
 """Decisions of an episode."""

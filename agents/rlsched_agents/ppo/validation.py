@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rlsched.decide.rows.schema import SCHEMA, FeatureSchema
+from rlsched.decide.schema import SCHEMA, FeatureSchema
 from rlsched.errors import CheckpointError
 from rlsched_agents.runtime.card import CARD_FORMAT, Card
 from rlsched_agents.runtime.network import Weights

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 
 Weights = dict[str, NDArray[np.float32]]
 """Parameters by name, `actor.*` and `critic.*`; a matrix is (outputs, inputs) as in torch."""

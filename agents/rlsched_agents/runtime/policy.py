@@ -14,8 +14,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.move import Move
 from rlsched.decide.options import MigrationOptions
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
 from rlsched.decide.rows.candidates import (
@@ -29,10 +29,10 @@ from rlsched.decide.rows.candidates import (
     weighs_energy,
 )
 from rlsched.decide.rows.columns import PREDICTED, QUEUE, WORK
-from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.rules import migration as migrating
 from rlsched.decide.rules.gittins import next_age_look_s
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
+from rlsched.decide.schema import SCHEMA
 from rlsched.decide.settings import Migrate, Settings
 from rlsched.decide.settings import Search as SearchSettings
 from rlsched.errors import InputError

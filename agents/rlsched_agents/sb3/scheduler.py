@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from rlsched.decide.permissions import Permissions
-from rlsched.decide.policy import Policy
-from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.policies.permissions import Permissions
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched_agents.runtime.network import NetworkConfig
 from rlsched_agents.runtime.policy import PpoScheduler

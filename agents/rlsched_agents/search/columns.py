@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import Records
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.permissions import Permissions
+from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.rows.candidates import Window
 from rlsched_envs.sim.lookahead import (
     BACKFILL,

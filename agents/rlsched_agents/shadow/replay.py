@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.broker.queries.as_history import OTHERS, JournalHistory
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.pairs import DAY_S, MIN_BLOCKS, Ratio, ratio_of_sums
 from rlsched_agents.whatif.recorded import Recorded
 from rlsched_agents.whatif.site import NO_CLAIMS, Errors, errors, site_rules

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rlsched.broker.queries.as_history import history_of
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.engine.shadow.notes import Began, Compared, Watched, read_notes
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS

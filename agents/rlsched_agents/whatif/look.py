@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.split import time_split
 from rlsched_agents.evaluate.metrics import jct_s, queue_s

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.pairs import DAY_S
 from rlsched_agents.evaluate.run import Task, run_task

@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import RUNNING, Records, records
 from rlsched.cluster.placement import first_fitting
-from rlsched.cluster.slice_name import whole_type
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import InputError
+from rlsched.models.slice_name import whole_type
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import trace_demands
 from rlsched.workload.predict import own_spread

@@ -15,10 +15,10 @@ import numpy as np
 
 from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.speed import cores_given, feed, gpu_kind, use_of_gpus
 from rlsched.compile.jit import kernel
 from rlsched.models.observing import observe
 from rlsched.models.sharing import known_pair
-from rlsched.models.speed import cores_given, feed, gpu_kind, use_of_gpus
 from rlsched_envs.sim.physics import true_share
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 

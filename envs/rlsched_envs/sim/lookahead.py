@@ -26,9 +26,9 @@ from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import array_kernel, kernel, specialise
 from rlsched.compile.reference import by_reference
-from rlsched.decide.holds import first_startable, next_hold_end_s, pass_over
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import PLAIN_START, StartOptions
+from rlsched.decide.plans.holds import first_startable, next_hold_end_s, pass_over
 from rlsched.decide.rules import greedy
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.rules.greedy import next_in_order

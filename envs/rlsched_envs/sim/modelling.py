@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.demand import Demand
-from rlsched.cluster.slice_name import whole_type
 from rlsched.cluster.spec import ClusterSpec, NodeGroup, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.errors import InputError
@@ -23,6 +22,7 @@ from rlsched.models.catalogue import Catalogue, load_catalogue
 from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
 from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower, gpu_models
+from rlsched.models.slice_name import whole_type
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import read_table, settle
 from rlsched.workload.trace import Trace

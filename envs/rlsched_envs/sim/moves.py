@@ -7,6 +7,7 @@ import numpy as np
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.choose import choose
+from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
 from rlsched.decide.constants import MODELLED
@@ -15,7 +16,6 @@ from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
 from rlsched.decide.plans.alone import alone_plan
-from rlsched.models.speed import gpu_kind
 from rlsched_envs.sim.attempt_arrays import PREEMPTED
 from rlsched_envs.sim.attempts import log_end, log_start
 from rlsched_envs.sim.constants import LOGGED

@@ -23,11 +23,7 @@ from rlsched.cluster.arrays import (
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import forget_speeds, tenants_of
-from rlsched.compile.jit import kernel
-from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
-from rlsched.models.observing import forget_all
-from rlsched.models.sharing import pair_noise, share_deviate, with_noise
-from rlsched.models.speed import (
+from rlsched.cluster.speed import (
     added_power_w,
     at_work_frac,
     cores_used,
@@ -35,6 +31,10 @@ from rlsched.models.speed import (
     placed_rate,
     shared_on,
 )
+from rlsched.compile.jit import kernel
+from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, dynamic_power_w, gpu_power_w, job_part_w
+from rlsched.models.observing import forget_all
+from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30

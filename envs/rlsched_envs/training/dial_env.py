@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import records
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace

@@ -17,15 +17,15 @@ from rlsched.cluster.placement import all_fit
 from rlsched.compile.jit import compile_time, kernel
 from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
-from rlsched.decide.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import MigrationOptions, RuleOptions, energy_weight, policy_start
+from rlsched.decide.plans.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.decide.rows.reasons import LEGAL
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rows.variants import has_one_way, num_variants, variant_window
 from rlsched.decide.rows.windows import job_window, note_wait
 from rlsched.decide.rules.gittins import next_age_look_s
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_envs.sim.constants import FINISHED
 from rlsched_envs.sim.events import next_instant, rewind, waiting_jobs
 from rlsched_envs.sim.loop import Curve

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import records
 from rlsched.compile.jit import specialise
-from rlsched.decide.permissions import Permissions
+from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.rows.arrays import empty_window
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.decide.rules.steps import RULES
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched.errors import InputError
 from rlsched_envs.sim import loop
 from rlsched_envs.sim.loop import for_run, new_curve

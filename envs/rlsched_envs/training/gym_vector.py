@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_DIALS
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_envs.training.actions import checked_dials, checked_rows
 from rlsched_envs.training.dial_env import (

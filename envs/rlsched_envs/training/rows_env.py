@@ -30,7 +30,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     the config's `window_rows` says. First half of a decision: row 0 is
     *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
     variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 49 columns, with units in
-    `rlsched.decide.rows.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
+    `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
     predictions, never the true ones). With `oracle`, (K, F + C): C: `NUM_CRITIC` = 9 more columns,
     `CRITIC_FEATURES`, hold the truth and the future (waiting jobs against the reference's, true run times,
     the reference's queue in the hours to come). They are for a critic while training: no broker can fill

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.rows.schema import WINDOW_ROWS
+from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.workload.characterise.parts import keyed

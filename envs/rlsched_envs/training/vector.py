@@ -12,8 +12,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
 from rlsched.decide.dials.strategy import NUM_DIALS
-from rlsched.decide.policy import Policy
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs.training import batch
 from rlsched_envs.training.actions import checked_dials, checked_rows
 from rlsched_envs.training.curriculum import Stage

@@ -17,7 +17,7 @@ from rlsched.cluster.dials import NETWORK, OUTSIDE
 from rlsched.compile.jit import kernel
 from rlsched.decide.dials.strategy import dial_arrays
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched_envs.sim.constants import FINISHED
 from rlsched_envs.sim.events import rewind

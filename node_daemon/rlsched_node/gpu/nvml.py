@@ -25,7 +25,7 @@ from rlsched_node.gpu.device import (
     Tenant,
 )
 from rlsched_node.gpu.gpm import Gpm, GpmReading, is_supported
-from rlsched_node.limits import numbers
+from rlsched_node.isolation.limits import numbers
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

@@ -12,11 +12,11 @@ import msgspec
 
 from rlsched.wire.messages import Metered
 from rlsched_node import records
-from rlsched_node.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.gpu.device import GpuSet, Tenant
 from rlsched_node.gpu.replayed import Recorder
-from rlsched_node.steps import Event, Exited
-from rlsched_node.store import AttemptStore
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.steps import Event, Exited
+from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 

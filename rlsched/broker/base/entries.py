@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import msgspec
 
+from rlsched.broker.base.profiles import WorkloadProfile
 from rlsched.broker.base.states import Ending, Outcome
 from rlsched.decide.actions import Action
 from rlsched.decide.record import Source
 from rlsched.errors import JournalError
-from rlsched.models.profiles import WorkloadProfile
 from rlsched.wire.messages import (
     Capabilities,
     DependsOn,

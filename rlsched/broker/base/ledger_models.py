@@ -88,7 +88,7 @@ class LedgerModels:
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
         if not self._cluster.beside(seq) or not self.shares:
             return 1.0
-        from rlsched.models.speed import shared_on
+        from rlsched.cluster.speed import shared_on
 
         return float(shared_on(s, slot, int(s.job.head[slot]) // MAX_TENANTS))
 

@@ -23,7 +23,7 @@ from rlsched.broker.state.base import Base, base_at_the_head, write_base
 from rlsched.broker.state.base_book import base_of
 from rlsched.broker.state.base_learned import Noting
 from rlsched.broker.state.book import Book
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import RlschedError

@@ -31,7 +31,7 @@ from rlsched.broker.standby.warm import Follower, Warm
 from rlsched.broker.state.asked import demand_asked, needs
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Scheduler

@@ -22,7 +22,7 @@ from rlsched.errors import InputError
 
 if TYPE_CHECKING:
     from rlsched.board.writer import DecisionWriter
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
 STORE_FOLDER: Final = "decisions"
 LAST_RECORDS: Final = 5_000

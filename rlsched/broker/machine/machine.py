@@ -56,8 +56,8 @@ from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.candidates import next_hold_end_s
-from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.scheduler import Decision, Scheduler, permit
+from rlsched.decide.schema import HOLD_S
 from rlsched.wire.messages import (
     ClockHeld,
     Ended,

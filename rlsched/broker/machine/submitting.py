@@ -12,6 +12,7 @@ import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.profiles import signature_of
 from rlsched.broker.machine.orders import JobOrders
 from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.outbox import Outbox
@@ -22,7 +23,6 @@ from rlsched.broker.state.priorities import Ranks
 from rlsched.broker.state.quotas import PartyKey, owner_of
 from rlsched.broker.state.tasks import joined
 from rlsched.errors import InputError, RlschedError
-from rlsched.models.profiles import signature_of
 from rlsched.transport.roles import Peer, signed
 from rlsched.wire.messages import ClientReply, Refused, Submit, SubmitMany, Submitted, SubmittedMany
 

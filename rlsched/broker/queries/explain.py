@@ -32,8 +32,8 @@ from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
-from rlsched.decide.holds import is_held
-from rlsched.decide.plans.listing import plans_of
+from rlsched.decide.listing import plans_of
+from rlsched.decide.plans.holds import is_held
 from rlsched.decide.plans.words import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, Half, PlanSeen
 from rlsched.decide.rows.columns import CLOCK

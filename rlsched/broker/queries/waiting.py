@@ -176,7 +176,7 @@ class WaitingReasons:
 
     def _kept_back(self, job: Job) -> str:
         """For whom an earlier *wait* keeps this job back, "" where none does."""
-        from rlsched.decide.holds import is_held
+        from rlsched.decide.plans.holds import is_held
 
         book, state = self.book, self.book.cluster.arrays
         slot = book.cluster.slot_of(job.seq)

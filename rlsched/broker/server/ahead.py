@@ -18,12 +18,12 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide import holds, rule_scheduler
+from rlsched.decide import listing, rule_scheduler
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.order import keys, queue
 from rlsched.decide.own import is_own
-from rlsched.decide.plans import alone, listing
-from rlsched.decide.policy import Policy
+from rlsched.decide.plans import alone, holds
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 

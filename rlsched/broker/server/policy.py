@@ -11,7 +11,7 @@ from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.own import is_own
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import InputError

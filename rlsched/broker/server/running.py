@@ -15,7 +15,7 @@ from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.telling import Telling
 from rlsched.compile.compiling import COMPILING
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.signals import on_signals
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting

@@ -49,7 +49,7 @@ from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.book import Book
 from rlsched.decide.drift import unlike
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
 from rlsched.files.space import low_disk_mib
 from rlsched.transport.keys import KeyHome

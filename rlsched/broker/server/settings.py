@@ -16,7 +16,7 @@ from rlsched.broker.server.policy import load_policy
 from rlsched.broker.server.power_commands import PowerSettings
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.priorities import Ranks
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.forecast.world import DEFAULT
 from rlsched.transport.budgets import SenderLimits

@@ -24,11 +24,11 @@ from rlsched.broker.base.entries import (
     MemberSet,
     QuotaSet,
 )
+from rlsched.broker.base.profiles import KeptProfile
 from rlsched.broker.base.rows import Row
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import JournalError
-from rlsched.models.profiles import KeptProfile
 from rlsched.wire.messages import DependsOn, Holding
 
 VERSION: Final = 4

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.asked import runs_as, sharing_of
 from rlsched.broker.state.base import Base, BaseArray, BaseJob, Charged, HeldNode, Learned
@@ -22,7 +23,6 @@ from rlsched.broker.state.tasks import minus, numbers
 from rlsched.broker.state.updates import difference, updated
 from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING
 from rlsched.errors import JournalError
-from rlsched.models.profiles import Profiles
 from rlsched.wire.messages import Tasks
 
 

@@ -10,6 +10,7 @@ from rlsched.broker.base.eligibility import Eligibility
 from rlsched.broker.base.entries import BasePart, ChosenPolicy, JobSubmitted
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
+from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.accounts import Accounts
 from rlsched.broker.state.arrays import Arrays, JobArray
 from rlsched.broker.state.ended import job_of
@@ -28,7 +29,6 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import JournalError
-from rlsched.models.profiles import Profiles
 
 
 class Known:

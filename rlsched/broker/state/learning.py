@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rlsched.broker.base.profiles import Estimate, Profiles, WorkloadProfile, signature_of
 from rlsched.broker.base.usage_words import memory, share
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
-from rlsched.models.profiles import Estimate, Profiles, WorkloadProfile, signature_of
 from rlsched.wire.messages import SeenUsage
 
 LEAST_MEASURED_S = 20

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.models.profiles import command_line
+from rlsched.broker.base.profiles import command_line
 from rlsched.wire.messages import PredictionReport, PredictionScore, RecentPredictions
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.boosting import HazardModel

@@ -49,7 +49,7 @@ def set_policy(
       rlsched policy set tuned --set share.max_jobs=2
     """
     from rlsched.client.client import Client
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
     chosen = Policy.of(name).changed(changes)
     behind = None if fallback is None else Policy.of(fallback)

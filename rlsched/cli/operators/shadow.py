@@ -34,7 +34,7 @@ def follow(
 
     from rlsched.broker.server.settings import Settings
     from rlsched.cli.shared.policies import said
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
     from rlsched.engine.facts import SlurmError
     from rlsched.engine.partitions import empty, unlike
     from rlsched.engine.rights import check_sight

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
 _NAMES = ("policies", "policy", "fallback")
 _SAID = "rlsched.said"
@@ -38,7 +38,7 @@ class Said(NamedTuple):
             UnknownPolicyError: there is no such policy.
             InputError: a file or a setting is wrong.
         """
-        from rlsched.decide.policy import Policy
+        from rlsched.decide.policies.policy import Policy
 
         return Policy.of(self.text).changed(self.changes)
 
@@ -101,7 +101,7 @@ def said(ctx: click.Context) -> list[Said]:
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
     """Presets that begin so, for the shell; files where none does."""
-    from rlsched.decide.presets import PRESETS
+    from rlsched.decide.policies.presets import PRESETS
 
     named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
     return named or [CompletionItem(begun, type="file")]
@@ -130,7 +130,7 @@ def policies(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from rlsched.decide.policy import presets
+    from rlsched.decide.policies.policy import presets
 
     if as_json:
         print_json({name: {"line": one.line, "settings": one.settings} for name, one in presets().items()})
@@ -151,7 +151,7 @@ def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
       rlsched policies show easy --set order=area
     """
     from rlsched.cli.shared.settings_shown import sentences, shown
-    from rlsched.decide.policy import Policy, presets
+    from rlsched.decide.policies.policy import Policy, presets
 
     found = Policy.of(policy).changed(changes)
     if as_json:

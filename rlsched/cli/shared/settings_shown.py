@@ -12,7 +12,7 @@ import msgspec
 from rlsched.settings import as_table, as_toml
 
 if TYPE_CHECKING:
-    from rlsched.decide.policy import Policy
+    from rlsched.decide.policies.policy import Policy
 
 _ENTRY: Final = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.M)
 _FIRST: Final = re.compile(r".*?[.](?= [A-Z`]|$)")

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, StateArrays
 from rlsched.cluster.capacity import open_places, will_do
 from rlsched.cluster.choose import gang_of_kind
+from rlsched.cluster.speed import speed_alone
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import StartOptions
 from rlsched.decide.plans.plan import NO_ROOM, Plan, on_free, refused
 from rlsched.decide.remaining import remaining_s
-from rlsched.models.speed import speed_alone
 
 
 @kernel

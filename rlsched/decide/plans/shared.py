@@ -1,6 +1,6 @@
 """Plans on the GPUs of running jobs, compiled: what a waiting job adds there, and whether it may.
 
-All of it goes by predicted speeds (`rlsched.models.speed`), which a policy sees too.
+All of it goes by predicted speeds (`rlsched.cluster.speed`), which a policy sees too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from rlsched.cluster.arrays import MAX_TENANTS, StateArrays
 from rlsched.cluster.capacity import gpu_need_mib, takes_gpus_of
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.kernels import tenants_of
+from rlsched.cluster.speed import (
+    asked_feed,
+    cores_given,
+    feed,
+    gpu_kind,
+    shared_on,
+    shared_with,
+)
 from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import join_cores, lacks_cores
 from rlsched.decide.options import KEEP_FRAC, LUCID, Gate, StartOptions
@@ -35,14 +43,6 @@ from rlsched.decide.plans.plan import (
 )
 from rlsched.decide.remaining import remaining_s
 from rlsched.models.memory import fits_memory
-from rlsched.models.speed import (
-    asked_feed,
-    cores_given,
-    feed,
-    gpu_kind,
-    shared_on,
-    shared_with,
-)
 
 LUCID_MAX_GPUS: Final = 8
 LUCID_SCORES: Final = 2

@@ -35,8 +35,8 @@ from rlsched.decide.rows.features import (
 )
 from rlsched.decide.rows.logs import LogArrays, log_arrays
 from rlsched.decide.rows.reasons import PADDING
-from rlsched.decide.rows.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.gittins import CLAIM
+from rlsched.decide.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 
 NOT_ASKED: Final = -2
 """Nothing is known yet of where jobs of a demand class would go, or of whether they would delay another."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import placement
 from rlsched.cluster.state import ClusterState
-from rlsched.decide import holds
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.compiled import for_state
+from rlsched.decide.plans import holds
 from rlsched.decide.record import Half
 from rlsched.decide.rows import arrays as window_arrays
 from rlsched.decide.rows import variants, windows

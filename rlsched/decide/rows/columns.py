@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsched.decide.rows.schema import NUM_FEATURES
+from rlsched.decide.schema import NUM_FEATURES
 
 (
     IS_WAIT,

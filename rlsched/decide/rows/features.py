@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import largest_hole
+from rlsched.cluster.speed import feed, gpu_kind
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.order.gittins import age_s, job_index
 from rlsched.decide.remaining import remaining_s
@@ -50,7 +51,6 @@ from rlsched.decide.rows.columns import (
     WORK,
 )
 from rlsched.models.clocks import dynamic_power_w, gpu_power_w, relative_time
-from rlsched.models.speed import feed, gpu_kind
 
 LONGEST_FIT_S: Final = 1e7
 PROFILE: Final = 20

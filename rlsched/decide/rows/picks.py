@@ -10,13 +10,13 @@ from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.placement import class_fits, first_fitting
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
-from rlsched.decide.holds import half_free, is_held, is_overdue
 from rlsched.decide.plans.best import LOOK_AT, partner_of
+from rlsched.decide.plans.holds import half_free, is_held, is_overdue
 from rlsched.decide.rows.arrays import NOT_ASKED, WindowArrays
 from rlsched.decide.rows.features import own_columns
-from rlsched.decide.rows.schema import FEASIBLE_ROWS, OLDEST_ROWS, WINDOW_ROWS
 from rlsched.decide.rules.backfill import reserve_first
 from rlsched.decide.rules.reservation import fits_beside, predicted_run_s
+from rlsched.decide.schema import FEASIBLE_ROWS, OLDEST_ROWS, WINDOW_ROWS
 
 NO_FIT: Final = 0
 KEPT: Final = 1

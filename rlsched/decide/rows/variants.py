@@ -6,6 +6,7 @@ import math
 
 from rlsched.cluster.arrays import MAX_TENANTS, SPREAD, StateArrays
 from rlsched.cluster.placement import fits_slot, largest_hole, node_with
+from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import clock_for
 from rlsched.decide.constants import MODELLED, PREEMPTING
@@ -33,9 +34,8 @@ from rlsched.decide.rows.features import (
     workload_columns,
 )
 from rlsched.decide.rows.reasons import LEGAL
-from rlsched.decide.rows.schema import MAX_VARIANTS, NUM_FEATURES
+from rlsched.decide.schema import MAX_VARIANTS, NUM_FEATURES
 from rlsched.models.arrays import NUM_LEVELS
-from rlsched.models.speed import gpu_kind
 
 
 @kernel

@@ -9,8 +9,8 @@ from __future__ import annotations
 from rlsched.cluster.arrays import StateArrays
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED, PREEMPTING
-from rlsched.decide.holds import half_free, pass_over
 from rlsched.decide.options import energy_weight, job_energy_weight
+from rlsched.decide.plans.holds import half_free, pass_over
 from rlsched.decide.rows.arrays import (
     NOT_ASKED,
     WindowArrays,
@@ -68,8 +68,8 @@ from rlsched.decide.rows.reasons import (
     RESERVED,
     TOO_FEW_FREE,
 )
-from rlsched.decide.rows.schema import NUM_FEATURES
 from rlsched.decide.rules.gittins import preemptions
+from rlsched.decide.schema import NUM_FEATURES
 
 
 @kernel

@@ -15,12 +15,12 @@ from rlsched.cluster.arrays import Index, StateArrays
 from rlsched.cluster.choose import choose
 from rlsched.cluster.kernels import occupy, vacate
 from rlsched.cluster.placement import class_fits, first_fitting, fits_slot
+from rlsched.cluster.speed import present_speed, speed_alone
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import StartOptions
 from rlsched.decide.plans.alone import alone_plan, chooses_type
 from rlsched.decide.remaining import remaining_s
-from rlsched.models.speed import present_speed, speed_alone
 
 UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1

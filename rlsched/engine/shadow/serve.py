@@ -28,7 +28,7 @@ from rlsched.broker.machine.machine import Machine
 from rlsched.broker.server.performing import perform
 from rlsched.broker.server.settings import Settings, warmed_up
 from rlsched.broker.state.jobs import place_of
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decisions.schema import JobEvent, NodeEvent
 from rlsched.engine.facts import SlurmError
 from rlsched.engine.reader import Reader

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.slice_name import is_slice
 from rlsched.errors import InputError
 from rlsched.models.arrays import TRAIT, ModelArrays, Records
-from rlsched.models.catalogue.draw import draw_workloads
+from rlsched.models.catalogue.draw import JobColumns, draw_workloads
 from rlsched.models.catalogue.table import (
     ASSUMED,
     DEFINED,
@@ -31,7 +30,7 @@ from rlsched.models.catalogue.table import (
     read_pairs,
     read_sources,
 )
-from rlsched.workload.trace import Trace
+from rlsched.models.slice_name import is_slice
 
 if TYPE_CHECKING:
     from rlsched.models.mig import Slice
@@ -209,7 +208,7 @@ class Catalogue:
         gpu.usual_speed = np.exp(np.log(np.maximum(trait.speed[1:], 1e-3)).mean(axis=0))
         return ModelArrays(gpu=gpu, trait=trait, pair=self.pair_speeds(kinds))
 
-    def draw(self, trace: Trace, seed: int) -> NDArray[np.int32]:
+    def draw(self, trace: JobColumns, seed: int) -> NDArray[np.int32]:
         """The number of each job's workload.
 
         A job whose column `workload` names one has that. The others draw, each by its id, its GPUs and its

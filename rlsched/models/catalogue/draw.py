@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.models.catalogue.table import FAMILIES, FAMILY_OF
-from rlsched.workload.trace import Trace
 
 SHORT_S: Final = 600.0
 LONG_S: Final = 4 * 3600.0
@@ -35,6 +34,52 @@ catalogue knows training loops alone, and draws give more: 0.67 of the GPU-time 
 CLASSES: Final = tuple(LEAN)
 NOT_USUAL: Final = 0.05
 """Weight in a gang of a family that is not usual on several GPUs, relative to one that is (assumed)."""
+
+
+class JobColumns(Protocol):
+    """Columns of J jobs that a draw reads; a trace has them (`rlsched.workload.trace.Trace`)."""
+
+    @property
+    def name(self) -> str:
+        """What the jobs are called together, for errors."""
+        ...
+
+    @property
+    def job_id(self) -> NDArray[np.str_]:
+        """Unique id of each job."""
+        ...
+
+    @property
+    def user(self) -> NDArray[np.str_]:
+        """Who submitted it; "": unknown."""
+        ...
+
+    @property
+    def vc(self) -> NDArray[np.str_]:
+        """Its virtual cluster; "": unknown."""
+        ...
+
+    @property
+    def submit_s(self) -> NDArray[np.float64]:
+        """Submission, seconds."""
+        ...
+
+    @property
+    def duration_s(self) -> NDArray[np.float64]:
+        """True run time, seconds."""
+        ...
+
+    @property
+    def num_gpus(self) -> NDArray[np.float64]:
+        """GPUs; below 1: a share of one."""
+        ...
+
+    @property
+    def extra(self) -> dict[str, NDArray[Any]]:
+        """Other columns by header; `workload` is read."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -67,7 +112,7 @@ def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) 
     return np.select(conditions, [-1, 0, 1, 2, 3, 4], 5)
 
 
-def draw_workloads(trace: Trace, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
+def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
     """(J,) number of a workload for every job, 0 for those without GPUs.
 
     Each number drawn is a hash of the seed and of the job's id, or of the seed and of its burst; nothing

@@ -18,6 +18,8 @@ HOLD = {
     "index constants",
     "spellings of policies that are no presets",
     "modules in circles of imports",
+    "rooms in circles of imports",
+    "files in the largest folder",
 }
 """What is kept from here on."""
 OPTION = "--policy"
@@ -69,6 +71,10 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "rlsched/two.py": "import rlsched.three\n",
         "rlsched/three.py": "def late():\n    from rlsched import two\n",
         "rlsched/four.py": "from rlsched import two\n",
+        "rlsched/low/one.py": "from rlsched.high import two\n",
+        "rlsched/high/one.py": "from rlsched.low.two import NAME\n",
+        "rlsched/high/two.py": "",
+        "rlsched/low/two.py": "",
         "tests/test_one.py": f'A = ["easy", "easy:size", "ppo:mine.zip", "a:b", "run {OPTION} fifo+share"]\n',
         "README.md": f"`easy:size+revise`, `easy`, see `a.py:3`; rlsched evaluate {OPTION} gittins:2\n",
     }
@@ -92,6 +98,8 @@ def test_a_small_source_is_counted_as_by_hand(monkeypatch: pytest.MonkeyPatch) -
     assert in_source.probes() == [f"{one}:19"]
     assert in_source.index_constants() == [f"{one}.COLUMN", f"{one}.OTHER"]
     assert in_source.circles() == ["rlsched.three", "rlsched.two"]
+    assert in_source.rooms_in_circles() == ["rlsched.high", "rlsched.low", "rlsched.three", "rlsched.two"]
+    assert in_source.largest_folder() == ["rlsched/four.py", "rlsched/three.py", "rlsched/two.py"]
     assert in_source.spellings() == [], "all that are there are refused"
     monkeypatch.setattr(in_source, "_is_refused", lambda text: text == "easy:size")
     assert in_source.spellings() == [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
-from rlsched.decide.rows.schema import NUM_CRITIC, NUM_FEATURES
+from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.runtime.network import NetworkConfig
 from studies.policy.architectures import KINDS, KindNetwork, table
 

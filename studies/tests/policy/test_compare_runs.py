@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from studies.policy import bar, compare, journal, opponents, runs, tune
 from studies.policy.cases import Case

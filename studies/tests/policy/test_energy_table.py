@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched_agents.evaluate.metrics import Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlsched.decide.presets import PRESETS
+from rlsched.decide.policies.presets import PRESETS
 from studies.policy import large_gangs
 from studies.policy.large_gangs import Run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from studies.policy import repack
 from studies.policy.abilities import MIGRATING, able
 from studies.policy.cases import cases

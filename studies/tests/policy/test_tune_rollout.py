@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.rollout import Rollout

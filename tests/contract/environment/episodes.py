@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.rows import columns
-from rlsched.decide.rows.schema import CRITIC_FEATURES
+from rlsched.decide.schema import CRITIC_FEATURES
 from rlsched_envs.training.sources import EpisodeConfig
 
 CONFIG = EpisodeConfig(

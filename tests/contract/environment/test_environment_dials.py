@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_DIALS
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_envs.training.dial_env import ClusterEnv
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsched.decide.rows import columns
-from rlsched.decide.rows.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.schema import FEASIBLE_ROWS, NUM_FEATURES, WINDOW_ROWS
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_envs.training import batch
 from rlsched_envs.training.rows_env import RowsEnv

@@ -9,7 +9,7 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rows.candidates import Window as Rows
 from rlsched.decide.rows.candidates import (
     contested,
@@ -17,9 +17,9 @@ from rlsched.decide.rows.candidates import (
     job_candidates,
     variant_candidates,
 )
-from rlsched.decide.rows.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
 from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, Predictions

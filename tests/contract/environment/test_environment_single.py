@@ -11,8 +11,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env as check_gymnasium
 from stable_baselines3.common.env_checker import check_env as check_sb3
 
-from rlsched.decide.rows import schema
-from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide import schema
+from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs.training.rows_env import RowsEnv
 from rlsched_envs.training.sources import EpisodeSource
 from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, random_row

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlsched.decide.rows import columns
-from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
+from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
 from rlsched_envs.sim.engine import Predictions
 from rlsched_envs.training.fleet import Fleet

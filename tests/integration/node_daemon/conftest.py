@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched_node.leftovers import attempt_directory_of
+from rlsched_node.processes.leftovers import attempt_directory_of
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rlsched.wire.messages import Heartbeat, Launched
-from rlsched_node import shim
-from rlsched_node.health import NOT_YET
+from rlsched_node.processes import shim
+from rlsched_node.processes.health import NOT_YET
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, until
 
 OPTIONS = ("--gpus", "4", "--simulated", "--min-free-mib", "0")

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlsched.wire.messages import Ended, Hello, Kill, Launched, LaunchRefused, SayHello
-from rlsched_node import shim
-from rlsched_node.attempt import AttemptKey
-from rlsched_node.limits import on_machine
-from rlsched_node.store import AttemptStore, LaunchRecord
+from rlsched_node.isolation.limits import on_machine
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.store import AttemptStore, LaunchRecord
 from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 LIMITS = """

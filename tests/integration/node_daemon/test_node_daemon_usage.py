@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from rlsched.wire.messages import Launched, Metered
-from rlsched_node.attempt import AttemptKey
-from rlsched_node.store import AttemptStore
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.books import Kept
 from tests.integration.node_daemon.processes import FakeBroker, Node, gated, until
 

@@ -15,7 +15,7 @@ from rlsched.decide.move import start_of
 from rlsched.decide.options import PLAIN_START
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision
 from rlsched.decide.start import start_action

@@ -10,7 +10,7 @@ from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.order.keys import Order
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Scheduler
 from tests.unit.broker_machine.hand import LIMITS, ended, hello, launched, submit

@@ -13,8 +13,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import start_action
-from rlsched.decide.rows.schema import HOLD_S
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import HOLD_S
 from rlsched.wire.messages import (
     AttemptReport,
     Cancel,

@@ -20,9 +20,9 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start
 from rlsched.decide.guard import Guarded
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.schema import SCHEMA
+from rlsched.decide.schema import SCHEMA
 from rlsched.decide.start import start_action
 from rlsched.models.catalogue import load_catalogue
 from rlsched.wire.messages import (

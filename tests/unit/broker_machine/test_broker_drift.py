@@ -22,10 +22,10 @@ from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.drift import Familiar
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.schema import SCHEMA
 from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.schema import SCHEMA
 from rlsched.errors import CheckpointError, InputError
 from rlsched.wire.messages import Stats, StatsReport
 from rlsched_agents.runtime.card import Card

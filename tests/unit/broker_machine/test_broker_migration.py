@@ -6,7 +6,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.actions import Preempt, Start
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import Explanation, Kill, Launch, Why

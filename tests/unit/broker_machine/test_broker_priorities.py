@@ -16,7 +16,7 @@ from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PRIORITIES, Ranks
 from rlsched.cli.shared import options
 from rlsched.decide.actions import Preempt
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer

@@ -7,6 +7,7 @@ import pytest
 
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.base.profiles import Estimate, WorkloadProfile
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.picture import unpack
 from rlsched.broker.journal.replay import journal_events, redecide
@@ -20,11 +21,10 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.models.catalogue import load_catalogue
-from rlsched.models.profiles import Estimate, WorkloadProfile
 from rlsched.wire.messages import (
     Cancel,
     Capabilities,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlsched.decide.dials.strategy import Strategy
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Layers
 from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, Training
 from rlsched_agents.dials.verdict import Compared, Trained

@@ -14,7 +14,7 @@ from rlsched.board.curves import Curves
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials.drawing import DESCRIPTIONS, LAYOUT
 from rlsched_agents.dials.importance import Column, Importance, columns_used, importance_of, picture

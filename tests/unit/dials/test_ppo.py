@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials.ppo import MirroredNoise, PpoConfig, train_ppo
 from rlsched_envs.training.sources import EpisodeSource

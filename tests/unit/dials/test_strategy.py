@@ -17,9 +17,9 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials import turning
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
-from rlsched.decide.files import to_send, with_whole_paths
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.files import to_send, with_whole_paths
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import permit
 from rlsched.errors import InputError

@@ -12,7 +12,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.rows.candidates import Window
-from rlsched.decide.rows.schema import ACTOR_FEATURES
+from rlsched.decide.schema import ACTOR_FEATURES
 
 NOW_S = 1000.0
 

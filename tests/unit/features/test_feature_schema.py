@@ -12,7 +12,8 @@ from rlsched.decide.order.keys import Order
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows import columns
 from rlsched.decide.rows.candidates import job_candidates
-from rlsched.decide.rows.schema import (
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import (
     ACTOR_FEATURES,
     FEASIBLE_ROWS,
     NUM_CRITIC,
@@ -23,7 +24,6 @@ from rlsched.decide.rows.schema import (
     WINDOW_ROWS,
     FeatureSchema,
 )
-from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, Predictions, predict_trace

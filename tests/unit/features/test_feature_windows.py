@@ -16,7 +16,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows import arrays, columns, reasons, variants, windows
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
-from rlsched.decide.rows.schema import MAX_VARIANTS, WINDOW_ROWS
+from rlsched.decide.schema import MAX_VARIANTS, WINDOW_ROWS
 from rlsched.decide.start import start_action
 from rlsched.models.catalogue import load_catalogue
 from tests.unit.features.states import NOW_S, add, crowded, log, row_is, run

@@ -21,9 +21,9 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows import arrays, reasons, windows
 from rlsched.decide.rows.candidates import hold, job_candidates
-from rlsched.decide.rows.schema import PREEMPTING_ROWS, SCHEMA
 from rlsched.decide.rules.gittins import weigh_victims
 from rlsched.decide.rules.victims import find_victims
+from rlsched.decide.schema import PREEMPTING_ROWS, SCHEMA
 from tests.unit.features.states import NOW_S
 
 MARGIN = Gittins().margin

@@ -17,7 +17,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.rows import arrays, columns, reasons, windows
-from rlsched.decide.rows.schema import (
+from rlsched.decide.schema import (
     FEASIBLE_ROWS,
     GUARD_FREE_FRAC,
     HOLD_S,

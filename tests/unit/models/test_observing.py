@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from rlsched.cluster.speed import fill_beside
 from rlsched.models.arrays import TRAIT, ModelArrays, no_models
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.learning import Observed, PairKnowledge
 from rlsched.models.observing import forget_all, observe
-from rlsched.models.speed import fill_beside
 
 W = 6
 

@@ -10,9 +10,8 @@ import sys
 import msgspec
 import pytest
 
-from rlsched.models import profiles
-from rlsched.models.catalogue.catalogue import load_catalogue
-from rlsched.models.profiles import (
+from rlsched.broker.base import profiles
+from rlsched.broker.base.profiles import (
     ATTEMPT_SPREAD,
     LATEST,
     KeptProfile,
@@ -21,6 +20,7 @@ from rlsched.models.profiles import (
     filled,
     signature_of,
 )
+from rlsched.models.catalogue.catalogue import load_catalogue
 
 SIGNATURE = ("ann", "python train.py")
 
@@ -120,5 +120,5 @@ def test_the_catalogue_fills_what_was_not_learnt() -> None:
 
 
 def test_nodes_and_clients_may_read_them_without_numba() -> None:
-    code = "import sys, rlsched.models.profiles; sys.exit('numba' in sys.modules)"
+    code = "import sys, rlsched.broker.base.profiles; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

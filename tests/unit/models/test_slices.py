@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from rlsched.cluster.slice_name import is_slice, slice_name, whole_type
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.models.mig import MEASURED_A100, MEASURED_AS, PROFILES, layout_fault, slice_of, slice_speed
 from rlsched.models.power import gpu_models
+from rlsched.models.slice_name import is_slice, slice_name, whole_type
 
 CATALOGUE = load_catalogue()
 LAYOUTS = (("1g.5gb", 7, 7), ("2g.10gb", 3, 6), ("3g.20gb", 2, 8), ("4g.20gb", 1, 4), ("7g.40gb", 1, 8))

@@ -29,7 +29,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.plans.best import LOOK_AT, best_partner, next_to_share
 from rlsched.decide.plans.plan import TAKEN_OR_OPEN, Plan
 from rlsched.decide.plans.shared import shared_plan
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rules import greedy
 from rlsched.decide.start import join_action, start_action
 from rlsched.errors import InputError

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rlsched.broker.server.settings import Settings
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.engine.facts import Facts, SlurmError, SlurmJob, SlurmNode
 from rlsched.engine.reader import Reader
 from rlsched.engine.shadow.notes import Compared, read_notes

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from rlsched.broker.queries.as_history import JournalHistory, NodeChange, history_of
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.drift import Outside
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.engine.shadow.notes import Compared, Notes, Watched, read_notes
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace

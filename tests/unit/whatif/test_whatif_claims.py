@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.cli.main import run
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.whatif.capacity import fewer, sleep

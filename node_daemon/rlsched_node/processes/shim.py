@@ -35,11 +35,11 @@ import time
 from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 from rlsched_node import records
-from rlsched_node.cgroup import Cgroup
+from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s
-from rlsched_node.output import OutputBound, tells_of_gpu_memory
+from rlsched_node.processes.output import OutputBound, tells_of_gpu_memory
 from rlsched_node.records import claim, exit_record, write_exit
 
 EXIT_TIME_LIMIT = 124

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import msgspec
 
 from rlsched.wire.messages import Launch
-from rlsched_node import shim
-from rlsched_node.attempt import EXIT_VANISHED, VANISHED, AttemptKey
-from rlsched_node.cgroup import Cgroup, Cgroups
-from rlsched_node.launch import Terms, start_rank
-from rlsched_node.leftovers import Leftovers
+from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.mishaps import Mishaps
-from rlsched_node.shims import Shims
-from rlsched_node.steps import Event, Exited, Started, StartFailed
-from rlsched_node.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, AttemptKey
+from rlsched_node.processes.launch import Terms, start_rank
+from rlsched_node.processes.leftovers import Leftovers
+from rlsched_node.processes.shims import Shims
+from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
+from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
 
 LOOK_S = 2.0
 """How often the processes of adopted ranks are looked at."""

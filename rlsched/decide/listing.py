@@ -10,6 +10,7 @@ import numpy as np
 from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, columns, records
 from rlsched.cluster.choose import choose
 from rlsched.cluster.placement import fits_slot
+from rlsched.cluster.speed import added_power_w, speed_alone
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.actions import Action, Preempt, Start
@@ -30,7 +31,6 @@ from rlsched.decide.plans.shared import shared_plan
 from rlsched.decide.record import PlanSeen
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.models.clocks import relative_time
-from rlsched.models.speed import added_power_w, speed_alone
 
 MOST_SHARED: Final = 6
 """Plans with co-tenants that a record keeps: those that may be taken first, the best first."""

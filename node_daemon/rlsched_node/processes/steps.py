@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlsched.wire.messages import BrokerToNode, Holding, Launch, NodeMessage, RankUsage
-from rlsched_node.attempt import AttemptKey
+from rlsched_node.processes.attempt import AttemptKey
 
 # ---- events -----------------------------------------------------------------------------------------
 

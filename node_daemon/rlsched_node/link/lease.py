@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from rlsched_node.lease_file import fence_times
-from rlsched_node.steps import RenewLease
+from rlsched_node.processes.steps import RenewLease
 
 _KEPT = 64
 

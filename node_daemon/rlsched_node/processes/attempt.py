@@ -16,7 +16,7 @@ from rlsched.wire.messages import (
     RankUsage,
     TimeLimited,
 )
-from rlsched_node import shim
+from rlsched_node.processes import shim
 
 EXIT_VANISHED = 137
 """The exit code of a rank that left none: its shim was killed, or the node went down."""

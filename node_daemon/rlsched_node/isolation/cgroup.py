@@ -13,7 +13,8 @@ import contextlib
 import os
 from collections.abc import Collection, Mapping
 
-from rlsched_node import clone, records
+from rlsched_node import records
+from rlsched_node.isolation import clone
 
 CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 SUBGROUP = "rlsched-node"

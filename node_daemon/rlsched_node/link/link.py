@@ -14,7 +14,7 @@ from rlsched.errors import WireError
 from rlsched.transport.dealer import connect_dealer, connect_watched_dealer
 from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import BrokerToNode, Heartbeat, LaterBroker, NodeMessage, SayHello, decode, encode
-from rlsched_node.steps import Connected, Disconnected, Event, Received
+from rlsched_node.processes.steps import Connected, Disconnected, Event, Received
 
 MAX_DROPS_LOGGED = 20
 LINGER_MS = 200

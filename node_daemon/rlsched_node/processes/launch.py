@@ -12,14 +12,14 @@ from typing import NamedTuple
 from rlsched.errors import RlschedError
 from rlsched.files.space import LOW_DISK_MIB
 from rlsched.wire.messages import Launch
-from rlsched_node.attempt import grace_s_of
-from rlsched_node.cgroup import Cgroup
-from rlsched_node.devices import FOR_ALL, close_others
 from rlsched_node.gpu.device import GpuError, GpuSet
-from rlsched_node.limits import Limits, hold
-from rlsched_node.shims import Shims, Spawned
-from rlsched_node.store import AttemptDir, LaunchRecord
-from rlsched_node.user import JobUser
+from rlsched_node.isolation.cgroup import Cgroup
+from rlsched_node.isolation.devices import FOR_ALL, close_others
+from rlsched_node.isolation.limits import Limits, hold
+from rlsched_node.isolation.user import JobUser
+from rlsched_node.processes.attempt import grace_s_of
+from rlsched_node.processes.shims import Shims, Spawned
+from rlsched_node.processes.store import AttemptDir, LaunchRecord
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rlsched.wire.messages import Launch
-from rlsched_node import devices
-from rlsched_node.attempt import AttemptKey
-from rlsched_node.cgroup import Cgroup, Cgroups
-from rlsched_node.cores import Cores
 from rlsched_node.gpu.device import GpuError, GpuSet
-from rlsched_node.limits import Limits, in_words, on_machine
-from rlsched_node.store import LaunchRecord
+from rlsched_node.isolation import devices
+from rlsched_node.isolation.cgroup import Cgroup, Cgroups
+from rlsched_node.isolation.limits import Limits, in_words, on_machine
+from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.cores import Cores
+from rlsched_node.processes.store import LaunchRecord
 
 _WEAKER: Final = {
     "cpuset": "cores by affinity, which a job can undo",

@@ -21,12 +21,13 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from rlsched.files.private import make_private
-from rlsched_node import records, shim
-from rlsched_node.attempt import VANISHED, AttemptKey
-from rlsched_node.limits import Limits, Setup
-from rlsched_node.output import read_piece
-from rlsched_node.removal import remove_tree
-from rlsched_node.user import JobUser
+from rlsched_node import records
+from rlsched_node.isolation.limits import Limits, Setup
+from rlsched_node.isolation.user import JobUser
+from rlsched_node.processes import shim
+from rlsched_node.processes.attempt import VANISHED, AttemptKey
+from rlsched_node.processes.output import read_piece
+from rlsched_node.processes.removal import remove_tree
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 REASONS = frozenset(
@@ -71,7 +72,7 @@ class ExitRecord(msgspec.Struct, frozen=True):
     """How an attempt ended.
 
     Attributes:
-        exit_code: The command's, or one of the codes that `rlsched_node.shim` lists; 0 to 255.
+        exit_code: The command's, or one of the codes that `rlsched_node.processes.shim` lists; 0 to 255.
         reason: One of `REASONS`.
         ended_s: Unix seconds.
         ran_s: How long, by a clock that never jumps, seconds; None where nobody saw it.

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from rlsched_node.gpu.device import GpuError, GpuSet
-from rlsched_node.limits import numbers
+from rlsched_node.isolation.limits import numbers
 
 
 class Cores:

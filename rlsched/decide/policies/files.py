@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, moved
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 
 
 def with_whole_paths(policy: Policy) -> Policy:

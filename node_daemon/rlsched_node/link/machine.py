@@ -28,10 +28,10 @@ from rlsched.wire.messages import (
     SayHello,
     Welcome,
 )
-from rlsched_node.attempt import Attempt, AttemptKey, Phase, grace_s_of
-from rlsched_node.attempts import Attempts
-from rlsched_node.lease import Lease
-from rlsched_node.steps import (
+from rlsched_node.link.attempts import Attempts
+from rlsched_node.link.lease import Lease
+from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase, grace_s_of
+from rlsched_node.processes.steps import (
     Checked,
     ClocksLocked,
     Connected,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlsched.decide.policy import Policy
+from rlsched.decide.policies.policy import Policy
 from rlsched.decide.settings import Migrate
 
 if TYPE_CHECKING:  # the runtime of a network has no use for kernels

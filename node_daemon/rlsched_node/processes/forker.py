@@ -15,8 +15,9 @@ import socket
 import sys
 
 if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from rlsched_node import clone, shim
+    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+from rlsched_node.isolation import clone
+from rlsched_node.processes import shim
 
 MAX_PATH_BYTES = 1 << 14
 _PR_SET_NAME = 15

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rlsched.errors import InputError, RlschedError
-from rlsched_node.accounts import Accounts
+from rlsched_node.isolation.accounts import Accounts
 
 FIRST_UID = 1000
 """Accounts below are the system's, and run jobs only where `--users` names them."""

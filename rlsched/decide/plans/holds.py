@@ -15,7 +15,7 @@ from rlsched.cluster.placement import first_fitting
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.plans.best import LOOK_AT, partner_of
-from rlsched.decide.rows.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
+from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 
 
 @kernel

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from rlsched_node import shim
-from rlsched_node.cgroup import Cgroup
-from rlsched_node.launch import DIRECTORY_VARIABLE
+from rlsched_node.isolation.cgroup import Cgroup
+from rlsched_node.processes import shim
+from rlsched_node.processes.launch import DIRECTORY_VARIABLE
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Holding
-from rlsched_node import shim
 from rlsched_node.gpu.device import (
     GpuError,
     GpuLostError,
@@ -20,7 +19,8 @@ from rlsched_node.gpu.device import (
     GpuSet,
     GpuUnavailableError,
 )
-from rlsched_node.launch import LaunchError
+from rlsched_node.processes import shim
+from rlsched_node.processes.launch import LaunchError
 
 BACK_AFTER_LOOKS = 3
 """A GPU is given to jobs again after so many looks in a row that found nothing wrong with it."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlsched.terminal.visible import visible
-from rlsched_node.launch import free_and_wanted_mib
+from rlsched_node.processes.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096
 """Of a check's output, the last part is kept."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched_node.cgroup import Cgroup
+from rlsched_node.isolation.cgroup import Cgroup
 
 RESERVED_FRAC: Final = 0.05
 RESERVED_MIB: Final = (512, 16_384)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from rlsched.wire.messages import Launch, LaunchRefused
-from rlsched_node.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
-from rlsched_node.steps import (
+from rlsched_node.processes.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
+from rlsched_node.processes.steps import (
     Acknowledge,
     ClocksLocked,
     Effect,

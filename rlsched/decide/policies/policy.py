@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rlsched.decide.old_names import new_spelling
 from rlsched.decide.own import NO_PATHS, decides_itself, file_of, is_inline, is_own, moved, name_of
-from rlsched.decide.presets import PRESETS, Preset
+from rlsched.decide.policies.old_names import new_spelling
+from rlsched.decide.policies.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.settings import as_table, as_toml, parse_table, read_table, settle

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from rlsched_node import forker, shim
+from rlsched_node.processes import forker, shim
 
 ANSWER_S = 5.0
 _log = logging.getLogger("rlsched.node")

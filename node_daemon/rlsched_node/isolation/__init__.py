@@ -1,0 +1,1 @@
+"""What keeps jobs apart: users, control groups, devices, limits."""

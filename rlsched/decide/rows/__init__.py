@@ -1,0 +1,1 @@
+"""Rows that a network sees of a decision, and picks from: candidates, features, variants."""
