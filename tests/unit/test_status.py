@@ -93,7 +93,7 @@ def test_each_thing_that_is_wrong_has_a_line(what: dict[str, object], said: list
 def test_a_fit_that_came_to_nothing_is_wrong() -> None:
     report = msgspec.structs.replace(Predictions(HEDGE).report(0.0), fit_error="no memory")
     (line,) = problems(msgspec.structs.replace(FINE, prediction=report))
-    assert line == "predictions: the last fit came to nothing: no memory"
+    assert line == "predictions: the last fit failed: no memory"
 
 
 def test_an_older_broker_that_tells_less_is_not_taken_to_be_wrong() -> None:
