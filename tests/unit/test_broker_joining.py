@@ -223,7 +223,10 @@ def test_the_verbs_from_token_to_revocation(
             "--expires '8d': expected above 0 and",
         ),
         (["new", "a", "--role", "user", "--person", "a\nb"], r"--person 'a\nb': expected at most 64"),
-        (["new", "a", "--role", "user", "--broker", "tcp://0.0.0.0:1"], "other machines cannot connect to this"),
+        (
+            ["new", "a", "--role", "user", "--broker", "tcp://0.0.0.0:1"],
+            "other machines cannot connect to this",
+        ),
         (["new", "a", "--role", "user"], "is not a broker's key directory; run this where the broker runs"),
         (["join", "nonsense"], "this is no join token"),
     ],
