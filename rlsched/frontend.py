@@ -109,7 +109,7 @@ for _kind in (types.BaseTuple, types.Array, types.Record):  # type: ignore[attr-
     _kind.__hash__ = _hash_once  # type: ignore[method-assign]
 
 
-# ---- what calls and attributes give ---------------------------------------------------------------
+# ---- types of calls and attributes ---------------------------------------------------------------
 
 _PLAIN: Final = (types.Integer, types.Float, types.Boolean, types.Array, types.Record)
 _get_call_type = BaseFunction.get_call_type

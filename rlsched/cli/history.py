@@ -43,7 +43,11 @@ _SINCE = click.option(
     help="Only jobs that ended since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
 )
 _UNTIL = click.option(
-    "-E", "--until", "--endtime", metavar="WHEN", help="Only jobs that ended before: as --since, or a time."
+    "-E",
+    "--until",
+    "--endtime",
+    metavar="WHEN",
+    help="Only jobs that ended before: as for --since, or 2026-11-01T13:30.",
 )
 _USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
 _VC = click.option("-p", "--vc", metavar="NAME", help="Only jobs of this virtual cluster.")

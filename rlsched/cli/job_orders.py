@@ -255,7 +255,7 @@ def requeue() -> Order:
     "--array-limit", type=click.IntRange(min=0), metavar="N", help="Most tasks to run at once; 0: no limit."
 )
 def update(**asked: Any) -> Order:
-    """Change submitted jobs: all of this for waiting jobs, name, priority and time limit for running jobs.
+    """Change submitted jobs: waiting jobs in all of these ways, running jobs in name, priority, time limit.
 
     Users may lower the time limit of a running job; admins may raise it. For an array, the change applies to
     all tasks that are still to come. If something cannot be changed, nothing is, and an error is printed.

@@ -187,7 +187,7 @@ def repeats(report: Report, canvas: Canvas) -> Section:
                 f"{found['ln_duration_sd']:.2f}; around "
                 f"the mean of their own name it is {found['ln_duration_sd_within']:.2f}. The "
                 "smaller the second is "
-                "against the first, the more a name says about the run time."
+                "against the first, the more a name reveals about the run time."
             )
         )
     plot = canvas.bars(
