@@ -55,7 +55,7 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return a node and its GPUs, a character each: of jobs, free, absent, or held by other processes."""
+    """Return a node and its GPUs, a character each: of jobs, free, absent, or held by others."""
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
     text = Text(visible(node.name).ljust(width + 1), style="" if is_up else away)
