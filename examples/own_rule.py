@@ -1,12 +1,12 @@
-"""A rule of one's own: the least predicted GPU time goes first, but for jobs that have waited a week.
+"""A custom rule: the job with the least predicted GPU time first, except for jobs that have waited a week.
 
     rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill --policy examples/own_rule.py
     rlsched evaluate --trace t.csv.gz --cluster c.toml --policy examples/own_rule.py --set own=[259200]
     rlsched up --policy examples/own_rule.py
 
-The file is all that it takes. `next_move` is asked again and again at every instant until it does nothing.
-It is compiled, runs as fast as the rules that come with rlsched, and decides online as it is. A rule may have
-three more functions: see `rlsched.decide.rules`.
+This file is all that is needed. `next_move` is called repeatedly at every instant until it does nothing. It
+is compiled, runs as fast as the built-in rules, and works in a broker without changes. A rule may have three
+more functions: see `rlsched.decide.rules`.
 """
 
 from rlsched.cluster.arrays import StateArrays
@@ -16,7 +16,7 @@ from rlsched.decide.options import RuleOptions
 from rlsched.jit import kernel
 
 PATIENCE_S = 7 * 86400.0
-"""A job that has waited longer comes first. `--set own=[259200]` changes it without a change of the file."""
+"""Wait after which a job comes first, seconds. `--set own=[259200]` changes it without editing the file."""
 
 
 @kernel
@@ -25,9 +25,9 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
     Args:
         s: The cluster: its nodes, GPUs, jobs and queues (`rlsched.cluster.arrays`).
-        p: A partition: the nodes of a virtual cluster.
-        o: The policy's settings; `own` are the numbers that are this rule's.
-        now_s: Now.
+        p: Partition: the nodes of a virtual cluster.
+        o: Settings of the policy; `own` has the numbers for this rule.
+        now_s: Current time, seconds.
     """
     patience_s = o.own[0] if o.own.shape[0] else PATIENCE_S
     queue, least, least_gpu_s = s.derived.queue[p], -1, 0.0

@@ -1,12 +1,12 @@
-"""A policy of one's own in plain Python: of the jobs that fit, the one that asks for the fewest GPUs starts.
+"""A custom policy in plain Python: of the jobs that fit, the job with the fewest GPUs starts.
 
     rlsched evaluate --trace t.csv.gz --cluster c.toml --policy fifo-backfill \
         --policy examples/own_scheduler.py:FewestGpus
     rlsched up --policy examples/own_scheduler.py:FewestGpus
 
-A class derived from `Scheduler` is all that it takes. `decide` is asked again and again until it waits. It is
-not compiled, so it is slower than the rule in `own_rule.py`, and it may use whatever Python has. In a broker
-a rule stands behind it: an answer that is late, illegal or an exception is replaced.
+A class derived from `Scheduler` is all that is needed. `decide` is called repeatedly until it waits. It is
+not compiled, so it is slower than the rule in `own_rule.py`, and it may use any Python code. In a broker, the
+fallback rule replaces a decision that is late, illegal or an exception.
 """
 
 from rlsched.cluster.placement import first_fitting
@@ -18,7 +18,7 @@ from rlsched.decide.start import start_action
 
 
 class FewestGpus(Scheduler):
-    """The narrowest job that fits goes first."""
+    """Starts the narrowest job that fits."""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """Start one job of a partition, or wait.
@@ -26,8 +26,8 @@ class FewestGpus(Scheduler):
         Args:
             state: The cluster: its nodes, GPUs, jobs and queues (`rlsched.cluster.arrays`).
             partition: The nodes of a virtual cluster.
-            now_s: Now.
-            record: Whether a record of this decision is wanted.
+            now_s: Current time, seconds.
+            record: Whether a record of this decision is requested.
         """
         recording = Recording(state, partition, now_s, wanted=record)
         s, fits = state.arrays, list[int]()

@@ -1,7 +1,7 @@
 """Replay a trace under several policies, and compare them.
 
 python examples/replay_and_compare.py                      # draws a trace
-python examples/replay_and_compare.py t.csv.gz c.toml      # takes yours
+python examples/replay_and_compare.py t.csv.gz c.toml      # uses your trace
 """
 
 import sys

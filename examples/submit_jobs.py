@@ -1,4 +1,4 @@
-"""Submit jobs from Python, wait for them, and read what they wrote. A cluster has to be there: `rlsched up`.
+"""Submit jobs from Python, wait for them, and read their output. Needs a running cluster: `rlsched up`.
 
 rlsched up --nodes 2 --gpus 4 &
 python examples/submit_jobs.py

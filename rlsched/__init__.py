@@ -1,16 +1,16 @@
 """rlsched: a reinforcement-learning scheduling agent for GPU clusters.
 
-What is here is the Python interface; everything is imported when it is first used.
+This module is the Python interface; everything is imported on first use.
 
 Attributes:
     Trace: Jobs with their submissions and durations: `Trace.read("t.csv.gz")`.
     Cluster: Nodes and GPUs: `Cluster.read("c.toml")`.
-    Policy: Who decides, as data: `Policy("easy", order="area^0.7")`.
-    Models: How fast jobs run and what they draw, with sharing, clocks and cores: `Models()`.
+    Policy: A scheduling policy as data: `Policy("easy", order="area^0.7")`.
+    Models: Models of speed and power of jobs, with sharing, clocks and cores: `Models()`.
     synthesize: Draws a trace, and a cluster for it.
     simulate: Replays a trace under several policies, and gives `Runs` to compare.
     Client: Submits jobs to a running broker.
-    RlschedError: What all errors of this package are.
+    RlschedError: Base class of all errors of this package.
 
 >>> import rlsched as rs
 >>> trace, cluster = rs.synthesize("helios", jobs=200, load=0.9, gpus=32)
@@ -18,7 +18,7 @@ Attributes:
 >>> list(runs)
 ['fifo', 'easy']
 
-With it, Gymnasium knows `gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)`.
+Importing Gymnasium as well registers `gymnasium.make("rlsched/Cluster-v0", trace=trace, cluster=cluster)`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def _above(name: str) -> Any:
-    """What stands in a package above this one: it is found through its entry point."""
+    """Return an object of a package above this one, by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -80,14 +80,14 @@ def _above(name: str) -> Any:
 
 
 def _register() -> None:
-    """Tell Gymnasium of the environment."""
+    """Register the environment with Gymnasium."""
     _above("register_environment")()
 
 
 class _WhenImported:
-    """A finder of modules, which registers the environment when Gymnasium is imported.
+    """A module finder that registers the environment when Gymnasium is imported.
 
-    Gymnasium has no entry points of its own since 1.0.
+    Gymnasium has had no entry points of its own since 1.0.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002

@@ -1,21 +1,21 @@
 """Every error that rlsched raises on purpose.
 
-RlschedError                 one clear line for people; the command line exits with `exit_code`
+RlschedError                 one clear line for users; the command line exits with `exit_code`
 ├── InputError               something the user gave is wrong (exit code 2)
 │   ├── TraceError           a trace: file, row, column, what was expected
 │   ├── ClusterSpecError     a cluster description
 │   ├── CheckpointError      a checkpoint: missing, damaged, or of another feature schema
-│   └── UnknownPolicyError   a policy that no preset, file or scheduler is
-├── AllocationError          the ledger refuses; the state is as it was before
+│   └── UnknownPolicyError   a name of no preset, file or scheduler
+├── AllocationError          the ledger rejects a change; the state is as it was before
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
 │   ├── JournalFullError     its disk is full; nothing was written
 │   ├── JournalHeldError     another broker holds it (exit code 2)
-│   └── JournalLostError     its directory has had another, or a longer one (exit code 2)
-├── SupersededError          a later broker of the cluster serves; this one has stopped
+│   └── JournalLostError     its directory had another journal, or a longer one (exit code 2)
+├── SupersededError          a later broker of the cluster is active; this one has stopped
 ├── WireError                a message that is malformed or of another protocol version (exit code 2)
-├── BrokerUnavailableError   nobody answers at the broker's address (exit code 2)
-└── in rlsched_node: GpuError (NVML refuses, a GPU is lost) and LaunchError (a rank cannot be started)
+├── BrokerUnavailableError   no broker answers at the address (exit code 2)
+└── in rlsched_node: GpuError (an NVML error, a GPU is lost) and LaunchError (a rank cannot be started)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 
 class RlschedError(Exception):
-    """Base of all of rlsched's own errors. `str(error)` is one line that a person can act on."""
+    """Base class of all of rlsched's own errors. `str(error)` is one line that a user can act on."""
 
     exit_code = 1
 
@@ -52,7 +52,7 @@ class UnknownPolicyError(InputError):
 
 
 class AllocationError(RlschedError):
-    """The ledger refused a change; the state is untouched."""
+    """The ledger rejected a change; the state is untouched."""
 
 
 class NodeStateError(RlschedError):
@@ -64,7 +64,7 @@ class JournalError(RlschedError):
 
 
 class JournalFullError(JournalError):
-    """There is no space left for the journal; nothing of the batch was written."""
+    """There is no space left for the journal; no entry of the batch was written."""
 
 
 class JournalHeldError(JournalError):
@@ -74,13 +74,13 @@ class JournalHeldError(JournalError):
 
 
 class JournalLostError(JournalError):
-    """The journal is empty, missing, older or another cluster's, by what lies next to it."""
+    """The journal is empty, missing, older, or another cluster's, as the files next to it show."""
 
     exit_code = 2
 
 
 class SupersededError(RlschedError):
-    """A later broker of the cluster serves: this one must not."""
+    """A later broker of the cluster is active: this one must stop."""
 
 
 class WireError(RlschedError):
@@ -90,16 +90,16 @@ class WireError(RlschedError):
 
 
 class BrokerUnavailableError(RlschedError):
-    """Nobody answers at the broker's address."""
+    """No broker answers at the address."""
 
     exit_code = 2
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean X? `, "" where nothing known is near."""
+    """Return `did you mean X? `, or "" if no known word is near."""
     import difflib
 
     words = list(known)
-    swapped = [one for one in words if sorted(one) == sorted(word)]  # which a short word is not near to
+    swapped = [one for one in words if sorted(one) == sorted(word)]  # get_close_matches misses short words
     near = difflib.get_close_matches(word, words, 1) or swapped
     return f"did you mean {near[0]}? " if near else ""

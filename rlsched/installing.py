@@ -1,4 +1,4 @@
-"""The command that installs an extra, as it has to be typed on this machine."""
+"""The command that installs an extra on this machine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-"""The checkout, where rlsched runs from one."""
+"""The checkout, if rlsched runs from one."""
 
 
 def install_command(extra: str, root: Path = ROOT) -> str:
-    """The shell command that adds an extra to this installation.
+    """Return the shell command that adds an extra to this installation.
 
     Args:
-        extra: One extra, or several with commas.
-        root: The folder that holds the package `rlsched`: a checkout, or `site-packages`.
+        extra: One extra, or several separated by commas.
+        root: Folder that contains the package `rlsched`: a checkout, or `site-packages`.
 
     Returns:
-        In a checkout an editable installation with the pinned versions, as `make install` makes it;
+        In a checkout, an editable installation with the pinned versions, as with `make install`;
         elsewhere the extra by the name of the distribution.
     """
     pins = root / "constraints.txt"
@@ -31,7 +31,7 @@ def install_command(extra: str, root: Path = ROOT) -> str:
 
 
 def _pip() -> str:
-    """`pip`, or its path where the shell would find that of another Python."""
+    """Return `pip`, or its path if the shell would find that of another Python."""
     mine = Path(sys.executable).with_name("pip")
     found = shutil.which("pip")
     if not mine.exists() or (found and Path(found).parent.resolve() == mine.parent.resolve()):

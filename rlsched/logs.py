@@ -1,7 +1,7 @@
-"""Logs of the processes that stay: lines for people, or one JSON object a line. Set up here alone.
+"""Logs of long-running processes: lines of text, or one JSON object per line. Set up only here.
 
-Whatever a record holds, it is one line of JSON in ASCII. As text its message is one line, and a traceback
-behind it is indented. So no text of a job or a user can look like a record of its own.
+A JSON record is one line in ASCII, whatever it contains. A text record has its message on one line, and
+indents a traceback after it. So no text of a job or a user can look like a record of its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rlsched.terminal.visible import visible
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
-"""What a record says of where it belongs, from `extra=` or from an argument that has such attributes."""
+"""Fields that locate a record, from `extra=` or from an argument that has such attributes."""
 _INDENT: Final = "    "
 _ROOT: Final = logging.getLogger("rlsched")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `FIELDS` where they
-    are known, and `exception`, its whole traceback, where there is one.
+    """A record as one line of JSON: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `FIELDS` that are
+    known, and `exception`, the whole traceback, if there is one.
 
     Args:
-        fields: What every record of this process has, such as its node.
+        fields: Fields of every record of this process, such as its node.
     """
 
     def __init__(self, **fields: str) -> None:
@@ -41,7 +41,7 @@ class JsonLines(logging.Formatter):
         self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": when.replace("+00:00", "Z"),
@@ -63,10 +63,10 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A record for people."""
+    """A record as text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Its line, and its traceback, indented."""
+        """Return the line, and an indented traceback."""
         traceback = self.formatException(record.exc_info) if record.exc_info else ""
         record.message = visible(record.getMessage())
         if self.usesTime():
@@ -78,13 +78,13 @@ class TextLines(logging.Formatter):
 def set_up(
     form: LogFormat, *, level: int = logging.INFO, timed: bool = True, **fields: str
 ) -> Callable[[str], None]:
-    """Let this process log to standard error, where nothing does so yet. Returns what announces a line.
+    """Let this process log to standard error, unless it does already. Returns a function that prints a line.
 
     Args:
-        form: `json`: everything is a JSON line, warnings of Python and what ends the process too.
-        level: What is logged as text; as JSON it is from INFO on.
+        form: `json`: every line is JSON, including Python's warnings and an uncaught exception.
+        level: Lowest level to log as text; JSON logs from INFO on.
         timed: Whether lines of text begin with the time of day.
-        fields: As of `JsonLines`.
+        fields: As in `JsonLines`.
     """
     handler = logging.StreamHandler()
     if form == "text":
@@ -92,7 +92,7 @@ def set_up(
         logging.basicConfig(level=level, handlers=[handler])
         return click.echo
     handler.setFormatter(JsonLines(**fields))
-    COMPILING.told = False  # in lines that are no JSON
+    COMPILING.told = False  # its lines are not JSON
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _uncaught
@@ -103,12 +103,12 @@ def set_up(
 
 
 def is_json() -> bool:
-    """Whether this process logs JSON."""
+    """Return whether this process logs JSON."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 def fail(message: str) -> None:
-    """Say why this process ends."""
+    """Log why this process exits."""
     if is_json():
         _ROOT.critical("%s", message)
     else:

@@ -21,10 +21,10 @@ class Seconds(float):
 
     @classmethod
     def of(cls, value: Any) -> Seconds:
-        """A time from what a person writes.
+        """Parse a time.
 
         Raises:
-            ValueError: it is no time.
+            ValueError: the value is not a time.
         """
         if isinstance(value, str):
             found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
@@ -37,7 +37,7 @@ class Seconds(float):
 
     @property
     def text(self) -> str:
-        """The shortest text with a unit, which says the same where it is whole seconds."""
+        """The shortest text with a unit that is exact for whole seconds."""
         for unit, size_s in reversed(_UNIT_S.items()):
             if self >= size_s and self % size_s == 0:
                 return f"{int(self // size_s)}{unit}"
@@ -45,10 +45,10 @@ class Seconds(float):
 
 
 def read_table(path: str | Path, what: str) -> dict[str, Any]:
-    """The table that a TOML file holds.
+    """Read the table of a TOML file.
 
     Raises:
-        InputError: it cannot be read, or is not TOML; `what` says what it should have been.
+        InputError: the file cannot be read, or is not TOML; `what` names the expected kind of file.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -60,10 +60,10 @@ def read_table(path: str | Path, what: str) -> dict[str, Any]:
 
 
 def parse_table(text: str, where: str) -> dict[str, Any]:
-    """The table of a TOML text.
+    """Parse the table of a TOML text.
 
     Raises:
-        InputError: it is not TOML.
+        InputError: the text is not TOML.
     """
     import tomllib  # `rlsched submit` imports this module, and reads no TOML
 
@@ -74,16 +74,16 @@ def parse_table(text: str, where: str) -> dict[str, Any]:
 
 
 def settle(table: Mapping[str, Any], kind: type[S], where: str, also: tuple[str, ...] = ()) -> S:
-    """A table as settings.
+    """Convert a table to settings.
 
     Args:
-        table: As TOML gives it.
-        kind: The settings.
-        where: For errors: the file, or what stands for it.
-        also: Keys of the file that are no settings, for the list of known ones.
+        table: As parsed from TOML.
+        kind: Type of the settings.
+        where: Source for errors: the file, or its equivalent.
+        also: Keys of the file that are not settings, for the list of known keys.
 
     Raises:
-        InputError: a setting is unknown or of the wrong kind: its path, what was expected, what came.
+        InputError: a setting is unknown or of the wrong type: its path, what was expected, what came.
     """
     try:
         return msgspec.convert(table, kind, dec_hook=_hook, strict=True)
@@ -98,10 +98,10 @@ def _hook(kind: type, value: Any) -> Any:
 
 
 def encode_time(value: Any) -> str:
-    """A time as a person writes it; msgspec's `enc_hook`.
+    """Encode a time as text; msgspec's `enc_hook`.
 
     Raises:
-        TypeError: it is no time.
+        TypeError: the value is not a time.
     """
     if isinstance(value, Seconds):
         return value.text
@@ -109,7 +109,7 @@ def encode_time(value: Any) -> str:
 
 
 def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> str:
-    """msgspec's words for a wrong setting, with its path first and the nearest known name."""
+    """Rephrase msgspec's error, with the setting's path first and the nearest known name."""
     text, _, at = error.partition(" - at `$")
     path = at.rstrip("`").strip(".")
     found = re.search(r"unknown field `(\w+)`", text)
@@ -124,7 +124,7 @@ def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> 
 
 
 def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
-    """Names of the settings in the table at a path."""
+    """Return the names of the settings in the table at a path."""
     for name in path.split(".") if path else ():
         field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
         parts = get_args(field.type) or (field.type,)
@@ -133,7 +133,7 @@ def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
 
 
 def as_table(settings: msgspec.Struct) -> dict[str, Any]:
-    """Settings as plain data, those at their default left out; a part that is there is never left out."""
+    """Return settings as plain data without defaults; a sub-table that is present is always included."""
     made: dict[str, Any] = {}
     for field in msgspec.structs.fields(settings):
         value = getattr(settings, field.name)
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
-    """Plain data as TOML, a line an entry; tables inline."""
+    """Return plain data as TOML, one entry per line; tables inline."""
     return "".join(f"{name} = {_value(value)}\n" for name, value in table.items())
 
 

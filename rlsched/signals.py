@@ -1,4 +1,4 @@
-"""Signals that ask a process to end: handled while something runs, and put back after it."""
+"""Handlers of the signals that ask a process to end, installed for a block and restored after it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from types import FrameType
 from typing import Any, Final
 
 END: Final = (signal.SIGTERM, signal.SIGINT)
-"""A supervisor's and Ctrl-C."""
+"""Signals of a supervisor and of Ctrl-C."""
 
 
 @contextmanager
 def on_signals(
     handler: Callable[[int, FrameType | None], Any] | signal.Handlers, numbers: Iterable[signal.Signals] = END
 ) -> Iterator[None]:
-    """Call `handler` at these signals; before and after, what there was.
+    """Call `handler` at these signals; the previous handlers are restored at the end.
 
-    Whoever calls a verb from a process of his own, as tests do, keeps his handlers.
+    Code that calls a verb in its own process, such as a test, keeps its handlers.
 
     Raises:
-        ValueError: not in the main thread.
+        ValueError: not called in the main thread.
     """
     before: dict[signal.Signals, Any] = {}
     try:
@@ -30,5 +30,5 @@ def on_signals(
         yield
     finally:
         for number, was in before.items():
-            # None: something that is not Python's; it cannot be put back.
+            # None: a handler that is not Python's; it cannot be restored.
             signal.signal(number, signal.SIG_DFL if was is None else was)

@@ -1,9 +1,9 @@
-"""Processes beside the broker that give way to everything else: one niceness, said to the kernel twice.
+"""Background processes next to the broker that yield to all others: their niceness is set in two places.
 
-Where the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), a process's niceness counts
-against its own session alone, and so do the policies SCHED_IDLE and SCHED_BATCH. Against the rest of the
-machine the session's own niceness counts, `/proc/PID/autogroup`. A process that leads a session sets both.
-Where a control group has the processor to share out, or nothing is grouped, the first one counts.
+If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), a process's niceness only counts
+within its session, and so do the policies SCHED_IDLE and SCHED_BATCH. Against the rest of the machine, the
+niceness of the session counts, `/proc/PID/autogroup`. A process that leads a session sets both. If a control
+group distributes the processor, or nothing is grouped, the process's own niceness counts.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from pathlib import Path
 from typing import Final
 
 BACKGROUND: Final = 10
-"""Niceness of the broker's background work: on a machine that is busy it gets a tenth of what others get."""
+"""Niceness of the broker's background work; on a busy machine, it gets a tenth of the share of others."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""All sessions of a machine together may set theirs ten times a second."""
+"""Time to retry, seconds: all sessions of a machine together may set their niceness ten times a second."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:
-    """Let a process, and what it starts, yield to all others; at its start, before it has threads.
+    """Let a process and its children yield to all others; call at its start, before it has threads.
 
-    Of a process in another's session only its own niceness changes.
+    For a process in another's session, only its own niceness changes.
 
     Args:
-        niceness: 0 to 19, on top of what it has; its session, where it leads one, gets the same.
-        pid: Which process; 0: this one.
+        niceness: 0 to 19, added to the current one; the session, if the process leads one, gets the same.
+        pid: Process; 0: this one.
 
     Raises:
-        OSError: it is over, or another user's.
+        OSError: the process has ended, or is another user's.
     """
     pid = pid or os.getpid()
     niceness = min(os.getpriority(os.PRIO_PROCESS, pid) + niceness, 19)
@@ -49,17 +49,17 @@ def _set_session(pid: int, niceness: int) -> None:
             Path(f"/proc/{pid}/autogroup").write_text(f"{niceness}\n")
             return
         except OSError as error:
-            # a kernel that groups no sessions has no such file; where it cannot be set, niceness has to do
+            # a kernel that groups no sessions has no such file; if it cannot be set, niceness has to suffice
             if error.errno != errno.EAGAIN or time.monotonic() > until_s:
                 return
         time.sleep(AGAIN_S)
 
 
 def background_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module as a process of `BACKGROUND` niceness.
+    """Return the command that runs a module as a process of `BACKGROUND` niceness.
 
-    It gives way before it imports the module: imports take seconds, in which the broker is at work. `-P`:
-    the working directory is no place to import from.
+    It yields before it imports the module: imports take seconds, in which the broker works. `-P` excludes the
+    working directory from imports.
     """
     return [sys.executable, "-P", "-m", "rlsched.yielding", module, *arguments]
 

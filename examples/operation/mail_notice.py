@@ -3,7 +3,7 @@
 
     rlsched notify --command '/opt/rlsched/share/mail_notice.py --domain example.org'
 
-The notice comes as JSON on standard input. Mail goes to the job's user at --domain. A user whose name is no
+The notice is JSON on standard input. Mail goes to the job's user at --domain. A user whose name is not a
 plain mailbox gets none, and no text of a user can add a header or a recipient.
 """
 
@@ -20,7 +20,7 @@ WORDS = {"start": "started", "requeue": "queued again", "end": "over", "fail": "
 
 
 def mail(notice: dict[str, object], domain: str, sender: str) -> EmailMessage:
-    """The mail for a notice."""
+    """Return the mail for a notice."""
     event, number = WORDS.get(str(notice["event"]), str(notice["event"])), notice.get("called", notice["job"])
     name = re.sub(r"[^ -~]", "?", str(notice["name"]))
     message = EmailMessage()
@@ -34,7 +34,7 @@ def mail(notice: dict[str, object], domain: str, sender: str) -> EmailMessage:
 
 
 def main() -> int:
-    """Read, mail."""
+    """Read a notice and send its mail."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--domain", required=True, help="mail goes to USER@DOMAIN")
     parser.add_argument("--sender", default="rlsched", help="[default: %(default)s]")
@@ -46,7 +46,7 @@ def main() -> int:
         return 0
     message = mail(notice, arguments.domain, arguments.sender)
     sent = subprocess.run([arguments.sendmail, "-t", "-i"], input=message.as_bytes(), check=False)
-    return sent.returncode  # sendmail says 75 where it should be tried again
+    return sent.returncode  # sendmail exits with 75 if it should be retried
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ Example:
 
 
 class VerbGroup(click.Group):
-    """A group whose commands are the entry points `rlsched.commands`; each is imported when it is used."""
+    """A group whose commands are the entry points `rlsched.commands`; each is imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Known verbs in the order of the sections, then those of other packages by name."""
+        """Return known verbs in the order of the sections, then verbs of other packages by name."""
         installed = points()
         return [verb for verb in SUMMARIES if verb in installed] + sorted(set(installed) - set(SUMMARIES))
 
@@ -39,7 +39,7 @@ class VerbGroup(click.Group):
         """Import a verb.
 
         Raises:
-            RlschedError: the verb needs an extra that is not installed, or its package is not there.
+            RlschedError: the verb needs an extra that is not installed, or its package is missing.
         """
         own = own_point(cmd_name)
         point = None if own else points().get(cmd_name)
@@ -57,7 +57,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; of one that there is not, name the nearest, or what Slurm's is called here."""
+        """Find a verb; for an unknown one, suggest the nearest verb, or the one for that Slurm command."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
@@ -70,7 +70,7 @@ class VerbGroup(click.Group):
         return args[0], command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Verbs by section, without importing those that are known."""
+        """Write the verbs by section, without importing the known ones."""
         installed = self.list_commands(ctx)
         for section, verbs in SECTIONS.items():
             rows = [(verb, line) for verb, line in verbs.items() if verb in installed]
@@ -100,15 +100,15 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has left; without this, Python complains once more while it shuts down.
+        # The reader has closed the pipe; without this, Python prints another error at shutdown.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or EXIT_FAILED
-    gc.freeze()  # else Python looks at all that kernels were made of once more, for a third of a second
+    gc.freeze()  # otherwise Python scans all objects of the kernels once more, for 0.3 s
     sys.exit(code)
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; the one place where errors become text.
+    """Run one command line and return its exit code; the only place that turns errors into text.
 
     A verb returns None, or an exit code of its own; it may also call `ctx.exit(code)`.
     """
@@ -144,7 +144,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:
-    """What to tell someone whose verb misses a module."""
+    """Return the error for a verb whose module is missing."""
     module = error.name or ""
     extra = extra_for(module, verb)
     if extra:

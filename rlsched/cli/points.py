@@ -1,4 +1,4 @@
-"""Where the verbs are: the entry points `rlsched.commands`."""
+"""Entry points of the verbs: the group `rlsched.commands`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ GROUP = "rlsched.commands"
 
 
 def points() -> dict[str, EntryPoint]:
-    """The verbs of all packages. It reads what every installed package says of itself."""
+    """Return the verbs of all packages, from the metadata of every installed package."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def own_point(verb: str) -> str:
-    """`MODULE:NAME` of a verb of this package, from its own entry points; "" where they do not say.
+    """Return `MODULE:NAME` of a verb of this package, from its own entry points; "" if it has none.
 
-    To load `importlib.metadata` and ask it takes a third of the time of `rlsched submit`.
+    Loading and querying `importlib.metadata` would take a third of the time of `rlsched submit`.
     """
     for folder in sys.path:
         for name in _names(folder):
@@ -34,10 +34,10 @@ def own_point(verb: str) -> str:
 
 
 def loaded(point: str) -> Any:
-    """What an entry point names.
+    """Return the object that an entry point names.
 
     Raises:
-        ModuleNotFoundError, AttributeError: it is not there.
+        ModuleNotFoundError, AttributeError: the object does not exist.
     """
     module, _, name = point.partition(":")
     return getattr(imported(module), name)
@@ -51,7 +51,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _of_group(path: str) -> dict[str, str]:
-    """The lines `NAME = MODULE:NAME` of the group."""
+    """Return the lines `NAME = MODULE:NAME` of the group."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

@@ -1,4 +1,4 @@
-"""Tasks of an array as people write them."""
+"""Tasks of an array as users write them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _WHOLE: Final = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?")
 
 
 def tasks_of(text: str) -> tuple[list[Tasks], int]:
-    """Tasks, and how many of them at once (0: any number), of `0-99%8`, `1,3,7` or `0-20:5`.
+    """Parse `0-99%8`, `1,3,7` or `0-20:5` into tasks, and how many may run at once (0: any number).
 
     Raises:
-        InputError: it is none of these.
+        InputError: the text is none of these.
     """
     whole = _WHOLE.fullmatch(text)
     found = _ranges(whole[1]) if whole else None
     if whole is None or found is None or whole[2] == "0":
-        raise InputError(f"--array {text!r}: expected 0-99, 1,3,7 or 0-20:5, and %8 for so many at once")
+        raise InputError(f"--array {text!r}: expected 0-99, 1,3,7 or 0-20:5, and %8 for at most 8 at once")
     return found, int(whole[2] or 0)
 
 
 def ranges_of(text: str) -> list[Tasks]:
-    """Tasks of `5-9`, `1,3,7` or `0-20:5`; none of nothing.
+    """Parse the tasks of `5-9`, `1,3,7` or `0-20:5`; an empty text has none.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the text is none of these.
     """
     found = _ranges(text) if text else []
     if found is None:

@@ -1,6 +1,6 @@
 """Keywords of submissions and of changes, as types.
 
-They are no text (`from __future__ import annotations`): Python compiles each such text at import.
+The annotations are evaluated (no `from __future__ import annotations`): Python would compile each as text.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from rlsched.wire.messages import DependsOn, Launcher, Priority, Share
 
 
 class JobAsked(TypedDict, total=False):
-    """Keywords of `Client.submit`, which says what they are."""
+    """Keywords of `Client.submit`; its docstring describes them."""
 
     num_gpus: int
     name: str
@@ -42,7 +42,7 @@ class JobAsked(TypedDict, total=False):
 
 
 class Changes(TypedDict, total=False):
-    """Keywords of `Client.update`, which says what they are."""
+    """Keywords of `Client.update`; its docstring describes them."""
 
     name: str
     priority: Priority

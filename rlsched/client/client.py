@@ -1,4 +1,4 @@
-"""The Python client: submit jobs, look at them, read their output. One socket, plain calls, no threads."""
+"""The Python client: submit jobs, list them, read their output. One socket, blocking calls, no threads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
 
 DRY_RUN_S = 70.0
-"""A dry run may take so long: the forecaster may have to be started first."""
+"""Time-out of a dry run, seconds; the forecaster may have to be started first."""
 LATEST_JOBS = 2_000
-"""Jobs that are listed where those that are over were asked for, and no number of jobs was."""
+"""Most jobs to list if finished jobs are requested without a number of jobs."""
 KEY_LOOK_S = 0.1
-"""Whoever waits for the first broker of a home looks for its key so often."""
+"""Interval at which a patient client looks for the key of the first broker of a home, seconds."""
 R = TypeVar("R", bound="messages.ClientReply")
 
 
@@ -40,16 +40,16 @@ class Client:
     """A connection to a broker. Use as a context manager, or call `close`.
 
     Args:
-        address: The broker's, with commas between also those of its standbys; default: `RLSCHED_BROKER`,
+        address: Address of the broker; separate standbys by commas; default: `RLSCHED_BROKER`,
             else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
-        timeout_s: How long to try before the broker is taken to be unavailable.
-        waits: Called while a call waits, as of `Connection`.
-        is_patient: Wait on while a broker is starting there, however long it takes.
+        timeout_s: Time-out after which the broker is unavailable, seconds.
+        waits: Called while a call waits, as in `Connection`.
+        is_patient: Keep waiting while a broker is starting, however long it takes.
 
     Raises:
         InputError: the address or the keys are malformed.
-        BrokerUnavailableError: there is no broker's key yet, so there has never been a broker.
+        BrokerUnavailableError: there is no key of a broker yet, so no broker has ever been started.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._connection.close()
 
     # ---- verbs ------------------------------------------------------------------------------------
@@ -96,128 +96,128 @@ class Client:
 
         Args:
             command: Program and arguments.
-            num_gpus: GPUs of the gang.
-            name: For people; default: the program's name.
+            num_gpus: GPUs of the whole job.
+            name: Name of the job; default: the program's name.
             vc: Virtual cluster.
-            user: In whose name; default: the person of this key. Another one's takes an admin's key.
-            num_cpus: CPU cores of the whole job, which are its own; 0: it shares those that nobody asked for.
-            memory_mib: Host memory of the whole job; 0: it may have what goes with its GPUs.
-            gpu_memory_mib: What each of its GPUs has at least, and has free when it starts; 0: any will do.
-            gpu_types: GPU types that will do, such as `["A100", "H100"]`: a job's GPUs may be of several of
-                them; empty: any.
-            time_limit_s: The job is ended after so long.
-            env: Environment variables of its own.
-            cwd: Directory to run in; default: this process's own; "": the home directory on the node.
-            preemptible: It may be stopped for another job's sake, and is started again later: SIGTERM, then
-                SIGKILL after the seconds in its variable RLSCHED_GRACE_S. Exit code 0 says that it is done.
-            grace_s: Between SIGTERM and SIGKILL, seconds, at its time limit and when it is cancelled,
-                preempted or queued again; at most what the broker allows; None: the broker's.
-            speed_energy: What energy counts against time for it, 0 (speed alone) to 1 (energy alone): the SM
-                clock of its GPUs is chosen by that, where its nodes may set it; None: as the broker does.
-            workload: What it computes, a name that `rlsched models` lists; "": its clock is chosen as for an
-                average of these.
-            share: Whether it may share its GPUs, where the broker lets jobs do that: `yes`, `no`, or `auto`:
-                where its workload is named, or jobs of its command have been measured.
-            lost_after_s: When the broker and a node of the job have not heard from each other for so long, at
-                least the broker's `--lease-s`: the node ends the job, and the broker queues it again. 0: the
-                job goes on until the node is back; None: the broker's `--lost-after`, by default 0.
-            priority: `low`, `normal`, `high` or `urgent`: jobs of a higher one go first. What somebody who is
-                no admin may ask for, the broker says.
-            account: What it is charged to beside its user; "": the user's first account, if any.
-            notify: What is told of it, some of start, requeue, end, fail, where the operator runs
+            user: User to submit as; default: the user of this key. Another user needs an admin's key.
+            num_cpus: Dedicated CPU cores of the whole job; 0: it shares the cores that no job requested.
+            memory_mib: Host memory of the whole job, MiB; 0: the share that goes with its GPUs.
+            gpu_memory_mib: Minimum memory of each GPU, free when the job starts, MiB; 0: any.
+            gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job's GPUs may be of several of them;
+                empty: any.
+            time_limit_s: Time after which the job is ended, seconds.
+            env: Environment variables of the job.
+            cwd: Working directory; default: that of this process; "": the home directory on the node.
+            preemptible: The job may be preempted for another job, and is started again later: SIGTERM, then
+                SIGKILL after the seconds in its variable RLSCHED_GRACE_S. With exit code 0 it has finished.
+            grace_s: Time between SIGTERM and SIGKILL, seconds, at the time limit and when the job is
+                cancelled, preempted or requeued; at most the broker's limit; None: the broker's.
+            speed_energy: Weight of energy against time, 0 (only speed) to 1 (only energy), by which the SM
+                clock of its GPUs is chosen on nodes that can set it; None: the broker's.
+            workload: Workload, a name that `rlsched models` lists; "": the clock is chosen as for an average
+                of these.
+            share: Whether the job may share its GPUs, if the broker lets jobs share: `yes`, `no`, or `auto`:
+                if its workload is given, or jobs of its command have been measured.
+            lost_after_s: Time without contact between the broker and a node of the job, seconds, at least the
+                broker's `--lease-s`, after which the node ends the job, and the broker requeues it. 0: the
+                job continues until the node is back; None: the broker's `--lost-after`, by default 0.
+            priority: `low`, `normal`, `high` or `urgent`: higher-priority jobs start first. The broker limits
+                the highest that a non-admin may request.
+            account: Account to charge in addition to the user; "": the user's first account, if any.
+            notify: Events to notify of, some of start, requeue, end, fail, if the operator runs
                 `rlsched notify`.
-            hold: It waits until `release`.
-            begin_s: It waits until then, Unix seconds.
-            depends_on: It waits for all of these, such as `DependsOn("afterok", 17)`; a job that can never
-                run for that is cancelled.
-            singleton: It waits until all earlier jobs of its name and user are over.
-            array: It is an array of these tasks, such as `0-99%8` or `1,3,5-9:2`: each runs as a job like it,
-                with RLSCHED_ARRAY_TASK in its environment, and no more than 8 at once.
-            launcher: How its command is started: once on each node (`none`), under `torchrun`, or once for
-                each GPU (`per-gpu`), with RANK, WORLD_SIZE and LOCAL_RANK.
-            token: Makes a repeated call harmless; default: random, one a call.
+            hold: Hold the job until `release`.
+            begin_s: Earliest start, Unix seconds.
+            depends_on: Jobs to wait for, such as `DependsOn("afterok", 17)`; a job whose dependency can never
+                be met is cancelled.
+            singleton: Wait until all earlier jobs of the same name and user have finished.
+            array: Tasks of an array, such as `0-99%8` or `1,3,5-9:2`: each runs as a separate job with
+                RLSCHED_ARRAY_TASK in its environment, and with `%8` at most 8 at once.
+            launcher: How the command is started: once on each node (`none`), under `torchrun`, or once per
+                GPU (`per-gpu`), with RANK, WORLD_SIZE and LOCAL_RANK.
+            token: Makes a repeated call harmless; default: random, one per call.
 
         Raises:
-            InputError: the broker refuses it, in one line.
+            InputError: the broker rejects the job, with the reason in one line.
         """
         return self._ask(as_submit(command, **asked), Submitted).job
 
     def submit_many(
         self, jobs: Sequence[messages.Submit], *, seen: Callable[[int], object] | None = None
     ) -> list[int]:
-        """Queue all of these jobs, or none of them, in a message or a few; their numbers.
+        """Queue all of these jobs or none of them, in one message or a few; return their numbers.
 
         Args:
             jobs: Made by `as_submit`.
-            seen: Called with how many have been queued so far.
+            seen: Called with the number of jobs queued so far.
 
         Raises:
-            JobRefusedError: the broker refuses one of them, which it names.
+            JobRefusedError: the broker rejects a job, which the error names.
         """
         return submit_many(self._ask, jobs, seen)
 
     def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
-        """Change what was submitted: of a waiting job all of this, of a running one some.
+        """Change a submitted job: a waiting job in all of these ways, a running job in some.
 
-        Of a job that has GPUs change name, priority, `share`, and time limit, which an admin alone may raise.
+        A job that has GPUs can change name, priority, `share`, and time limit, which only an admin may raise.
 
         Args:
-            job: Its number, or that of an array: of that all that is still to come.
-            tasks: Of an array, these tasks alone, also those that are no jobs yet.
+            job: Job number, or number of an array, whose tasks that are still to come change.
+            tasks: Only these tasks of an array, also tasks that are not jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
-                `depends_on` and `singleton` (in place of what it waited for), `lost_after_s`, `array_limit`,
+                `depends_on` and `singleton` (instead of earlier ones), `lost_after_s`, `array_limit`,
                 `gpu_types` (empty: any), `share`.
 
         Raises:
-            InputError: there is no such job, it is over, or something of it cannot change now.
+            InputError: there is no such job, it has finished, or a change is not possible now.
         """
         self._ask(messages.Update(job=job, tasks=list(tasks), **changes), messages.Ok)
 
     def cancel(self, job: int, *, tasks: Sequence[messages.Tasks] = (), waiting: bool = False) -> None:
-        """Take a job out of the queue, or end its processes.
+        """Remove a job from the queue, or end its processes.
 
         Args:
-            job: Its number.
-            tasks: Of an array, these tasks alone, also those that are no jobs yet; likewise below.
-            waiting: What has no GPUs alone; of an array, the tasks that run go on.
+            job: Job number.
+            tasks: Only these tasks of an array, also tasks that are not jobs yet; likewise below.
+            waiting: Only what has no GPUs; running tasks of an array continue.
 
         Raises:
-            InputError: there is no such job, it is over, or has GPUs though `waiting` was said.
+            InputError: there is no such job, it has finished, or it has GPUs and `waiting` is set.
         """
         self._ask(messages.Cancel(job=job, tasks=list(tasks), waiting=waiting), messages.Ok)
 
     def hold(self, job: int, *, tasks: Sequence[messages.Tasks] = ()) -> None:
-        """Keep a waiting job out of the queue until `release`.
+        """Hold a waiting job until `release`.
 
         Raises:
-            InputError: there is no such job, or it waits no longer.
+            InputError: there is no such job, or it no longer waits.
         """
         self._ask(messages.Hold(job=job, tasks=list(tasks)), messages.Ok)
 
     def release(self, job: int, *, tasks: Sequence[messages.Tasks] = ()) -> None:
-        """Let a held job into the queue.
+        """Release a held job.
 
         Raises:
-            InputError: there is no such job, it is over, or an admin holds it.
+            InputError: there is no such job, it has finished, or an admin holds it.
         """
         self._ask(messages.Release(job=job, tasks=list(tasks)), messages.Ok)
 
     def requeue(self, job: int, *, tasks: Sequence[messages.Tasks] = ()) -> None:
-        """End a running job's processes, and queue it again.
+        """End a running job's processes, and requeue the job.
 
         Raises:
-            InputError: there is no such job, or it is over.
+            InputError: there is no such job, or it has finished.
         """
         self._ask(messages.Requeue(job=job, tasks=list(tasks)), messages.Ok)
 
     def jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> list[messages.JobInfo]:
-        """Waiting and running jobs by number, and with `finished` those that are over.
+        """Return waiting and running jobs by number, and with `finished` also finished jobs.
 
         Args:
-            finished: Also those that are over.
-            limit: So many at most, the latest; None: the latest 2,000 with `finished`, all otherwise.
+            finished: Include finished jobs.
+            limit: Maximum number of jobs, the latest; None: 2,000 with `finished`, otherwise all.
             before: Only jobs with a lower number.
         """
         return self.list_jobs(finished=finished, limit=limit, before=before).jobs
@@ -225,7 +225,7 @@ class Client:
     def list_jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> messages.Jobs:
-        """`jobs`, and how many older ones were left out. The broker is asked page by page."""
+        """Return `jobs`, and the number of omitted older ones. The broker is queried page by page."""
         left = (LATEST_JOBS if finished else sys.maxsize) if limit is None else limit
         found: list[messages.JobInfo] = []
         while True:
@@ -239,11 +239,11 @@ class Client:
             before = rows[0].job
 
     def me(self) -> str:
-        """Whom this key belongs to, as its jobs name their user."""
+        """Return the user of this key, as in the field `user` of jobs."""
         return self._ask(messages.WhoServes(), messages.Serving).person
 
     def job(self, number: int, task: int | None = None) -> messages.JobInfo:
-        """One job, or a task of the array `number`; an array is told as a job."""
+        """Return a job, or a task of the array `number`; an array is returned as a job."""
         return self._ask(messages.ListJobs(job=number, task=task), messages.Jobs).jobs[0]
 
     def history(
@@ -258,17 +258,17 @@ class Client:
         states: Sequence[str] = (),
         name: str = "",
     ) -> list[messages.PastJob]:
-        """Jobs that are over by their end, then those that run by number. The broker is asked page by page.
+        """Return finished jobs by their end, then running jobs by number. The broker is queried page by page.
 
         Args:
-            limit: So many at most, the newest; None: all.
-            since_s: Over at this time or later, Unix seconds; those that run always are.
-            until_s: Over before this time; those that run have begun before it.
-            user: Whose.
-            vc: Of which virtual cluster.
-            account: Of which account.
+            limit: Maximum number of jobs, the newest; None: all.
+            since_s: Only jobs that ended at this time or later, Unix seconds, and all running jobs.
+            until_s: Only jobs that ended before this time, and running jobs that started before it.
+            user: Only jobs of this user.
+            vc: Only jobs of this virtual cluster.
+            account: Only jobs of this account.
             states: completed, failed, cancelled, rejected, running; none: all.
-            name: A pattern with `*`, `?` and `[...]`, as in a shell.
+            name: Only jobs whose name matches this pattern, with `*`, `?` and `[...]` as in a shell.
         """
         asked = messages.ListHistory(
             since_s=since_s,
@@ -283,7 +283,7 @@ class Client:
         while True:
             left = None if limit is None else limit - len(found)
             page = self._ask(msgspec.structs.replace(asked, limit=left), messages.History)
-            known = {job.job for job in found if job.end_s is None}  # one of them may be over by now
+            known = {job.job for job in found if job.end_s is None}  # one of them may have finished by now
             found += [job for job in page.jobs if job.job not in known][:left]
             if page.next is None or len(found) == limit:
                 return found[::-1]
@@ -298,7 +298,7 @@ class Client:
         vc: str | None = None,
         account: str | None = None,
     ) -> Iterator[messages.JobUsage]:
-        """What each job adds to sums, of those that were over at `since_s` or later and before `until_s`."""
+        """Return the usage of each job that ended at `since_s` or later and before `until_s`, for sums."""
         asked = messages.ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
         while True:
             page = self._ask(asked, messages.Usage)
@@ -308,7 +308,7 @@ class Client:
             asked = msgspec.structs.replace(asked, before=page.next)
 
     def nodes(self) -> list[messages.NodeInfo]:
-        """All nodes that have registered."""
+        """Return all nodes that have registered."""
         found: list[messages.NodeInfo] = []
         while True:
             page = self._ask(messages.ListNodes(after=found[-1].name if found else ""), messages.Nodes)
@@ -317,12 +317,12 @@ class Client:
                 return found
 
     def drain_node(self, node: str, *, reason: str = "", requeue: bool = False) -> None:
-        """Let a node get no new jobs, until it is resumed.
+        """Drain a node: it gets no new jobs until it is resumed.
 
         Args:
-            node: Its name.
-            reason: For those who list the nodes.
-            requeue: End the jobs there, with the grace of a preemption, and queue them again.
+            node: Node name.
+            reason: Shown in lists of nodes.
+            requeue: End the jobs there, with the grace of a preemption, and requeue them.
 
         Raises:
             InputError: there is no such node.
@@ -334,7 +334,7 @@ class Client:
         self._ask(messages.ResumeNode(node=node), messages.Ok)
 
     def down_node(self, node: str, *, reason: str = "") -> None:
-        """Declare an unreachable node dead: its jobs are queued again, and it may come back.
+        """Declare an unreachable node down: its jobs are requeued, and it may come back.
 
         Raises:
             InputError: there is no such node, or its daemon answers.
@@ -342,10 +342,10 @@ class Client:
         self._ask(messages.DownNode(node=node, reason=reason), messages.Ok)
 
     def remove_node(self, node: str, *, reason: str = "") -> None:
-        """Forget a node that is gone for good; its jobs are queued again.
+        """Remove a node from the list permanently; its jobs are requeued.
 
         Raises:
-            InputError: there is no such node, or its daemon is there.
+            InputError: there is no such node, or its daemon is running.
         """
         self._ask(messages.RemoveNode(node=node, reason=reason), messages.Ok)
 
@@ -358,26 +358,26 @@ class Client:
         jobs: int | UnsetType | None = UNSET,
         gpu_hours: float | UnsetType | None = UNSET,
     ) -> None:
-        """Limit what a user, an account or a VC has. Takes an admin's key; no running job is ended.
+        """Set limits of a user, an account or a VC. Needs an admin's key; no running job is ended.
 
-        What is not given stays as it is; None lifts a limit.
+        Limits that are not given stay as they are; None removes a limit.
 
         Args:
             kind: `user`, `account` or `vc`.
-            name: Of which; `default`: all of this kind that have no limit of their own.
+            name: Name; `default`: all of this kind that have no limit of their own.
             gpus: GPUs at once.
             jobs: Waiting and running jobs.
             gpu_hours: GPU-hours in a calendar month, UTC.
 
         Raises:
-            InputError: the name cannot be, a limit is out of range, or none is given.
+            InputError: the name is invalid, a limit is out of range, or none is given.
         """
         self._ask(
             messages.SetQuota(kind=kind, name=name, gpus=gpus, jobs=jobs, gpu_hours=gpu_hours), messages.Ok
         )
 
     def quotas(self) -> list[messages.QuotaInfo]:
-        """All limits, with what is had and used beside each."""
+        """Return all limits, with the current use of each."""
         found: list[messages.QuotaInfo] = []
         while True:
             page = self._ask(messages.ListQuotas(first=len(found)), messages.Quotas)
@@ -386,11 +386,11 @@ class Client:
                 return found
 
     def set_member(self, account: str, person: str, *, member: bool = True) -> None:
-        """Let a person charge jobs to an account, or no longer. Takes an admin's key."""
+        """Let a user charge jobs to an account, or end that permission. Needs an admin's key."""
         self._ask(messages.SetMember(account=account, person=person, member=member), messages.Ok)
 
     def members(self) -> list[messages.Member]:
-        """Who may charge jobs to which accounts."""
+        """Return which users may charge jobs to which accounts."""
         found: list[messages.Member] = []
         while True:
             page = self._ask(messages.ListAccounts(first=len(found)), messages.Accounts)
@@ -399,18 +399,18 @@ class Client:
                 return found
 
     def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
-        """Let another policy decide from now on, also after restarts of the broker.
+        """Switch to another policy now; it is kept over restarts of the broker.
 
-        The strategy file that a policy names is sent along; other files that it names have to be where the
+        The strategy file that a policy names is sent along; other files that it names must exist where the
         broker runs.
 
         Args:
-            policy: What decides.
-            fallback: The rule behind it; None: the one that it follows.
+            policy: Policy that decides.
+            fallback: Rule if the policy fails; None: the rule that the policy follows.
 
         Raises:
-            InputError: the strategy cannot be read, or the broker cannot serve the policy, in one line; the
-                one before goes on.
+            InputError: the strategy cannot be read, or the broker cannot serve the policy; the current policy
+                stays.
         """
         from rlsched.decide.policies.files import to_send
 
@@ -422,7 +422,7 @@ class Client:
         )
 
     def why(self, job: int) -> messages.Explanation:
-        """Why a job waits, or runs where it does."""
+        """Return why a job waits, or runs where it does."""
         return self._ask(messages.Why(job=job), messages.Explanation)
 
     def dry_run(
@@ -439,22 +439,22 @@ class Client:
         workload: str = "",
         tonight_s: float | None = None,
     ) -> messages.DryRunAnswer:
-        """When a job would start and end, and some like it; nothing is queued. Takes seconds.
+        """Return when a job would start and end, and similar requests; nothing is queued. Takes seconds.
 
         Args:
-            num_gpus: As of `submit`, like the next ones.
+            num_gpus: As in `submit`, like the next ones.
             num_cpus: CPU cores of the whole job.
-            memory_mib: Host memory of the whole job.
-            gpu_memory_mib: Memory of each of its GPUs.
-            gpu_types: GPU types that will do.
-            vc: Its virtual cluster.
-            time_limit_s: Its time limit.
-            preemptible: Whether it may be stopped for another job's sake.
-            workload: What it computes.
-            tonight_s: A later time of submission to tell beside, Unix seconds.
+            memory_mib: Host memory of the whole job, MiB.
+            gpu_memory_mib: Memory of each GPU, MiB.
+            gpu_types: Accepted GPU types.
+            vc: Virtual cluster.
+            time_limit_s: Time limit, seconds.
+            preemptible: Whether the job may be preempted for another job.
+            workload: Workload of the job.
+            tonight_s: Later time of submission to forecast as well, Unix seconds.
 
         Raises:
-            InputError: the broker makes no forecasts, or cannot now, or the job can never run.
+            InputError: the broker makes no forecasts, has none now, or the job can never run.
         """
         asked = messages.DryRun(
             num_gpus=num_gpus,
@@ -476,15 +476,15 @@ class Client:
         return reply
 
     def stats(self) -> messages.StatsReport:
-        """Who decided what."""
+        """Return statistics of the broker, such as decisions by source."""
         return self._ask(messages.Stats(), messages.StatsReport)
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> messages.LogChunk:
-        """A piece of a job's output; a negative offset counts from its end."""
+        """Return a piece of a job's output; a negative offset counts from the end."""
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
-        """A job's output, piece by piece: what there is, or with `follow` until the job is over."""
+        """Yield a job's output in pieces: the output so far, or with `follow` until the job has finished."""
         from rlsched.client.following import POLL_S
 
         offset, attempt = 0, 0
@@ -504,11 +504,11 @@ class Client:
                 time.sleep(POLL_S)
 
     def output(self, job: int, *, to_its_end: bool = True) -> Iterator[messages.JobInfo | bytes]:
-        """A job as it goes, until it is over: its states, and what all its ranks write.
+        """Yield a job's states and the output of all its ranks, until it has finished.
 
         Args:
-            job: Its number; it need not have started.
-            to_its_end: Else what there is now.
+            job: Job number; the job need not have started.
+            to_its_end: Follow until the end; else only what there is now.
         """
         from rlsched.client.following import follow
 
@@ -517,12 +517,12 @@ class Client:
     def wait(
         self, job: int, *, patience_s: float = 60.0, seen: Callable[[messages.JobInfo], object] | None = None
     ) -> messages.JobInfo:
-        """Wait until a job is over.
+        """Wait until a job has finished; return it.
 
         Args:
-            job: Its number.
-            patience_s: A broker that is away for less is waited for too.
-            seen: Called with the job each time that it is looked at.
+            job: Job number.
+            patience_s: Longest absence of the broker to wait for, seconds.
+            seen: Called with the job at each query.
         """
         from rlsched.client.following import OVER, POLL_S
 
@@ -544,7 +544,7 @@ class Client:
     # ---- asking -----------------------------------------------------------------------------------
 
     def _ask(self, message: messages.ClientRequest, kind: type[R]) -> R:
-        """Send until answered or out of time; every request may safely arrive twice."""
+        """Send until there is an answer or the time is out; every request may safely arrive twice."""
         reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
@@ -564,7 +564,7 @@ def _broker_public(
     *,
     is_patient: bool,
 ) -> bytes:
-    """The broker's public key; a patient one waits for a first broker that is about to make it.
+    """Return the broker's public key; a patient client waits for a first broker that is about to create it.
 
     Raises:
         BrokerUnavailableError: there is none yet.

@@ -1,4 +1,4 @@
-"""A job as it goes: its states, and the output of all its ranks; or the end of what there is."""
+"""Follows a job: its states, and the output of all its ranks; or reads the end of its output."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from rlsched.wire.messages import JobInfo, LogChunk
 
 POLL_S: Final = 0.25
 PATIENCE_S: Final = 60.0
-"""A broker that is away for less is waited for."""
+"""Longest absence of a broker to wait for, seconds."""
 OVER: Final = ("completed", "failed", "cancelled", "rejected")
 TAIL_BYTES: Final = 1 << 14
-"""Of each rank, where the end of a job's output is asked for."""
+"""Bytes to read from each rank for the end of a job's output."""
 TAIL_RANKS: Final = 8
-"""Of so many ranks: each is a question, and somebody has to read it."""
+"""Most ranks to read for the end of a job's output: each needs a query."""
 
 
 class Asks(Protocol):
-    """What is needed of a client."""
+    """The part of a client that is needed here."""
 
     def job(self, number: int) -> JobInfo:
-        """One job."""
+        """Return a job."""
         ...
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:
-        """A piece of its output."""
+        """Return a piece of its output."""
         ...
 
 
 def follow(
     client: Asks, number: int, *, labelled: bool | None = None, to_its_end: bool = True
 ) -> Iterator[JobInfo | bytes]:
-    """The job each time that it is looked at, and pieces of output in whole lines where a gang writes them.
+    """Yield the job at each query, and pieces of output, in whole lines if a gang writes them.
 
     Args:
-        client: Asks the broker.
-        number: The job, which need not have started.
-        labelled: Whether lines begin with `RANK: `; None: those of gangs of several nodes do.
-        to_its_end: Go on until the job is over; else what there is now.
+        client: Client of the broker.
+        number: Job number; the job need not have started.
+        labelled: Whether lines begin with `RANK: `; None: lines of gangs of several nodes do.
+        to_its_end: Follow until the job has finished; else only what there is now.
 
     Raises:
-        InputError: it is an array; at the end, a rank's output could not be read, and the others' was told.
+        InputError: the job is an array; or, at the end, the output of a rank could not be read.
         BrokerUnavailableError: the broker has been away for `PATIENCE_S`.
     """
     ranks: dict[int, _Rank] = {}
@@ -53,7 +53,9 @@ def follow(
         if info is None:
             info = client.job(number)
             if info.num_tasks:
-                client.read_log(number)  # refused: an array has no output of its own, and its tasks are named
+                client.read_log(
+                    number
+                )  # rejected: an array has no output of its own; the error names its tasks
         else:
             info = _patiently(client, number)
         yield info
@@ -78,7 +80,7 @@ def follow(
 
 
 def _patiently(client: Asks, number: int) -> JobInfo:
-    """The job once more, also from a broker that starts again meanwhile."""
+    """Return the job, also from a broker that restarts meanwhile."""
     give_up_s = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -95,9 +97,9 @@ class Tail:
 
     Attributes:
         job: The job.
-        of_rank: The last lines of each rank; of those that have written any.
-        unread: Why a rank's could not be read, by rank.
-        left_out: Ranks that were not asked for.
+        of_rank: Last lines by rank, of ranks that have written any.
+        unread: Reason by rank, if its output could not be read.
+        left_out: Number of ranks that were not read.
     """
 
     job: JobInfo
@@ -107,14 +109,14 @@ class Tail:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
+        """Whether there are no lines and no errors."""
         return not self.of_rank and not self.unread
 
     def lines(self, most: int | None = None) -> list[bytes]:
-        """Its lines, rank by rank, with `RANK: ` before those of a gang.
+        """Return the lines, rank by rank, with `RANK: ` before lines of a gang.
 
         Args:
-            most: So many at most, the last; those of a gang share them. None: all.
+            most: Maximum number, the last ones; ranks of a gang share it. None: all.
         """
         each = None if most is None else max(most // max(len(self.of_rank), 1), 1)
         gang, found = is_gang(self.job), list[bytes]()
@@ -130,35 +132,35 @@ class Tail:
 
 
 def tail(client: Asks, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
-    """The end of a job's output, of its first ranks; empty before it starts."""
+    """Return the end of a job's output, of its first ranks; empty before it starts."""
     ranks = num_ranks(info) if info.attempt else 0
     found = Tail(info, left_out=max(ranks - TAIL_RANKS, 0))
     for rank in range(min(ranks, TAIL_RANKS)):
         try:
             chunk = client.read_log(info.job, rank=rank, offset=-num_bytes)
-        except InputError as error:  # its node is down, say
+        except InputError as error:  # such as a node that is down
             found.unread[rank] = str(error)
             continue
         lines = chunk.data.splitlines()
         if chunk.offset > 0 and len(lines) > 1:
-            del lines[0]  # its beginning is not there
+            del lines[0]  # its beginning is missing
         if lines:
             found.of_rank[rank] = lines
     return found
 
 
 def num_ranks(info: JobInfo) -> int:
-    """Ranks of a job's current or last attempt: one on each node."""
+    """Return the number of ranks of a job's current or last attempt: one per node."""
     return len(info.nodes) + info.nodes_omitted
 
 
 def is_gang(info: JobInfo) -> bool:
-    """Whether a job has several ranks, whose lines are told apart."""
+    """Return whether a job has several ranks, whose lines are labelled."""
     return num_ranks(info) > 1
 
 
 class _Rank:
-    """How far one rank's output has been read; a gang's is told line by line."""
+    """Position up to which a rank's output has been read; output of a gang is read line by line."""
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:
         self._number, self._is_gang = number, is_gang
@@ -166,14 +168,14 @@ class _Rank:
         self._offset = 0
         self._line = b""
         self.unread = ""
-        """Why the last piece could not be read."""
+        """Why the last piece could not be read; "" if it was read."""
 
     def new(self, client: Asks, job: int, attempt: int) -> Iterator[bytes]:
-        """What has come since; the end of a line that is still being written is kept back in a gang."""
+        """Yield new output; in a gang, an incomplete last line is kept back."""
         while True:
             try:
                 chunk = client.read_log(job, rank=self._number, offset=self._offset)
-            except (InputError, BrokerUnavailableError) as error:  # asked again at the next look
+            except (InputError, BrokerUnavailableError) as error:  # retried at the next query
                 self.unread = str(error)
                 return
             self.unread = ""
@@ -188,5 +190,5 @@ class _Rank:
                 yield b"".join(self._label + line + b"\n" for line in lines)
 
     def rest(self) -> bytes:
-        """A last line that nothing ended."""
+        """Return a last line without a line end."""
         return self._label + self._line + b"\n" if self._line else b""

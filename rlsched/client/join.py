@@ -1,4 +1,4 @@
-"""A machine joins a broker: it makes a pair of its own and registers the public half with a join token."""
+"""Joins a machine to a broker: creates a key pair and registers the public half with a join token."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _LET_IN_S = 3.0
 
 
 def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
-    """Exchange a token for a key of this machine's own, below `home`. May be repeated with the same token.
+    """Exchange a token for this machine's own key, stored in `home`. May be repeated with the same token.
 
     Args:
-        token: As `rlsched keys new` printed it, read.
+        token: Token of `rlsched keys new`, parsed.
         home: This machine's key directory; it must not be another broker's.
-        timeout_s: How long to try.
+        timeout_s: Time-out, seconds.
 
     Returns:
-        Whose key it is now. None where the token is used up and this machine is let in already, since the
-        answer to an earlier try was lost.
+        Role and name of the key. None if the token was used by an earlier try of this machine whose answer
+        was lost, and the broker accepts its key already.
 
     Raises:
         InputError: the token has expired, was used or revoked, or `home` has another broker's keys.
-        BrokerUnavailableError: nobody answers.
+        BrokerUnavailableError: no broker answers.
     """
     home.refuse_another(token.broker_public)
     own = {"node": home.node, "engine": home.engine}.get(token.role)

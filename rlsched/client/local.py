@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: a broker and node daemons as child processes, watched and taken down."""
+"""A whole cluster on this machine: a broker and node daemons as child processes, supervised and stopped."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from rlsched.transport.keys import KeyHome
 
 START_TIMEOUT_S = 120.0
 SILENT_S, AGAIN_S = 1.0, 1.5
-"""A start that takes longer says so, and again where nothing else was said meanwhile."""
+"""Duration of a start from which a message is printed, and repeated without other output, seconds."""
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
 BROKER = "broker"
-"""The child that is no node."""
+"""Name of the child that is the broker."""
 _PR_SET_PDEATHSIG = 1
 _RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 
@@ -48,10 +48,10 @@ class _Child:
     began_s: float
     restarts: Restarts
     again_s: float | None = None
-    """When it is started again; infinite: it stays down; None: it runs."""
+    """Time to start it again; infinite: it stays down; None: it runs."""
 
     def how(self, code: int) -> str:
-        """How it ended, and the end of its log."""
+        """Describe how it ended, with the end of its log."""
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         tail = _tail(self.log, self.log_from)
         return f"{self.name} {ended}; its log {self.log} " + (f"ends with: {tail}" if tail else "is empty")
@@ -63,12 +63,12 @@ class LocalCluster:
     Args:
         directory: Journal, logs and job output.
         keys: Key directory.
-        address: Where the broker listens; port 0 takes a free one.
-        nodes: Node daemons, called n0, n1, ...
-        gpus: GPUs on each.
-        gpu_types: Their models: of several each node has the next; none: `generic`.
-        broker_options: More options of `rlsched broker`.
-        note: What is said once the cluster is ready.
+        address: Address of the broker; port 0: a free port.
+        nodes: Number of node daemons, named n0, n1, ...
+        gpus: GPUs per node.
+        gpu_types: GPU models, given to the nodes in turn; none: `generic`.
+        broker_options: Further options of `rlsched broker`.
+        note: Text to print once the cluster is ready.
     """
 
     def __init__(
@@ -91,15 +91,15 @@ class LocalCluster:
         self._stopping = False
 
     def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
-        """Start, announce, watch until a signal, take down. Returns the exit code.
+        """Start, announce, supervise until a signal, stop. Returns the exit code.
 
-        A node that ends while the cluster runs is started again (`Restarts`), and the others go on.
+        A node that exits while the cluster runs is started again (`Restarts`), and the others continue.
 
-        `listens`: called when the broker does.
+        `listens`: called when the broker listens.
 
         Raises:
-            RlschedError: a part did not come up, the broker ended, or every node has ended too often; the
-                message has the end of a log.
+            RlschedError: a process did not start, the broker exited, or every node exited too often; the
+                message contains the end of a log.
         """
         with self._alone(), on_signals(self._on_signal):
             try:
@@ -108,24 +108,24 @@ class LocalCluster:
                     nodes = "1 node" if self._num_nodes == 1 else f"{self._num_nodes} nodes"
                     announce(
                         f"rlsched up ready: {nodes} x {self._gpus} GPUs at {address}, "
-                        f"logs in {self._directory}; Ctrl-C takes it down, jobs included (under `rlsched "
-                        "broker` and `rlsched node`, jobs go on without the broker)"
+                        f"logs in {self._directory}; Ctrl-C stops it, jobs included (under `rlsched "
+                        "broker` and `rlsched node`, jobs continue without the broker)"
                     )
                     if self._note:
                         announce(self._note)
                 while not self._stopping:
                     self._supervise(announce)
                     time.sleep(WATCH_S)
-                announce("taking the cluster down")
+                announce("stopping the cluster")
             finally:
                 self._take_down()
         return 0
 
     def _alone(self) -> FileIO:
-        """The directory, for one cluster at a time; held until it is closed, or this process dies.
+        """Lock the directory for one cluster, until the file is closed or this process dies.
 
         Raises:
-            InputError: another one has it, or nothing can be written there.
+            InputError: another cluster holds it, or the directory is not writable.
         """
         try:
             make_private(self._directory)
@@ -140,7 +140,7 @@ class LocalCluster:
             raise InputError(
                 f"another `rlsched up` runs in {self._directory}"
                 + (f" (process {holder.process})" if holder.process else "")
-                + "; end it with Ctrl-C, or give this one a --dir and an --address of its own"
+                + "; stop it with Ctrl-C, or give this one its own --dir and --address"
             )
         return lock
 
@@ -195,7 +195,7 @@ class LocalCluster:
                     "--keys",
                     str(self._keys),
                     "--end-jobs-on-exit",
-                    "--allow-root",  # the jobs are those of whoever started this
+                    "--allow-root",  # jobs run as the user who started this
                 )
             with Client(address, home=self._keys) as client:
                 if self._until("all nodes are up", lambda: self._all_up(client), announce):
@@ -206,7 +206,7 @@ class LocalCluster:
         self._children.append(self._begun(name, args, Restarts()))
 
     def _begun(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _Child:
-        """A child process that has just been started."""
+        """Start a child process."""
         log = self._directory / f"{name}.log"
         touch_private(log)
         log_from = log.stat().st_size
@@ -222,9 +222,9 @@ class LocalCluster:
         return _Child(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
-        """Look until there is something; "" if the cluster is to stop meanwhile.
+        """Poll until `look` returns a text; "" if the cluster is to stop meanwhile.
 
-        A wait that takes long is announced, and so is what the broker compiles: that may take its time.
+        A long wait is announced, and so is the broker's compilation, which has no time-out.
         """
         began_s = time.monotonic()
         deadline, speak_s, compiled = began_s + START_TIMEOUT_S, began_s + SILENT_S, ""
@@ -250,7 +250,7 @@ class LocalCluster:
         return ""
 
     def _last_compiled(self) -> str:
-        """What the broker said last of what it compiles."""
+        """Return the broker's last line about compilation."""
         broker = self._children[0]
         with broker.log.open("rb") as log:
             log.seek(broker.log_from)
@@ -265,13 +265,13 @@ class LocalCluster:
         return "up" if up >= self._num_nodes else ""
 
     def _name_missing(self, client: Client, announce: Callable[[str], None]) -> None:
-        """Say which nodes of an earlier `up` are not started, and still have jobs."""
+        """Announce nodes of an earlier `up` that are not started, and still have jobs."""
         for node in client.nodes():
             if node.state == "unreachable" and node.jobs:
                 jobs = ", ".join(map(str, node.jobs))
                 announce(
                     f"node {node.name} of an earlier start is not started, its jobs wait for it ({jobs}); "
-                    f"`rlsched node down {node.name}` queues them again"
+                    f"`rlsched node down {node.name}` requeues them"
                 )
 
     def _check_children(self) -> None:
@@ -281,10 +281,10 @@ class LocalCluster:
                 raise _failure(child, code)
 
     def _supervise(self, announce: Callable[[str], None]) -> None:
-        """Start nodes again that have ended, each after its back-off.
+        """Restart nodes that have exited, each after its back-off.
 
         Raises:
-            RlschedError: the broker has ended, or no node is left that would be started again.
+            RlschedError: the broker has exited, or no node is left to restart.
         """
         for at, child in enumerate(self._children):
             now_s = time.monotonic()
@@ -301,9 +301,9 @@ class LocalCluster:
             wait_s = child.restarts.after(now_s - child.began_s)
             child.again_s = now_s + wait_s
             if math.isfinite(wait_s):
-                then = f"it is started again in {wait_s:g} s, and the others go on"
+                then = f"it is started again in {wait_s:g} s, and the others continue"
             else:
-                then = f"it ended {MOST + 1} times in a row and stays down; the others go on"
+                then = f"it ended {MOST + 1} times in a row and stays down; the others continue"
             announce(f"{child.how(code)}; {then}")
             if all(one.again_s == math.inf for one in self._children if one.name != BROKER):
                 raise _failure(child, code)
@@ -311,7 +311,7 @@ class LocalCluster:
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
-        """The broker first, so that it starts nothing anew; the nodes keep their jobs' ends for the next."""
+        """Stop the broker first, so that it starts nothing; nodes keep their jobs' ends for the next one."""
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 
@@ -333,7 +333,7 @@ def _failure(child: _Child, code: int) -> RlschedError:
 
 
 def _ended_with_parent() -> None:
-    """In a child: SIGTERM when the parent dies, whatever kills it (Linux; elsewhere nothing)."""
+    """In a child: send SIGTERM when the parent dies for any reason (Linux; elsewhere no effect)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -347,6 +347,6 @@ def _first_line(path: Path) -> str:
 
 
 def _tail(path: Path, start: int) -> str:
-    """The last lines that this run has written to a log."""
+    """Return the last lines that this run has written to a log."""
     lines = path.read_bytes()[start:].decode(errors="replace").splitlines()
     return " | ".join(line for line in lines[-LAST_LINES:] if line.strip())

@@ -1,4 +1,4 @@
-"""Submissions as messages: one job, many at once, and changes of what was submitted."""
+"""Messages of submissions: one job, many jobs, and changes of submitted jobs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rlsched.wire.messages import (
 )
 
 MOST_AT_ONCE: Final = 500
-"""As a broker takes them."""
+"""Jobs per message that a broker accepts."""
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES * 9 // 10
 _PLACE: Final = r"job (\d+): "
 
 
 class JobRefusedError(InputError):
-    """The broker refuses one of many jobs, and has queued none but those of messages before.
+    """The broker rejects one of many jobs, and has queued only the jobs of earlier messages.
 
     Attributes:
-        place: Which one, from 0.
-        why: Its word.
-        queued: Numbers of those that are queued, the first ones.
+        place: Position of the job, from 0.
+        why: Reason.
+        queued: Numbers of the queued jobs, which are the first ones.
     """
 
     def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:
@@ -47,10 +47,10 @@ def _but_queued(numbers: Sequence[int]) -> str:
 
 
 def as_submit(command: Sequence[str], **asked: Unpack[JobAsked]) -> Submit:
-    """The message of a submission, see `Client.submit`.
+    """Return the message of a submission, see `Client.submit`.
 
     Raises:
-        InputError: the tasks of its array cannot be read.
+        InputError: the tasks of the array are invalid.
     """
     said: dict[str, Any] = dict(asked)
     tasks: list[Tasks] = []
@@ -80,14 +80,14 @@ def submit_many(
     jobs: Sequence[Submit],
     seen: Callable[[int], object] | None = None,
 ) -> list[int]:
-    """Queue all of them or none; if they take several messages, all are checked before any is queued.
+    """Queue all or none; if they need several messages, all are checked before any is queued.
 
-    What is true when it is checked need not be so later, for quotas above all: an error between two messages
-    says which jobs are queued.
+    A check may no longer hold when a job is queued, for quotas above all: an error between two messages names
+    the jobs that are queued.
 
     Raises:
-        JobRefusedError: one of them is refused.
-        BrokerUnavailableError: nobody answers.
+        JobRefusedError: a job is rejected.
+        BrokerUnavailableError: no broker answers.
     """
     env, own = in_common(jobs)
     parts = split(env, own)
@@ -113,7 +113,7 @@ def submit_many(
 
 
 def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
-    """The variables that all of them have alike, and the jobs without them."""
+    """Return the variables with equal values in all jobs, and the jobs without them."""
     env = dict(jobs[0].env) if jobs else {}
     for job in jobs:
         env = {name: value for name, value in env.items() if job.env.get(name) == value}
@@ -124,10 +124,10 @@ def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
 
 
 def split(env: dict[str, str], jobs: Sequence[Submit]) -> list[list[Submit]]:
-    """Parts that fit a message each.
+    """Split jobs into parts that fit a message each.
 
     Raises:
-        JobRefusedError: one of them cannot be sent.
+        JobRefusedError: a job cannot be sent.
     """
     common = len(msgspec.msgpack.encode(env))
     parts: list[list[Submit]] = []

@@ -1,4 +1,4 @@
-"""Sums over jobs that are over: by user, virtual cluster, account and day."""
+"""Sums over finished jobs: by user, virtual cluster, account and day."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _J_A_KWH = 3.6e6
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one group.
+    """Sums of one group of jobs.
 
     Attributes:
-        of: What they have in common, in the order that was asked for.
-        jobs: How many.
-        gpu_hours: Of all their attempts, shares counted.
-        energy_kwh: Of those whose energy is known; None where it is of none.
-        energy_jobs: How many those are.
-        wait_mean_s: Mean queueing delay of those that started, seconds; None where none did.
-        wait_p90_s: Its 90th percentile, between the two nearest in proportion.
-        outcomes: How many ended how, by state.
+        of: Values that the group has in common, in the order of the grouping.
+        jobs: Number of jobs.
+        gpu_hours: GPU-hours of all their attempts, with shares of GPUs counted.
+        energy_kwh: Energy of the jobs for which it is known; None if it is known for none.
+        energy_jobs: Number of these jobs.
+        wait_mean_s: Mean queueing delay of the jobs that started, seconds; None if none did.
+        wait_p90_s: 90th percentile of the queueing delay, interpolated linearly, seconds.
+        outcomes: Number of jobs by final state.
     """
 
     of: tuple[str, ...]
@@ -41,7 +41,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Group:
-    """One group as it is added up."""
+    """A group while it is summed up."""
 
     def __init__(self) -> None:
         self.gpu_s: list[float] = []
@@ -74,15 +74,15 @@ class _Group:
 def sums(
     jobs: Iterable[JobUsage], by: Sequence[By], day_of: Callable[[float], str]
 ) -> tuple[list[Sums], Sums]:
-    """Add up jobs.
+    """Sum up jobs.
 
     Args:
         jobs: In any order.
-        by: What groups them.
-        day_of: The day of a time, Unix seconds.
+        by: Fields to group by.
+        day_of: Returns the day of a time in Unix seconds.
 
     Returns:
-        The groups, sorted, and all of them together.
+        The groups, sorted, and the sum of all jobs.
     """
     groups: dict[tuple[str, ...], _Group] = {}
     total = _Group()
@@ -94,7 +94,7 @@ def sums(
 
 
 def percentile(ascending: Sequence[float], part: float) -> float:
-    """The value below which this part of the values lies, between the two nearest in proportion."""
+    """Return the value below which this part of the values lies, interpolated linearly."""
     place = part * (len(ascending) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ascending) - 1)

@@ -1,9 +1,9 @@
-"""Kernels that will be needed soon, compiled in several processes where there are cores.
+"""Compiles kernels that will be needed soon, in several processes if there are cores.
 
-What is compiled is said as *pieces*: functions without arguments that compile something, and can be pickled.
-Each process takes one piece after another. What it compiles lies in the cache
-(`rlsched.compile.kernel_cache`) for whoever needs it; where two need the same kernel at once, one waits for
-the other. Nothing depends on these processes: what one of them leaves undone is compiled by who needs it.
+Work is given as *pieces*: functions without arguments that compile something, and can be pickled. Each
+process takes one piece after another, and writes the result to the cache (`rlsched.compile.kernel_cache`) for
+any process that needs it; if two need the same kernel at once, one waits for the other. No result depends on
+these processes: a kernel that they do not compile is compiled where it is needed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any, Final
 from rlsched.compile.compiling import COMPILING
 
 Piece = Callable[[], object]
-"""Compiles something; what it gives back is dropped."""
+"""Compiles something; the return value is dropped."""
 MOST_PROCESSES: Final = 8
-"""Each takes about 300 MiB."""
+"""Limit on processes; each takes about 300 MiB."""
 _EndOfChild = (EOFError, OSError)
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> None:
-    """Compile pieces in processes beside this one, which says meanwhile how far they are.
+    """Compile pieces in other processes, while this process reports the progress.
 
-    With one process, or one piece, nothing is done, nor is it where no verb runs (`Compiling.by_verb`).
+    With one process or one piece, nothing is done, nor if no verb runs (`Compiling.by_verb`).
 
     Args:
-        pieces: What takes longest comes first.
-        processes: How many there may be; None: one a core.
+        pieces: Pieces to compile, the longest first.
+        processes: Maximum number of processes; None: one per core.
     """
     count = min(cores() if processes is None else processes, len(pieces), MOST_PROCESSES)
     if count < 2 or not COMPILING.by_verb:
@@ -46,7 +46,7 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
     context, left = multiprocessing.get_context("spawn"), iter(pieces)
     children = list[_Child]()
     try:
-        with suppress(OSError):  # there is no room for another one
+        with suppress(OSError):  # no resources for another process
             children.extend(_Child(context) for _ in range(count))
         busy = [child for child in children if child.takes_next(left)]
         while busy:
@@ -59,12 +59,12 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
 
 
 class _Child:
-    """A process that compiles, seen from the one that has started it."""
+    """A process that compiles, as seen from its parent."""
 
     def __init__(self, context: Any) -> None:
         self.ours, theirs = context.Pipe()
         self._process = context.Process(target=_compile, args=(theirs,), name="compile", daemon=True)
-        # a terminal sends Ctrl-C to both; the parent ends this one, which says nothing
+        # a terminal sends Ctrl-C to both; the parent ends the child, which prints nothing
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -73,7 +73,7 @@ class _Child:
         theirs.close()
 
     def takes_next(self, left: Iterator[Piece]) -> bool:
-        """Give it the next piece; whether there was one, and it lives."""
+        """Send it the next piece; return whether there was one, and the process lives."""
         piece = next(left, None)
         if piece is None:
             return False
@@ -84,7 +84,7 @@ class _Child:
         return True
 
     def goes_on(self, left: Iterator[Piece]) -> bool:
-        """Hear what it says, and give it more to do; whether it has anything to do."""
+        """Process its reports, and send it more work; return whether it has any."""
         try:
             said = self.ours.recv()
         except _EndOfChild:
@@ -96,7 +96,7 @@ class _Child:
         return True
 
     def end(self) -> None:
-        """End it, whatever it is at."""
+        """Kill it, whatever it does."""
         self.ours.close()
         self._process.terminate()
         self._process.join()
@@ -107,19 +107,19 @@ class _Child:
 
 
 def _compile(parent: Connection) -> None:
-    """Compile what the parent asks for, until it is gone."""
+    """Compile pieces that the parent sends, until the parent exits."""
     _end_with_parent()
     COMPILING.hand_on = parent.send
     with suppress(*_EndOfChild):
         while True:
             piece = parent.recv()
-            with suppress(Exception):  # who needs it meets it again, and can say what it was needed for
+            with suppress(Exception):  # raised again where the kernel is needed, with the context
                 piece()
             parent.send(None)
 
 
 def _end_with_parent() -> None:
-    """End at once when the parent does, in the middle of a kernel too."""
+    """Exit at once when the parent does, also in the middle of a kernel."""
     of_parent = multiprocessing.parent_process()
     assert of_parent is not None
 

@@ -1,7 +1,7 @@
-"""What is said while kernels are compiled: how far it is, on standard error, where a verb has asked for it.
+"""Progress of kernel compilation, printed on standard error if a verb asks for it.
 
-`rlsched.compile.kernel_cache` tells it of every kernel that is compiled or found. It imports no numba, so the
-command line can ask for it before anything is compiled.
+`rlsched.compile.kernel_cache` reports every kernel that is compiled or found. This module imports no numba, so
+the command line can turn it on before anything is compiled.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TextIO
 
 FIRST_S: Final = 0.3
-"""What takes less is not worth a word."""
+"""Compilations that take less are not reported, seconds."""
 REWRITTEN_EVERY_S, LINES_EVERY_S = 0.1, 1.0
 TICK_S: Final = 0.5
-"""A kernel that takes longer is spoken of again meanwhile, with how long it has taken."""
+"""Interval at which a long compilation is reported with its duration, seconds."""
 _CLEAR: Final = "\r\x1b[K"
 SAYS: Final = "compiling, once for this version"
 _OTHERS: Final = f"{SAYS}: another process is at it"
 
 
 class Compiling:
-    """How far the compiler is. One line is rewritten on a terminal; elsewhere there is a line now and then.
+    """Progress of the compiler: on a terminal one line, rewritten; elsewhere a line now and then.
 
     Args:
-        clock: Seconds.
-        stream: Where it is said; None: standard error as it is by then.
-        ticks: Whether a thread speaks while a kernel takes long, and nothing else can.
+        clock: Returns seconds.
+        stream: Stream to print to; None: standard error at that time.
+        ticks: Print from a thread while a kernel takes long, when nothing else can.
 
     Attributes:
-        told: Whether anything is said.
-        by_verb: Whether a verb compiles. A process beside a script of somebody's own would run it once more.
-        tells: Who hears besides what is under way, as soon as it is; None: nobody.
-        compiled: Kernels that were compiled by this process.
-        found: Kernels that it found compiled.
-        took_s: How long it has compiled, or waited for another process that did.
-        hand_on: Where this process compiles for another one (`rlsched.compile.ahead`): what tells that one,
-            in place of saying anything here. Called with a method's name and its arguments.
+        told: Whether to print anything.
+        by_verb: Whether a verb compiles. Child processes of a user's own script would run the script again.
+        tells: Called with each progress text at once; None: not called.
+        compiled: Kernels that this process has compiled.
+        found: Kernels that it has found in the cache.
+        took_s: Time spent on compiling, or on waiting for another process that compiles, seconds.
+        hand_on: Set if this process compiles for another one (`rlsched.compile.ahead`): sends that process a
+            method's name and its arguments, instead of printing here.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Compiling:
         self.hand_on: Callable[[tuple[Any, ...]], None] | None = None
 
     def begins(self, kernel: Any, needed: Iterable[Any]) -> None:
-        """A kernel is compiled from now on, and of those that it needs what is not known."""
+        """Report the start of a kernel's compilation, with the kernels that it needs."""
         if self.hand_on is not None:
             self.hand_on(("begins", kernel, set(needed)))
             return
@@ -70,13 +70,13 @@ class Compiling:
         self._at(f"{SAYS}: {len(self._done & self._needed)} of {len(self._needed)}")
 
     def waits(self) -> None:
-        """Another process compiles what is needed."""
+        """Report that another process compiles the needed kernel."""
         if self.hand_on is not None:
             return
         self._at(_OTHERS)
 
     def has(self, kernel: Any, *, compiled: bool) -> None:
-        """A kernel is there."""
+        """Report that a kernel is available."""
         if self.hand_on is not None:
             self.hand_on(("others", kernel, compiled))
             return
@@ -87,12 +87,12 @@ class Compiling:
         self.found += not compiled
 
     def others(self, kernel: Any, compiled: bool) -> None:
-        """A kernel is there that another process has compiled for this one, or found."""
+        """Report a kernel that another process has compiled for this one, or found."""
         self._done.add(kernel)
         self.compiled += compiled
 
     def ends(self, needed: Iterable[Any]) -> None:
-        """What Python called is there, and with it all that it needs."""
+        """Report that the kernel that Python called is available, with all that it needs."""
         if self.hand_on is not None:
             return
         self._done.update(needed)
@@ -105,7 +105,7 @@ class Compiling:
                 self._write(_CLEAR)
 
     def _at(self, text: str) -> None:
-        """This is under way from now on."""
+        """Record the current activity."""
         with self._lock:
             now_s = self._clock()
             if not self._now:
@@ -122,7 +122,7 @@ class Compiling:
             self.tick()
 
     def tick(self) -> None:
-        """Say it again, with how long it has taken if that is long."""
+        """Print the activity again, with its duration if that is long."""
         with self._lock:
             took_s = self._clock() - self._since_s
             if self._now:
@@ -143,7 +143,7 @@ class Compiling:
         self._write(f"{_CLEAR}{text}" if rewrites else f"{text}\n")
 
     def _rewrites(self) -> bool:
-        """Whether a line can be rewritten: not under bars of `rich`, which replaces standard error."""
+        """Return whether a line can be rewritten: not under bars of `rich`, which replaces standard error."""
         return (self._stream or sys.stderr).isatty() and (
             self._stream is not None or sys.stderr is sys.__stderr__
         )
@@ -155,4 +155,4 @@ class Compiling:
 
 
 COMPILING: Final = Compiling(ticks=True)
-"""Of this process."""
+"""Progress of this process."""

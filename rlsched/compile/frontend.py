@@ -1,23 +1,23 @@
-"""What numba's front end asks for millions of times while kernels are compiled, answered faster.
+"""Faster answers to questions that numba's front end asks millions of times while it compiles kernels.
 
-A cold start spends most of its time in numba's Python code. Here a few answers are given without the work
-behind them; what is compiled stays the same, word for word. The module is used by being imported
-(`rlsched.compile.jit`); numba's version is pinned in `constraints.txt`.
+A cold start spends most of its time in numba's Python code. This module replaces a few functions by faster
+ones; the compiled code is unchanged. Importing the module is enough (`rlsched.compile.jit` does);
+numba's version is pinned in `constraints.txt`.
 
-- Two sets of compiler flags are compared for every function that numba considers for a call. It makes a
+- Two sets of compiler flags are compared for every function that numba considers for a call. numba makes a
   dictionary of thirty properties of each, twice.
-- Every compilation installs two timers, which hear of every lock taken by all that it calls. Every call of
-  LLVM tells two listeners of the lock that it takes.
+- Every compilation installs two timers, which receive an event for every lock of every function called. Every
+  call of LLVM notifies two listeners of the lock that it takes.
 - Types have an abstract metaclass, though no class is registered as another's: `isinstance` need not ask it.
-- The hash of a type is that of all the types inside it, and those of a cluster's state are some hundred.
-- The type of `a + b` is looked for among thirty overloads; for two numbers of the same types it is the same.
-- Each look into an array makes a class for it, and asks whether the array is of a class of its own that says
-  how; before it takes «no» for an answer, numba looks through all its registries again.
-- What an attribute of a state's tuples, records and arrays is, and how large a type is in memory, is the same
-  each time. To find the latter, LLVM reads a module that is written for it.
-- Which templates of a function are for this processor is worked out at every call of it, and sorted.
-- The variables of a statement are listed by a search through all that it consists of, texts included.
-- Thirty modules are imported anew for each function, to see whether any has registered something.
+- The hash of a type is that of all the types inside it; a cluster's state has some hundred.
+- The type of `a + b` is searched among thirty overloads; for two numbers of the same types, it is the same.
+- Each access to an array makes a class for it, and asks whether the array has a class of its own for that;
+  before numba accepts «no», it searches all its registries again.
+- The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are the
+  same each time. To find the size, LLVM parses a module that is written for it.
+- The templates of a function for this processor are selected and sorted at every call of the function.
+- The variables of a statement are found by a search through all of its parts, texts included.
+- Thirty modules are imported again for each function, to find whether any has registered something.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _values(one: Any) -> dict[str, Any]:
 
 
 def _hash(one: Any) -> int:
-    """`TargetConfig.__hash__`: numba's own is that of the names of the options, too."""
+    """`TargetConfig.__hash__`; numba's own hashes the names of the options, too."""
     return hash(type(one))
 
 
@@ -80,7 +80,7 @@ _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method
 
 
 class _Kept:
-    """A hash that goes nowhere: texts hash to something else in each process, and types are pickled."""
+    """A hash that is not pickled: texts have another hash in each process, and types are pickled."""
 
     __slots__ = ("value",)
 
@@ -92,7 +92,7 @@ class _Kept:
 
 
 def _hash_once(one: Any) -> int:
-    """`Type.__hash__`, of types that hold others."""
+    """`Type.__hash__` for types that contain other types."""
     kept = one.__dict__.get("_hash_kept")
     if kept is None or kept.value is None:
         kept = one._hash_kept = _Kept(hash(one.key))
@@ -109,7 +109,7 @@ for _kind in (types.BaseTuple, types.Array, types.Record):  # type: ignore[attr-
     _kind.__hash__ = _hash_once  # type: ignore[method-assign]
 
 
-# ---- what calls and attributes give ---------------------------------------------------------------
+# ---- types of calls and attributes ---------------------------------------------------------------
 
 _PLAIN: Final = (types.Integer, types.Float, types.Boolean, types.Array, types.Record)
 _get_call_type = BaseFunction.get_call_type
@@ -135,7 +135,7 @@ _getattr_template = BaseContext.find_matching_getattr_template
 
 
 def _attribute(context: Any, kind: Any, name: str) -> Any:
-    """`BaseContext.find_matching_getattr_template`. A method is looked for each time: it notes its calls."""
+    """`BaseContext.find_matching_getattr_template`. Methods are not cached: they record their calls."""
     if type(kind) not in _HOLDERS:
         return _getattr_template(context, kind, name)
     known = context.__dict__.setdefault("_attributes_of_holders", {})
@@ -172,7 +172,7 @@ _sizes: dict[str, int] = {}
 
 
 def _abi_sizeof(context: Any, kind: Any) -> int:
-    """`BaseContext.get_abi_sizeof`, of the one target that there is."""
+    """`BaseContext.get_abi_sizeof` for the only target in use."""
     said = str(kind)
     found = _sizes.get(said)
     if found is None:
@@ -241,7 +241,7 @@ _load_registries = CPUContext.load_additional_registries
 
 
 def _load_registries_once(context: Any) -> None:
-    """`CPUContext.load_additional_registries`: what is registered by an import is, after the first time."""
+    """`CPUContext.load_additional_registries`: after the first time, imports register nothing new."""
     if not context.__dict__.get("_has_registries"):
         _load_registries(context)
         context._has_registries = tuple(context._registries)

@@ -1,4 +1,4 @@
-"""Which tuples of arrays kernels pass by reference; light, so that what knows no numba may be marked too."""
+"""Marks tuples of arrays that kernels pass by reference; imports no numba, so any module may use it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ BY_REFERENCE: Final = set[type]()
 
 
 def by_reference(named_tuple: T) -> T:
-    """Let kernels pass instances of a class of named tuples by reference (`rlsched.compile.packing`)."""
+    """Let kernels pass instances of a named tuple class by reference (`rlsched.compile.packing`)."""
     BY_REFERENCE.add(named_tuple)
     return named_tuple

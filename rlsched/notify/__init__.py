@@ -1,1 +1,1 @@
-"""`rlsched notify`: tells of jobs that asked for it; a process beside the broker that reads its journal."""
+"""`rlsched notify`: notices about jobs that asked for them, sent by a process that reads the journal."""

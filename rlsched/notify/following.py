@@ -1,4 +1,4 @@
-"""Follows a journal and delivers notices in its order; a cursor on disk says how far, over restarts."""
+"""Follows a journal and sends its notices in order; a cursor on disk keeps the position over restarts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PAGE_ROWS: Final = 500
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 TRIES: Final = 3
-"""Of a notice that its receiver will not take, before it is left out."""
+"""Tries of a notice that its receiver rejects, before the notice is skipped."""
 _log = logging.getLogger("rlsched.notify")
 
 
 class Cursor(msgspec.Struct, kw_only=True):
-    """How far a journal has been told.
+    """Position in a journal up to which notices were sent.
 
     Attributes:
         entry: Number of the last entry whose notice is delivered, or that has none; 0: before the first.
-        crc: Its checksum, by which another journal is told from this one.
-        since: From this entry on, live jobs that asked for notices are to be read again.
+        crc: Checksum of that entry, which tells this journal from others.
+        since: First entry to read again for the live jobs that asked for notices.
         restored: Number of the last `Restored` before it, 0: none.
     """
 
@@ -60,11 +60,11 @@ class CursorFile:
         except BlockingIOError:
             self._lock.close()
             raise InputError(
-                f"{path}: another `rlsched notify` goes by this cursor; give each a --cursor of its own"
+                f"{path}: another `rlsched notify` uses this cursor; give each its own --cursor"
             ) from None
 
     def read(self) -> Cursor | None:
-        """The cursor; None where there is none yet."""
+        """Return the cursor; None if there is none yet."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=Cursor)
         except FileNotFoundError:
@@ -75,7 +75,7 @@ class CursorFile:
             ) from error
 
     def write(self, cursor: Cursor, *, durably: bool) -> None:
-        """Keep it, whole or not at all."""
+        """Write it, whole or not at all."""
         partial = self.path.with_name(self.path.name + ".partial")
         with partial.open("wb") as file:
             file.write(msgspec.json.encode(cursor) + b"\n")
@@ -90,18 +90,18 @@ class CursorFile:
 
 
 class Follower:
-    """Delivers each notice once it is journalled, in order, at least once.
+    """Sends the notices of a journal in order, each at least once.
 
-    A notice whose receiver is away is tried again until it is taken; the journal keeps those behind it. One
-    that its receiver will not take is tried `TRIES` times and left out, with a line in the log.
+    A notice whose receiver is not available is retried until it is accepted; later notices wait in the
+    journal. A notice that its receiver rejects is tried `TRIES` times and skipped, with a line in the log.
 
     Args:
-        journal: The broker's.
-        cursor: Where it begins, and is kept; a new one begins at the journal's end, or with a journal that is
-            not there yet.
-        send: Delivers one notice.
-        stop: Set to let `run` and every wait return.
-        first_delay_s: Before the second try; each later one takes twice as long, up to `LONGEST_DELAY_S`.
+        journal: The broker's journal.
+        cursor: Position to start from, updated on disk; a new cursor starts at the journal's end, or at the
+            start of a journal that does not exist yet.
+        send: Sends one notice.
+        stop: Set to make `run` and every wait return.
+        first_delay_s: Delay before the second try, seconds; it doubles with each, up to `LONGEST_DELAY_S`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Follower:
         self._away = ""
 
     def run(self, poll_s: float) -> None:
-        """Follow until it is stopped."""
+        """Follow the journal until stopped."""
         while not self._stop.is_set():
             try:
                 more = self.step()
@@ -130,7 +130,7 @@ class Follower:
             except (JournalError, OSError) as error:
                 more = False
                 if self._cursor is None and not self._journal.exists():
-                    self._cursor = Cursor()  # what will be there is all news
+                    self._cursor = Cursor()  # all entries of a new journal are news
                 if str(error) != self._away:
                     self._away = str(error)
                     _log.warning("waiting: %s", error)
@@ -138,15 +138,15 @@ class Follower:
                 self._stop.wait(poll_s)
 
     def step(self, *, patiently: bool = True) -> bool:
-        """Tell the next page of the journal. Returns whether there may be more.
+        """Send the notices of the next page of the journal. Returns whether there may be more.
 
         Args:
-            patiently: Wait for a receiver that is away; else its error is raised.
+            patiently: Wait for a receiver that is not available; else raise its error.
 
         Raises:
-            JournalError: it cannot be read, or is damaged.
-            NotDeliveredError: a notice was not taken.
-            OSError: the cursor cannot be kept.
+            JournalError: the journal cannot be read, or is damaged.
+            NotDeliveredError: a notice was not accepted.
+            OSError: the cursor cannot be written.
         """
         with reading(self._journal) as journal:
             if journal.last is None:
@@ -171,12 +171,12 @@ class Follower:
         return len(rows) == PAGE_ROWS
 
     def _begun(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
-        """The cursor in this very journal, and the live jobs up to it."""
+        """Return the cursor in this journal, and the live jobs up to it."""
         cursor = self._cursor
         if cursor is None:
             found = next(journal.rows_after(last - 1, 1), None) if last else None
             cursor = Cursor(entry=last, crc=found.crc if found else 0)
-            _log.info("beginning behind entry %d of %s", last, self._journal)
+            _log.info("starting after entry %d of %s", last, self._journal)
         elif cursor.entry and journal.crc_of(cursor.entry) != cursor.crc:
             cursor, self._watch = self._after_restore(journal, cursor), None
         watch = self._watch
@@ -199,10 +199,10 @@ class Follower:
         return cursor, watch
 
     def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
-        """Where to go on when this is not the journal any more that the cursor was in.
+        """Return where to continue if this is no longer the journal that the cursor was in.
 
-        A restored backup has the same entries up to its `Restored`; whatever follows is new. A journal
-        without one that the cursor has not seen is another journal, and is told from its beginning.
+        A restored backup has the same entries up to its `Restored`; later entries are new. A journal without
+        a `Restored` that is new to the cursor is another journal, and is sent from its start.
         """
         found = [
             row.n
@@ -210,14 +210,14 @@ class Follower:
             if isinstance(row.entry, Restored) and row.n > cursor.restored
         ]
         if not found:
-            _log.warning("%s: another journal than before; telling it from its beginning", self._journal)
+            _log.warning("%s: another journal than before; sending its notices from the start", self._journal)
             return Cursor()
         before = found[0] - 1
-        _log.warning("%s: restored from a backup; going on behind entry %d", self._journal, before)
+        _log.warning("%s: restored from a backup; continuing after entry %d", self._journal, before)
         return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
 
     def _delivered(self, notice: Notice, patiently: bool) -> bool:
-        """Deliver it, or leave it out; False: stopped before that."""
+        """Send a notice, or skip it; False: stopped before that."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
         named = f"notice {notice.id} of job {notice.called}"
         while not self._stop.is_set():
@@ -226,16 +226,16 @@ class Follower:
                 self._send(notice)
             except NotDeliveredError as error:
                 if not error.is_passing and tries >= TRIES:
-                    _log.error("%s is left out: %s", named, error, extra=about)
+                    _log.error("%s is skipped: %s", named, error, extra=about)
                     return True
                 if not patiently and error.is_passing:
                     raise
                 if tries == 1:
-                    _log.warning("%s is not taken: %s", named, error, extra=about)
+                    _log.warning("%s was not accepted: %s", named, error, extra=about)
                 self._stop.wait(delay_s)
                 delay_s = min(2.0 * delay_s, LONGEST_DELAY_S)
             else:
                 if tries > 1:
-                    _log.warning("%s is taken at try %d", named, tries, extra=about)
+                    _log.warning("%s was accepted at try %d", named, tries, extra=about)
                 return True
         return False

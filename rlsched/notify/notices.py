@@ -1,4 +1,4 @@
-"""From facts of the journal to notices: what is told of the jobs that asked for it."""
+"""Notices about entries of the journal, for jobs that asked for them."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from rlsched.broker.state.updates import updated
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is told.
+    """An event to notify of.
 
     Attributes:
-        id: The same whenever the same thing is told again.
+        id: Identifier; the same each time the notice is sent.
         event: `start`, `requeue`, `end`, or `fail` for an end with state `failed`.
-        cluster: Of the journal.
-        job: Number.
-        called: What people call it: its number, or `17_3` for task 3 of array 17.
+        cluster: Cluster of the journal.
+        job: Job number.
+        called: Number as users see it; `17_3` for task 3 of array 17.
         name, user, vc, num_gpus: As submitted.
         attempt: Number of the attempt that started, ended or was the last; 0: there was none.
-        state: Of the job from now on.
-        exit_code: Of the job, where it has one.
-        reason: Why; "": nothing is to be said.
-        time: When it was journalled, RFC 3339 in UTC.
-        time_s: The same, Unix seconds.
+        state: New state of the job.
+        exit_code: Exit code of the job, if it has one.
+        reason: Reason of the event; "": none.
+        time: Time of the journal entry, RFC 3339 in UTC.
+        time_s: The same time, Unix seconds.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> bytes:
-        """One line of JSON in ASCII: no text of a user can end it."""
+        """Return one line of JSON in ASCII; no text of a user can end the line."""
         return json.dumps(msgspec.to_builtins(self)).encode("ascii") + b"\n"
 
 
@@ -82,7 +82,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array that asked for notices; `come`: how many of its tasks are jobs, or never will be."""
+    """An array that asked for notices; `come`: number of its tasks that are jobs, or never will be."""
 
     head: Head
     since: int
@@ -90,10 +90,10 @@ class _WatchedArray:
 
 
 class JobWatch:
-    """Knows the live jobs that asked for notices.
+    """Tracks the live jobs that asked for notices.
 
     Attributes:
-        cluster: Of the journal, "" before its first entry.
+        cluster: Cluster of the journal, "" before its first entry.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class JobWatch:
         self._parts: list[BasePart] = []
 
     def _take_up(self, base: Base, n: int) -> None:
-        """A journal that was compacted begins with what its jobs came to."""
+        """Read the base of a compacted journal, which has the states of its jobs."""
         self.cluster = base.identity
         for one in base.jobs:
             if one.submitted.notify:
@@ -111,11 +111,11 @@ class JobWatch:
                 self._jobs[one.submitted.job] = _Watched(_small(one.submitted), n, attempt)
 
     def since(self, now: int) -> int:
-        """The first entry that has to be read again to know these jobs; `now`: the next entry."""
+        """Return the first entry to read again to know these jobs; `now`: the next entry."""
         return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 
     def apply(self, row: CheckedRow) -> Notice | None:
-        """Take note of a fact, and say what is to be told of it, if anything."""
+        """Process an entry, and return its notice, if any."""
         match row.entry:
             case BrokerStarted(cluster=cluster):
                 self.cluster = cluster
@@ -145,7 +145,7 @@ class JobWatch:
                     return self._told(row, job, "start", "running")
             case AttemptOver(job=number, outcome="queued", attempt=attempt) if number in self._jobs:
                 job = self._jobs[number]
-                if job.attempt == attempt:  # one that never ran is no news
+                if job.attempt == attempt:  # an attempt that never ran needs no notice
                     return self._told(row, job, "requeue", "queued")
             case AttemptOver(job=number, outcome=outcome) if number in self._jobs:
                 event = "fail" if outcome == "failed" else "end"

@@ -1,4 +1,4 @@
-"""Where notices go: a URL, or a program of the operator's. Each says whether another try can help."""
+"""Receivers of notices: a URL, or a program of the operator. Errors tell whether a retry can help."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rlsched.notify.notices import Notice
 from rlsched.terminal.visible import visible
 
 EX_TEMPFAIL: Final = 75
-"""By this exit code of sysexits.h a program says: try again later."""
+"""Exit code of sysexits.h that asks for a later retry."""
 _ITS_OWN_FAULT: Final = (400, 413, 422)
-"""What a receiver answers that will never take this very notice; all else may be set right there."""
+"""Status codes of a receiver that will never accept this notice; other errors may be fixed there."""
 _MOST_SAID: Final = 300
 
 
 class NotDeliveredError(Exception):
-    """A notice was not taken, for a reason in one line.
+    """A notice was not accepted, for a reason in one line.
 
     Attributes:
-        is_passing: Whether another try can help, however much later. Else a few are enough.
+        is_passing: Whether a retry can help, however late. Otherwise a few tries are enough.
     """
 
     def __init__(self, why: str, *, is_passing: bool) -> None:
@@ -39,7 +39,7 @@ class NotDeliveredError(Exception):
 
 
 class Sends(Protocol):
-    """Delivers one notice, or raises a `NotDeliveredError`."""
+    """Sends one notice, or raises a `NotDeliveredError`."""
 
     def __call__(self, notice: Notice) -> None: ...
 
@@ -54,7 +54,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> None:
-        """A POST that is redirected becomes a GET: an answer of its own is clearer."""
+        """Reject redirects: a redirected POST becomes a GET, and the redirect's own status is clearer."""
         del req, fp, code, msg, headers, newurl
 
 
@@ -63,11 +63,11 @@ class Webhook:
 
     Args:
         url: http or https.
-        timeout_s: For connecting, and for each wait for data.
-        token: Goes with it as `Authorization: Bearer`; "": nothing does.
+        timeout_s: Time-out of connecting, and of each wait for data, seconds.
+        token: Token to send as `Authorization: Bearer`; "": none.
 
     Raises:
-        InputError: the URL or the token is none.
+        InputError: the URL or the token is invalid.
     """
 
     def __init__(self, url: str, timeout_s: float, token: str = "") -> None:
@@ -84,7 +84,7 @@ class Webhook:
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def __call__(self, notice: Notice) -> None:
-        """Deliver one."""
+        """Send a notice."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -94,7 +94,7 @@ class Webhook:
                 answer.read(1)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code != 409:  # it has it already
+            if error.code != 409:  # the receiver has it already
                 raise NotDeliveredError(
                     f"it answers {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
                 ) from None
@@ -106,12 +106,12 @@ class Webhook:
 class Command:
     """Runs a program with the JSON of a notice on its standard input, without a shell.
 
-    Exit code 0 says that it is delivered, 75 (`EX_TEMPFAIL`) that it may be later. A program that takes too
-    long is ended with all that it started, and tried again later.
+    Exit code 0 means delivered, 75 (`EX_TEMPFAIL`) asks for a later retry. A program that takes too long is
+    killed with all processes that it started, and is retried later.
 
     Args:
         words: Program and arguments, quoted as for a shell.
-        timeout_s: It may take so long.
+        timeout_s: Time-out of the program, seconds.
 
     Raises:
         InputError: there are no words, or the quotes do not match.
@@ -127,7 +127,7 @@ class Command:
         self._timeout_s = timeout_s
 
     def __call__(self, notice: Notice) -> None:
-        """Deliver one."""
+        """Send a notice."""
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as said:
             stdin.write(notice.body)
             stdin.seek(0)
@@ -153,7 +153,7 @@ class Command:
 
 
 def _last_line(said: IO[bytes]) -> str:
-    """The last line that a program wrote."""
+    """Return the last line that a program wrote."""
     size = said.seek(0, os.SEEK_END)
     said.seek(max(0, size - _MOST_SAID))
     lines = said.read().decode(errors="replace").strip().splitlines()

@@ -1,8 +1,8 @@
-"""Nodes that sleep while nobody needs them: their states, the service that decides, replays on demand series.
+"""Puts idle nodes to sleep: node states, the service that decides, replays on demand series.
 
-`NodeStates` (module `states`) is what may happen to a node; `PowerDownService` (module `service`) says how
-many to keep; `replay_slots` (module `replay`) and `replay_states` (module `minutes`) measure both on a series
-of `NodeDemand` (module `series`); module `helios` has the published rule.
+`NodeStates` (module `states`) has the possible changes of a node; `PowerDownService` (module `service`)
+decides how many to keep; `replay_slots` (module `replay`) and `replay_states` (module `minutes`) measure both
+on a series of `NodeDemand` (module `series`); module `helios` has the published rule.
 """
 
 from rlsched.power_down.service import KeepRule, PowerDown, PowerDownService

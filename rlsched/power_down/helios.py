@@ -1,9 +1,9 @@
-"""The rule of Helios' CES service as its authors published it, to compare with.
+"""The rule of Helios' CES service as its authors published it, for comparison.
 
 Source: Hu et al., SC'21, and the file CES_Philly.py of S-Lab-System-Group/HeliosArtifact (MIT), read and
-written anew. Two things in that file see the future: nodes are put to sleep for a slot whose highest demand
+reimplemented. Two things in that file use the future: nodes are put to sleep for a slot whose highest demand
 is already known, and the means over the next 30 and 60 slots are of forecasts made an hour before *each* one.
-Both can be had here, so that the published figure can be judged, and left out.
+Both are options here, so that the published figure can be judged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class HeliosRule(msgspec.Struct, frozen=True, kw_only=True):
 
     buffer_nodes: int = 20
     falling_slots: int = 2
-    """Demand must lie a tenth of a node below the mean of so many slots before it."""
+    """Slots of a mean; demand must be a tenth of a node below it."""
     ahead_slots: int = 30
-    """It must not lie below the mean forecast of so many slots, nor that below the mean of twice as many."""
+    """Slots of a mean forecast; demand must not be below it, nor it below the mean of twice as many slots."""
     keep_slots: int = 10
-    """No node sleeps for so long after a wake-up."""
+    """Slots after a wake-up in which no node is put to sleep."""
 
     def replay(
         self,
@@ -40,13 +40,13 @@ class HeliosRule(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             demand: (N,) highest demand of each slot.
-            total: (N,) nodes that there are.
+            total: (N,) nodes in total.
             near: (N,) mean forecast of the next `ahead_slots`, made after each slot.
-            far: (N,) the same for twice as many.
+            far: (N,) the same for twice as many slots.
             first: First slot; at least `falling_slots` + 1.
-            last: One beyond the last.
-            knows_slot: Whether the rule may look at the highest demand of the slot that it decides on, as the
-                published code does; its `near` and `far` are then those of that slot.
+            last: One past the last slot.
+            knows_slot: Whether the rule may use the highest demand of the slot that it decides on, as the
+                published code does; its `near` and `far` then belong to that slot.
         """
         awake, quiet_until = float(demand[first - 1] + self.buffer_nodes), 0
         rows = []
@@ -71,7 +71,7 @@ class HeliosRule(msgspec.Struct, frozen=True, kw_only=True):
         return summarise_slots(demand[span], total[span], awakes, wakes, missing)
 
     def _woken(self, demand: float, total: float, awake: float) -> tuple[float, float, float]:
-        """Nodes awake after the slot's shortage was met, nodes woken, nodes that were missing."""
+        """Return nodes awake after the slot's shortage was met, nodes woken, and nodes that were missing."""
         short = max(demand - awake, 0.0)
         if not short:
             return awake, 0.0, 0.0

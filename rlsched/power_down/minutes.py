@@ -1,4 +1,4 @@
-"""Replays of node demand row by row, on nodes that have states, take time to boot, and draw power."""
+"""Replays of node demand row by row, on nodes with states, boot times and power."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rlsched.workload.predict.node_demand import SLOT_S, Floats
 
 
 class MinuteOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service gave on nodes that boot and draw power."""
+    """Result of a service on nodes that boot and draw power."""
 
     utilisation_frac: float
-    """Busy node-seconds over those of nodes on, draining or booting."""
+    """Busy node-seconds over node-seconds of nodes on, draining or booting."""
     nodes_asleep: float
     wake_up_events: int
     nodes_booted: int
     slots_short: int
     """Slots of ten minutes in which demand exceeded the nodes that were up at any moment."""
     node_slots_short: int
-    """The most nodes that were missing in each of them, summed."""
+    """Highest number of missing nodes in each of these slots, summed."""
     node_minutes_short: float
-    """Missing nodes times minutes: what jobs wait."""
+    """Missing nodes times minutes, which is how long jobs wait."""
     energy_kwh: float
-    """Of the nodes themselves, without what jobs draw."""
+    """Energy of the nodes themselves, without the power of jobs, kWh."""
     always_on_kwh: float
     days: float
 
@@ -38,9 +38,9 @@ def replay_states(
 ) -> MinuteOutcome:
     """Replay a service on simulated nodes; figures cover the rows from `since_s` on, earlier ones warm it up.
 
-    Jobs are nodes that are busy: as demand rises they take the lowest free nodes that are on, as it falls
-    they leave the highest busy ones. Demand that finds no node waits. A row lasts until the next, at most a
-    slot: a gap in the log is passed over. There are as many nodes as the last row says; demand beyond is cut.
+    Jobs are busy nodes: as demand rises, they take the lowest free nodes that are on; as it falls, they leave
+    the highest busy ones. Demand without a free node waits. A row lasts until the next, at most a slot: gaps
+    in the log are skipped. The last row has the number of nodes; demand above it is cut.
     """
     nodes = int(series.total[-1])
     states = NodeStates(nodes, power, float(series.time_s[0]))
@@ -81,7 +81,7 @@ def replay_states(
 
 
 def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float) -> bool:
-    """Ask the service, and do what it says; whether it said anything."""
+    """Ask the service, and carry out its commands; return whether there were any."""
     commands = service.review(now_s, states.busy, waiting, states)
     for command in commands:
         states.apply(command, now_s)
@@ -89,7 +89,7 @@ def _reviewed(states: NodeStates, service: PowerDown, waiting: int, now_s: float
 
 
 def _placed(states: NodeStates, demand: int, now_s: float) -> int:
-    """Start and end jobs until `demand` nodes are busy, or no more are on. Returns how many are missing."""
+    """Start and end jobs until `demand` nodes are busy, or no more are on. Returns the missing nodes."""
     running = np.flatnonzero(states.busy)
     if len(running) == demand:
         return 0
@@ -102,7 +102,7 @@ def _placed(states: NodeStates, demand: int, now_s: float) -> int:
 
 
 def _worst_by_slot(time_s: NDArray[np.float64], short: Floats) -> Floats:
-    """The highest of `short` in each slot of ten minutes that has a row."""
+    """Return the highest of `short` in each slot of ten minutes that has a row."""
     _, slot = np.unique(np.floor(time_s / SLOT_S), return_inverse=True)
     worst = np.zeros(int(slot.max(initial=-1)) + 1)
     np.maximum.at(worst, slot, short)

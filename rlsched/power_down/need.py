@@ -1,4 +1,4 @@
-"""How many more nodes the jobs that wait would fill, by sets of nodes that can stand in for each other."""
+"""Number of further nodes that waiting jobs would fill, by sets of interchangeable nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ASKED = ("own_partition", "shared_partition", "demand")
 
 
 class NodeSet(NamedTuple):
-    """Nodes of one partition that are alike."""
+    """Identical nodes of one partition."""
 
     partition: int
     spec: NodeSpec  # the first of them
@@ -27,9 +27,9 @@ class NodeSet(NamedTuple):
 
 
 def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[NodeSet]:
-    """The nodes of a cluster by partition, GPU type and what they have, in the order of their first node.
+    """Return the nodes of a cluster by partition, GPU type and resources, in the order of their first node.
 
-    `among`: numbers of those that count, ascending; None: all do.
+    `among`: numbers of the nodes to count, ascending; None: all.
     """
     members: dict[tuple[int, str, int, int, int], list[int]] = {}
     nodes = state.nodes
@@ -42,7 +42,7 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:
-    """Idle nodes of this kind that one job fills, a part of one where several fit; 0: none can take part."""
+    """Return the idle nodes of this kind that a job fills, a fraction if several fit; 0: it cannot run."""
     places = demand.places_on_node(node)
     if places == 0:
         return 0.0
@@ -60,9 +60,9 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
 class NodeNeed:
     """Counts for one cluster; K sets of nodes.
 
-    A job is counted where it can run: on nodes of its VC before shared ones; on one node where the largest
+    A job is counted where it can run: on nodes of its VC before shared ones; on one node if the largest
     holds it, the smallest such first, else on the largest nodes first, as the rule *consolidate* places it.
-    What does not fit beside the busy nodes of a set is counted in the next.
+    Jobs that do not fit next to the busy nodes of a set are counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
@@ -72,7 +72,7 @@ class NodeNeed:
     def waiting_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """(K,) nodes beside the busy ones, (K,), that the waiting jobs would fill, at most all there are."""
+        """Return (K,) nodes that waiting jobs would fill besides the (K,) busy ones, at most all nodes."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         slots = np.flatnonzero(state.job.status == WAITING)
@@ -104,7 +104,7 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Sets of a partition that the demand can use, and nodes of each that one job fills."""
+        """Return the sets of a partition that the demand can use, and nodes of each that a job fills."""
         places = {
             at: demand.places_on_node(one.spec)
             for at, one in enumerate(self._sets)

@@ -1,4 +1,4 @@
-"""How the idle nodes of a cluster are put to sleep, as settings, and the services that they stand for."""
+"""Settings for putting the idle nodes of a cluster to sleep, and the services that they define."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from rlsched.settings import Seconds
 from rlsched.workload.predict.node_demand import SLOT_S, DemandForecast, Persistence, TrailingMaximum
 
 CHOSEN_FOR_NODES: Final = 420
-"""The defaults of `KeepRule` are for so many nodes."""
+"""Number of nodes for which the defaults of `KeepRule` were chosen."""
 _WAKE_SHARE: Final = 1.6
-"""Buffer after a wake-up over buffer, of the same defaults: 40 and 25 nodes."""
+"""Buffer after a wake-up over buffer, in these defaults: 40 and 25 nodes."""
 
 
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How nodes sleep: one service for each set of nodes that can stand in for each other.
+    """How nodes sleep: one service for each set of interchangeable nodes.
 
-    Numbers of nodes are of the whole cluster. What is not given is the default of `KeepRule`, scaled from the
-    `CHOSEN_FOR_NODES` nodes that it was chosen for.
+    Numbers of nodes are for the whole cluster. A setting that is not given has the default of `KeepRule`,
+    scaled from the `CHOSEN_FOR_NODES` nodes for which it was chosen.
 
     Attributes:
-        forecast: Of the highest demand ahead. `trailing`: the highest of late comes back; `persistence`: what
-            is wanted now stays wanted.
-        over: `trailing`: how far it looks back, a multiple of `slot`.
-        slot: Demand counts by its highest within so long, and nodes go to sleep when such a time has ended.
-        falling: Nodes sleep only while demand is below its mean over so long, a multiple of `slot`; 0: at any
-            time.
-        idle: A node sleeps only once it has been idle for so long.
-        buffer_nodes: Awake above the forecast.
-        wake_buffer_nodes: Awake above demand after a wake-up; None: 1.6 times the buffer.
-        ramp_nodes: At most so many go to sleep at one review; 0: no limit.
-        headroom_nodes: Wake as soon as fewer awake nodes are free, before jobs wait.
-        review: Time between two looks at the nodes. Demand is heard at once; nodes sleep by slots.
+        forecast: Forecast of the highest demand ahead. `trailing`: the recent maximum; `persistence`: the
+            current demand.
+        over: Time span of `trailing`, a multiple of `slot`.
+        slot: Time span whose highest demand counts; nodes are put to sleep at its end.
+        falling: Nodes sleep only while demand is below its mean over this time, a multiple of `slot`; 0: at
+            any time.
+        idle: Idle time after which a node may sleep.
+        buffer_nodes: Nodes awake above the forecast.
+        wake_buffer_nodes: Nodes awake above demand after a wake-up; None: 1.6 times the buffer.
+        ramp_nodes: Most nodes to put to sleep per review; 0: no limit.
+        headroom_nodes: Wake nodes as soon as fewer awake nodes are free, before jobs wait.
+        review: Time between two reviews of the nodes. Demand is reported at once; nodes sleep by slots.
     """
 
     forecast: Literal["trailing", "persistence"] = "trailing"
@@ -52,10 +52,10 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     review: Seconds = Seconds(60.0)
 
     def check(self, where: str) -> None:
-        """Find out whether the settings go together.
+        """Check that the settings go together.
 
         Raises:
-            InputError: naming the setting.
+            InputError: a setting is invalid; the message names it.
         """
         slot = self.slot.text
         if self.slot <= 0:
@@ -76,14 +76,14 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def demand_forecast(self) -> DemandForecast:
-        """The forecast."""
+        """Return the forecast."""
         return (
             Persistence() if self.forecast == "persistence" else TrailingMaximum(round(self.over / self.slot))
         )
 
     @property
     def rule(self) -> KeepRule:
-        """How many nodes to keep: of the whole cluster, or of `CHOSEN_FOR_NODES` where no buffer is given."""
+        """Return the rule for the whole cluster, or for `CHOSEN_FOR_NODES` nodes if no buffer is given."""
         plain = KeepRule()
         buffer, wake = self.buffer_nodes, self.wake_buffer_nodes
         if buffer is not None and wake is None:
@@ -98,15 +98,15 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         )
 
     def services(self, sizes: Sequence[int]) -> list[PowerDown]:
-        """A service for each set of so many nodes; buffers and ramps are split by size, rounded up."""
+        """Return a service for each set of nodes; buffers and ramps are split by size, rounded up."""
         return [self.service(size, sum(sizes)) for size in sizes]
 
     def service(self, size: int, total: int) -> PowerDownService:
-        """The service of a set of so many of all nodes."""
+        """Return the service of a set of `size` of `total` nodes."""
         return PowerDownService(self.rule_for(size, total), self.demand_forecast, float(self.slot))
 
     def rule_for(self, size: int, total: int) -> KeepRule:
-        """How many nodes to keep of a set of so many of all nodes."""
+        """Return the rule of a set of `size` of `total` nodes."""
         of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(total, 1)
         return _scaled(self.rule, size / of)
 

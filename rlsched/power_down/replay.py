@@ -1,8 +1,8 @@
-"""Replays of node demand by slots of ten minutes: the accounting in which Helios' CES was published.
+"""Replays of node demand by slots of ten minutes, with the accounting of Helios' CES as published.
 
-A slot's demand is the highest of its minutes; nodes that are missing are there within the slot, which counts
-as short; utilisation is the mean over slots of demand over nodes awake. No node takes time to boot: module
-`minutes` has that.
+A slot's demand is the highest of its minutes; missing nodes become available within the slot, which counts as
+short; utilisation is the mean over slots of demand over nodes awake. Nodes boot at once; module `minutes`
+includes boot times.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from rlsched.workload.predict.node_demand import DAY_SLOTS, Floats
 
 
 class SlotOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule gave over M slots; wake-ups and shortage by their names, nothing lumped together."""
+    """Result of a rule over M slots, with wake-ups and shortages counted separately."""
 
     utilisation_frac: float
     """Mean over slots of demand over nodes awake; slots with no node awake count as 1."""
     nodes_asleep: float
-    """Mean over slots, of the nodes that there are."""
+    """Mean over slots of nodes asleep."""
     nodes_idle: float
-    """Mean over slots of nodes awake above demand: independent of how large the cluster is."""
+    """Mean over slots of nodes awake above demand; independent of the size of the cluster."""
     wake_up_events: int
     """Slots in which nodes were woken."""
     nodes_booted: int
-    """Nodes woken in them."""
+    """Nodes woken in these slots."""
     slots_short: int
     """Slots in which demand exceeded the nodes awake at their start."""
     node_slots_short: int
-    """How many nodes were missing, summed over these slots."""
+    """Missing nodes, summed over these slots."""
     slots: int
 
     @property
@@ -43,7 +43,7 @@ class SlotOutcome(msgspec.Struct, frozen=True, kw_only=True):
 def summarise_slots(
     demand: Floats, total: Floats, awake: Floats, woken: Floats, short: Floats
 ) -> SlotOutcome:
-    """The figures of one rule, from (M,) demand, nodes in total, nodes awake, woken and missing."""
+    """Return the figures of one rule, from (M,) demand, nodes in total, nodes awake, woken and missing."""
     return SlotOutcome(
         utilisation_frac=float(np.mean(np.where(awake > 0, demand / np.maximum(awake, 1), 1.0))),
         nodes_asleep=float(np.mean(total - awake)),
@@ -59,13 +59,13 @@ def summarise_slots(
 def replay_slots(
     demand: Floats, total: Floats, peaks: Floats, rules: Sequence[KeepRule], first: int, last: int
 ) -> list[SlotOutcome]:
-    """Replay `KeepRule`s over the slots [first, last), all at once; earlier slots are their past.
+    """Replay `KeepRule`s over the slots [first, last), all at once; earlier slots are their history.
 
     Args:
         demand: (N,) highest demand of each slot; first >= 1.
-        total: (N,) nodes that there are; infinite to charge buffers in full where demand comes close to it.
+        total: (N,) nodes in total; infinite: buffers are charged in full, even if demand comes close to it.
         peaks: (N,) the forecast after each slot (`DemandForecast.peaks(demand)`).
-        rules: Their `min_awake_s`, `min_asleep_s` and `headroom_nodes` have no meaning here and are left out.
+        rules: Rules to replay; `min_awake_s`, `min_asleep_s` and `headroom_nodes` are ignored here.
     """
     buffer, wake, ramp = (
         np.array([getattr(rule, field) for rule in rules], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Node demand over time, as logs have it: how many nodes were busy, and how many there were."""
+"""Node demand over time, as recorded in logs: number of busy nodes, and of all nodes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MONDAY_S = 4 * 86400.0
 
 @dataclass(frozen=True)
 class NodeDemand:
-    """A demand series: what was read, in order of time.
+    """A demand series, in order of time.
 
     Attributes:
-        time_s: (N,) seconds; those of the calendar count from 1970 as if clocks stood at UTC.
+        time_s: (N,) seconds; dates are Unix seconds, read as UTC.
         busy: (N,) nodes that ran a job.
-        total: (N,) nodes that there were.
+        total: (N,) nodes in total.
         has_calendar: Whether times were dates.
     """
 
@@ -46,7 +46,7 @@ class NodeDemand:
         `time` is a date (`2017-10-03 00:00:00`) or seconds; `philly_node_sequence.csv` of Helios reads as is.
 
         Raises:
-            TraceError: a column is missing, a value is no number, times do not rise, or nothing is there.
+            TraceError: a column is missing, a value is not a number, times do not rise, or there are no rows.
         """
         rows = csv.DictReader(io.StringIO(_text(path)))
         names = rows.fieldnames or []
@@ -80,17 +80,18 @@ class NodeDemand:
 
     @classmethod
     def of_run(cls, path: Path, nodes: int | None = None) -> NodeDemand:
-        """Nodes busy in a run: from a table of attempts or jobs as `rlsched evaluate --jobs-out` writes it.
+        """Return the busy nodes of a run, from a table of attempts or jobs of `rlsched evaluate --jobs-out`.
 
-        A node is busy while anything runs on it, sampled every minute. Where jobs were preempted, the table
-        of attempts (`NAME.segments.csv`) is the right one: that of jobs has their first start and last end.
+        A node is busy while anything runs on it, sampled every minute. If jobs were preempted, use the table
+        of attempts (`NAME.segments.csv`): the table of jobs has their first start and last end.
 
         Args:
             path: CSV with the columns `start_time`, `end_time` and `node` (gangs as `n3;n7`).
-            nodes: In total; all that ever were busy unless given.
+            nodes: Nodes in total; default: all nodes that were ever busy.
 
         Raises:
-            TraceError: a column is missing, a value is no number, nothing ran, or more than `nodes` ran.
+            TraceError: a column is missing, a value is not a number, no node is used, or more than
+                `nodes` are.
         """
         rows = csv.DictReader(io.StringIO(_text(path)))
         if not {"start_time", "end_time", "node"} <= set(rows.fieldnames or ()):
@@ -118,11 +119,11 @@ class NodeDemand:
 
     @classmethod
     def of_spans(cls, spans: Mapping[str, Sequence[tuple[float, float]]], nodes: int) -> NodeDemand:
-        """Nodes busy, sampled every minute, from when to when something ran on each (one span at least).
+        """Return the busy nodes, sampled every minute, from the spans in which something ran on each node.
 
         Args:
-            spans: (start, end) of everything that ran on a node, seconds, by its name.
-            nodes: In total.
+            spans: (start, end) of everything that ran on a node, seconds, by node name; at least one in all.
+            nodes: Nodes in total.
         """
         first_s = min(start for some in spans.values() for start, _ in some) // 60 * 60
         last_s = max(end for some in spans.values() for _, end in some)
@@ -137,15 +138,15 @@ class NodeDemand:
         return cls(time_s, busy, np.full(len(time_s), float(nodes)), False)
 
     def between(self, since_s: float, until_s: float) -> NodeDemand:
-        """The rows with since_s <= time < until_s."""
+        """Return the rows with since_s <= time < until_s."""
         rows = (self.time_s >= since_s) & (self.time_s < until_s)
         return NodeDemand(self.time_s[rows], self.busy[rows], self.total[rows], self.has_calendar)
 
     def slots(self) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-        """By slots of ten minutes, without gaps: (M,) highest demand, (M,) most nodes, first slot's number.
+        """Return ten-minute slots without gaps: (M,) highest demand, (M,) most nodes, first slot's number.
 
-        A slot without a row repeats the one before. The number is that within the week, Monday at midnight
-        0; without a calendar, the series starts on a Monday.
+        A slot without a row repeats the previous one. The number is that within the week, with 0 for Monday
+        at midnight; without a calendar, the series starts on a Monday.
         """
         number = np.floor((self.time_s - (_MONDAY_S if self.has_calendar else 0.0)) / SLOT_S).astype(np.int64)
         slot = number - number[0]
@@ -157,10 +158,10 @@ class NodeDemand:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a file has the columns of a run's attempts (`NodeDemand.of_run`) and not those of a log.
+    """Return whether a file has the columns of a run's attempts (`NodeDemand.of_run`), not of a log.
 
     Raises:
-        TraceError: it cannot be read.
+        TraceError: the file cannot be read.
     """
     header = next(csv.reader(io.StringIO(_text(path))), [])
     return "start_time" in header and "time" not in header
@@ -175,7 +176,7 @@ def _text(path: Path) -> str:
 
 
 def _seconds(text: str) -> tuple[float, bool]:
-    """A date, or seconds, and whether it was a date."""
+    """Parse a date or seconds; return seconds, and whether it was a date."""
     try:
         value = float(text)
     except ValueError:

@@ -1,8 +1,8 @@
 """Decides how many nodes to keep awake, and which ones to wake and to put to sleep.
 
-The rule, after Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer; put
-nodes to sleep only while demand falls; wake when jobs wait. Added: the buffer after a wake-up is larger, and
-what goes to sleep at one review is limited, so that a dip does not empty the cluster.
+The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer; put
+nodes to sleep only while demand falls; wake when jobs wait. Added: a larger buffer after a wake-up, and a
+limit on the nodes put to sleep per review, so that a dip does not empty the cluster.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rlsched.workload.predict.node_demand import DAY_SLOTS, SLOT_S, DemandForeca
 Floats = NDArray[np.float64]
 _KEPT_SLOTS = 90 * DAY_SLOTS
 _DROPPED_SLOTS = 28 * DAY_SLOTS
-"""Of older slots four weeks are dropped at once: weekdays stay where they are, and so do the fits between."""
+"""Slots to drop at once: four weeks of old slots, so that weekdays and the fits between them stay aligned."""
 
 
 class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many nodes to keep, given a forecast.
+    """How many nodes to keep awake, given a forecast.
 
-    The defaults belong to the trailing maximum of three hours: chosen on Philly before December 2017, for 420
+    The defaults are for the trailing maximum of three hours: chosen on Philly before December 2017, for 420
     nodes and half a wake-up a day (`studies/power_down/ces_replay.py`). Scale the nodes with the cluster.
 
     Raises:
@@ -34,21 +34,21 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
 
     buffer_nodes: int = 25
-    """Awake above the forecast."""
+    """Nodes awake above the forecast."""
     wake_buffer_nodes: int = 40
-    """Awake above demand after a wake-up: more, so that a rise that goes on is one event, not three."""
+    """Nodes awake above demand after a wake-up; larger, so that a continued rise is one event, not three."""
     ramp_nodes: int = 2
-    """At most this many go to sleep at one review; 0: no limit."""
+    """Most nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
     """Nodes sleep only while demand is below its mean over these last slots; 0: at any time."""
     headroom_nodes: int = 0
-    """Wake as soon as fewer than this many awake nodes are free, before jobs wait."""
+    """Wake nodes as soon as fewer than this many awake nodes are free, before jobs wait."""
     min_awake_s: float = 0.0
-    """A node that woke up stays at least so long."""
+    """Minimum time between a node's wake-up and its next sleep, seconds."""
     min_idle_s: float = 0.0
-    """A node sleeps only once it has been idle for so long."""
+    """Idle time after which a node may sleep, seconds."""
     min_asleep_s: float = 0.0
-    """A node that fell asleep stays at least so long, unless jobs wait."""
+    """Minimum time asleep, seconds, unless jobs wait."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -58,32 +58,32 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 )
 
     def kept(self, awake: Any, peak: Any, last: Any, falling: Any) -> Any:
-        """How many nodes stay awake; numbers, or arrays of one shape.
+        """Return how many nodes stay awake; numbers, or arrays of one shape.
 
         Args:
-            awake: Nodes that are awake now.
-            peak: The forecast.
+            awake: Nodes awake now.
+            peak: Forecast of the highest demand.
             last: Demand of the last slot.
-            falling: Whether demand is below its mean of late, as `falling` says.
+            falling: Whether demand is below its recent mean, as `falling` returns it.
         """
         return kept(awake, peak, last, falling, self.buffer_nodes, self.ramp_nodes)
 
     def is_falling(self, demand: Floats) -> bool:
-        """Whether the last slot of `demand` (N,) lies below the mean of the last `falling_slots`."""
+        """Return whether the last slot of `demand` (N,) is below the mean of the last `falling_slots`."""
         return self.falling_slots == 0 or bool(falling(demand[-self.falling_slots :], self.falling_slots)[-1])
 
 
 def kept(awake: Any, peak: Any, last: Any, is_falling: Any, buffer: Any, ramp: Any) -> Any:
-    """`KeepRule.kept` for numbers, or for arrays of one shape, say a value for each of many settings."""
+    """`KeepRule.kept` for numbers, or for arrays of one shape, such as a value for each of many settings."""
     target = np.ceil(np.maximum(peak, last)) + buffer
     slowest = np.where(np.equal(ramp, 0), target, np.subtract(awake, ramp))
     return np.where(is_falling & (awake > target), np.maximum(target, slowest), awake)
 
 
 def falling(demand: Floats, slots: int) -> NDArray[np.bool_]:
-    """(N,) -> (N,) whether each slot lies a tenth of a node or more below the mean of the last `slots`.
+    """Return (N,) whether each slot is a tenth of a node or more below the mean of the last `slots`.
 
-    The mean includes the slot, the tenth is that of Helios' code. 0: true; false until `slots` have passed.
+    The mean includes the slot; the tenth is from Helios' code. 0: true; false until `slots` have passed.
     """
     if slots == 0:
         return np.ones(len(demand), dtype=np.bool_)
@@ -95,18 +95,18 @@ def falling(demand: Floats, slots: int) -> NDArray[np.bool_]:
 
 
 class PowerDown(Protocol):
-    """What an engine or a broker asks every minute, or every ten."""
+    """Decides about nodes; an engine or a broker asks it every minute, or every ten."""
 
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
     ) -> list[Command]:
-        """What to do with the nodes now; nothing is carried out here.
+        """Return commands for the nodes; nothing is carried out here.
 
         Args:
-            now_s: Not before that of the call before.
+            now_s: Time, seconds; not before that of the previous call.
             busy_nodes: (N,) whether the node runs a job.
-            waiting_nodes: How many more nodes the jobs that wait would fill.
-            states: Of the N nodes, advanced to `now_s`.
+            waiting_nodes: Number of further nodes that waiting jobs would fill.
+            states: States of the N nodes, advanced to `now_s`.
 
         Returns:
             Commands, legal in this order.
@@ -115,15 +115,15 @@ class PowerDown(Protocol):
 
 
 class PowerDownService:
-    """`PowerDown` by a forecast and a `KeepRule`, for N nodes that may stand in for each other.
+    """`PowerDown` by a forecast and a `KeepRule`, for N interchangeable nodes.
 
-    A cluster whose nodes may not (virtual clusters, GPU types) gets one service a kind. Demand is busy and
-    waiting nodes; reviews more often than a slot count by their highest.
+    A cluster with several kinds of nodes (virtual clusters, GPU types) gets one service per kind. Demand is
+    busy and waiting nodes; of several reviews in a slot, the highest counts.
 
     Args:
-        rule: How many to keep.
-        forecast: Of the highest demand ahead; three hours' trailing maximum unless given.
-        slot_s: Time that demand is counted by; nodes go to sleep when one has ended.
+        rule: Rule for the number of nodes awake.
+        forecast: Forecast of the highest demand ahead; default: three hours' trailing maximum.
+        slot_s: Length of a slot of demand, seconds; nodes are put to sleep at its end.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PowerDownService:
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
     ) -> list[Command]:
-        """See `PowerDown.review`. Draining nodes that are idle fall asleep.
+        """See `PowerDown.review`. Draining nodes that are idle are put to sleep.
 
         Nodes are taken in order of number: the lowest wakes first, the highest idle one sleeps first.
         """
@@ -172,7 +172,7 @@ class PowerDownService:
         return done
 
     def _observe(self, now_s: float, demand: float) -> bool:
-        """Take demand down; whether a slot has ended. Slots without any review repeat the one before."""
+        """Record demand; return whether a slot has ended. Slots without a review repeat the previous one."""
         slot = int(now_s // self._slot_s)
         if self._slot is None or slot == self._slot:
             self._highest = max(self._highest, demand) if self._slot is not None else demand
@@ -186,7 +186,7 @@ class PowerDownService:
         return True
 
     def _wake(self, now_s: float, wanted: int, waiting: bool, states: NodeStates) -> list[Command]:
-        """Wake `wanted` nodes, those first that still drain."""
+        """Wake `wanted` nodes, draining nodes first."""
         rested = waiting | (now_s - states.since_s >= self.rule.min_asleep_s)
         draining = np.flatnonzero(states.state == NodeState.DRAINING)
         asleep = np.flatnonzero((states.state == NodeState.ASLEEP) & rested)

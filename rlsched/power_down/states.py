@@ -1,10 +1,10 @@
-"""What may happen to a node: on, draining, asleep, booting. A state machine without clock and without I/O.
+"""States of a node: on, draining, asleep, booting. A state machine without clock and without I/O.
 
         drain            job ended, or idle        wake                  boot_s later
     ON ------> DRAINING -----------------> ASLEEP ------> BOOTING ---------------------> ON
        <------ wake (at once)
 
-A node that runs a job never sleeps: draining keeps new jobs away, and it sleeps when its last job has ended.
+A node that runs a job never sleeps: a draining node gets no new jobs, and sleeps when its last job has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlsched.models.node_power import PowerByState
 
 
 class NodeState(IntEnum):
-    """Of one node; jobs start on nodes that are ON alone."""
+    """State of a node; jobs start only on nodes that are ON."""
 
     ON = 0
     DRAINING = 1
@@ -41,7 +41,7 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Power this node up, or, where it still drains, let jobs start on it again."""
+    """Power this node up, or, if it still drains, let jobs start on it again."""
 
     node: int
 
@@ -68,28 +68,28 @@ class NodeStates:
         self.ready_s: NDArray[np.float64] = np.full(num_nodes, np.inf)
         """(N,) when a BOOTING node will be ON; inf elsewhere."""
         self.energy_j = 0.0
-        """Of all nodes without their jobs, up to the latest `now_s`: `idle_w`, `asleep_w`, `boot_w`."""
+        """Energy of all nodes without jobs, J, up to the latest `now_s`: `idle_w`, `asleep_w`, `boot_w`."""
         self.nodes_booted = 0
-        """Wakes of sleeping nodes."""
+        """Number of wakes of sleeping nodes."""
         self.wake_up_events = 0
-        """Moments at which one or more sleeping nodes were woken; nodes woken at the same time are one."""
+        """Number of times at which sleeping nodes were woken; nodes woken at the same time count once."""
         self._now_s = now_s
         self._due_s = np.inf
         self._event_s = -np.inf
 
     def count(self, *states: NodeState) -> int:
-        """How many nodes are in any of these states."""
+        """Return the number of nodes in any of these states."""
         return sum(int((self.state == state).sum()) for state in states)
 
     def next_due_s(self) -> float:
-        """When the next booting node comes up; inf without one. Call `advance` then, or later."""
+        """Return when the next booting node comes up; inf if none boots. Call `advance` then, or later."""
         return self._due_s
 
     def advance(self, now_s: float) -> list[int]:
-        """Let time pass: nodes that have booted by `now_s` are ON. Returns them, in order of number.
+        """Advance the time: nodes that have booted by `now_s` are ON. Returns them, in order of number.
 
         Raises:
-            NodeStateError: `now_s` lies in the past.
+            NodeStateError: `now_s` is in the past.
         """
         if now_s < self._now_s:
             raise NodeStateError(f"time must not run backwards: it was {self._now_s} s, now {now_s} s")
@@ -105,7 +105,7 @@ class NodeStates:
         return [int(node) for node in up]
 
     def started(self, node: int, now_s: float) -> None:
-        """A job starts on this node, which was idle.
+        """Record that a job starts on this node, which was idle.
 
         Raises:
             NodeStateError: the node is not ON.
@@ -115,7 +115,7 @@ class NodeStates:
         self.busy[node] = True
 
     def ended(self, node: int, now_s: float) -> list[Command]:
-        """The last job of this node has ended. Returns what follows: a draining node goes to sleep."""
+        """Record that the last job of this node has ended. Returns what follows: a draining node sleeps."""
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s
         if self.state[node] != NodeState.DRAINING:
@@ -125,16 +125,16 @@ class NodeStates:
         return [command]
 
     def keep_busy(self, busy: NDArray[np.bool_], now_s: float) -> None:
-        """(N,) which nodes run jobs now; those that did until now are idle from now on."""
+        """Record (N,) which nodes run jobs now; nodes that no longer run one are idle from now on."""
         self.idle_since_s[self.busy & ~busy] = now_s
         self.busy[:] = busy
 
     def apply(self, command: Command, now_s: float) -> None:
-        """Carry a command out.
+        """Carry out a command.
 
         Raises:
-            NodeStateError: the node's state does not allow it, or it runs a job and would sleep; nothing is
-                changed.
+            NodeStateError: the node's state does not allow it, or the node runs a job and would sleep;
+                nothing is changed.
         """
         self.advance(now_s)
         node = command.node
@@ -155,7 +155,7 @@ class NodeStates:
                     self._wake(node, now_s)
 
     def _wake(self, node: int, now_s: float) -> None:
-        # What is left of a shutdown is waited for, at the power of booting.
+        # The rest of a shutdown is waited for, at the power of booting.
         down_s = self.since_s[node] + self.power.shutdown_s
         self._enter(node, NodeState.BOOTING, now_s)
         self.ready_s[node] = max(down_s, now_s) + self.power.boot_s
@@ -178,7 +178,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Joules of all nodes from the latest moment known to `now_s`, states as they are."""
+        """Return the energy of all nodes from the last known time to `now_s`, with states as they are, J."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[

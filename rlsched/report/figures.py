@@ -1,4 +1,4 @@
-"""Plots as SVG that stands inside a page: its text stays text, its colours are the page's own variables."""
+"""Plots as SVG inside a page: their text stays text, and their colours are variables of the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlsched.terminal.show import in_words
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
 GAIN_COLOURS = ("#0b0b01", "#0b0b02", "#0b0b03")
-"""Better, the same, worse: no colour of a policy is among them."""
+"""Better, equal, worse; distinct from the colours of policies."""
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -31,7 +31,7 @@ VARIABLES = {
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
     **dict(zip(GAIN_COLOURS, ("var(--better)", "var(--same)", "var(--worse)"), strict=True)),
 }
-"""Placeholder colours of the plots, and the variables of page.css that take their place."""
+"""Placeholder colours of the plots, and the variables of page.css that replace them."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlsched",
@@ -78,12 +78,12 @@ Values = Sequence[float] | NDArray[np.float64]
 
 
 class Series(NamedTuple):
-    """One named row of values in a plot.
+    """A named series of values in a plot.
 
     Attributes:
-        label: Its name in the legend.
-        values: A value a position.
-        dashed: Drawn as a dashed line.
+        label: Name in the legend.
+        values: A value per position.
+        dashed: Whether the line is dashed.
     """
 
     label: str
@@ -95,8 +95,8 @@ class Plot(NamedTuple):
     """One plot.
 
     Attributes:
-        svg: `<svg>...</svg>`, without ids that another plot of the page has.
-        caption: What it shows, in a sentence.
+        svg: `<svg>...</svg>`, with ids that no other plot of the page has.
+        caption: Description in one sentence.
     """
 
     svg: str
@@ -104,7 +104,7 @@ class Plot(NamedTuple):
 
 
 class Canvas:
-    """Draws the plots of one page; each has a number of its own, from which its ids are made."""
+    """Draws the plots of one page; the ids of each plot are made from its number."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -118,9 +118,9 @@ class Canvas:
         stacked: bool = False,
         colours: Sequence[str] = COLOURS,
     ) -> Plot:
-        """Shares as bars, side by side or stacked: values between 0 and 1, shown in %.
+        """Draw shares as bars, side by side or stacked: values between 0 and 1, shown in %.
 
-        `colours`: one for each series, of `COLOURS` or `GAIN_COLOURS`.
+        `colours`: one per series, of `COLOURS` or `GAIN_COLOURS`.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -142,9 +142,9 @@ class Canvas:
             return self._finish(figure, caption)
 
     def time_bars(self, labels: Sequence[str], series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Durations in seconds as bars, each with its value: twice the height is twice the time.
+        """Draw durations in seconds as bars on a linear axis, each with its value.
 
-        The axis is in the largest unit, of seconds to days, that the longest bar fills.
+        The unit of the axis is the largest, of seconds to days, that the longest bar reaches.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -167,7 +167,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def curves(self, at_s: Values, series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Cumulative shares over a duration on a logarithmic axis."""
+        """Draw cumulative shares over a duration on a logarithmic axis."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -182,7 +182,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
-        """A cumulative share over another share, both between 0 and 1, beside an even split."""
+        """Draw a cumulative share over another share, both between 0 and 1, next to an even split."""
         with rc_context(STYLE):
             figure, axes = _axes()
             axes.plot(
@@ -204,7 +204,7 @@ class Canvas:
     def steps(
         self, edges: Sequence[float], series: Sequence[Series], caption: str, x_label: str, y_label: str
     ) -> Plot:
-        """Values that hold between one edge and the next; E edges, E - 1 values a series."""
+        """Draw values that are constant between edges; E edges, E - 1 values per series."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -230,9 +230,9 @@ class Canvas:
     def week(
         self, days: Sequence[str], values: Sequence[Sequence[float | None]], caption: str, unit: str
     ) -> Plot:
-        """7 rows of 24 hours as a heat map: the fuller the colour, the more; a gap where nothing is known.
+        """Draw 7 rows of 24 hours as a heat map: higher values in stronger colour, unknown values as gaps.
 
-        The scale begins at 0, or at the lowest value where that is above half of the highest.
+        The scale begins at 0, or at the lowest value if that is above half of the highest.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -259,7 +259,7 @@ class Canvas:
         FigureCanvasSVG(figure)
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         with warnings.catch_warnings():
-            # A name in another script is measured by a box for a glyph, and shown by the reader's fonts.
+            # A name in another script is laid out with placeholder glyphs, and shown in the reader's fonts.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
             figure.savefig(out, format="svg", metadata=nothing)
         self._drawn += 1
@@ -287,7 +287,7 @@ def _named_positions(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _short(label: str) -> str:
-    """A name that fits below a bar, on one line."""
+    """Shorten a name to one line below a bar."""
     shown = "".join(character if character.isprintable() else " " for character in label)
     return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"
 
@@ -302,7 +302,7 @@ def _time_ticks(axes: Axes) -> None:
 
 
 def _inline(svg: str, prefix: str, title: str) -> str:
-    """An SVG document as an element of a page: ids of its own, the page's colours, a title to be read out."""
+    """Return an SVG document as an element of a page: unique ids, the page's colours, an accessible title."""
     body = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r"<[^>]*>", lambda tag: _own(tag[0], prefix), body)
     box = re.search(r'viewBox="([^"]+)"', body)
@@ -312,7 +312,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
 
 
 def _own(tag: str, prefix: str) -> str:
-    """One tag with the plot's own ids and the page's colours; text between tags stays as it is."""
+    """Return a tag with the plot's ids and the page's colours; text between tags is unchanged."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
     return re.sub(r"#[0-9a-f]{6}\b", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)

@@ -1,4 +1,4 @@
-"""The pieces of the page as HTML: text is escaped here, and nowhere else."""
+"""Parts of the page as HTML; text is escaped here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rlsched.report.figures import Plot
 
 
 class Section(NamedTuple):
-    """One subject of the page.
+    """A subject of the page.
 
     Attributes:
-        key: Its id in the page.
-        title: Its heading.
+        key: Id in the page.
+        title: Heading.
         parts: HTML of its parts, in order.
-        lacks: Why it has no data, in words; "" where it has.
+        lacks: Reason for missing data; "" if there are data.
     """
 
     key: str
@@ -29,20 +29,20 @@ class Section(NamedTuple):
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Plain text as a paragraph."""
+    """Return plain text as a paragraph."""
     attribute = f' class="{kind}"' if kind else ""
     return f"<p{attribute}>{escape(text)}</p>"
 
 
 def figure(plot: Plot) -> str:
-    """A plot and its caption."""
+    """Return a plot with its caption."""
     return (
         f'<figure><div class="plot">{plot.svg}</div><figcaption>{escape(plot.caption)}</figcaption></figure>'
     )
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
-    """A table, the first column a heading of its row; folded away unless asked otherwise."""
+    """Return a table whose first column has the headings of the rows; folded away by default."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(_row(row) for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -60,13 +60,13 @@ def _row(row: Sequence[str]) -> str:
 
 
 def cards(facts: Iterable[tuple[str, str]]) -> str:
-    """Headline numbers: (what, how much)."""
+    """Return headline figures: (name, value)."""
     items = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in facts)
     return f'<dl class="cards">{items}</dl>'
 
 
 def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], foot: str) -> str:
-    """The whole page. It asks nothing of the network: a content security policy forbids it, too."""
+    """Return the whole page. It loads nothing from the network; a content security policy forbids it, too."""
     style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
     body = "".join(
@@ -96,10 +96,10 @@ def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], 
 
 
 def write(text: str, path: Path) -> None:
-    """Write a page, all of it or nothing.
+    """Write a page, whole or not at all.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: the file cannot be written.
     """
     part = path.with_name(path.name + ".part")
     try:

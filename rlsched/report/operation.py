@@ -17,7 +17,7 @@ _WAITS = (("p50_s", "median"), ("p90_s", "p90"), ("p99_s", "p99"))
 
 
 def cluster(report: Report, canvas: Canvas) -> Section:
-    """The nodes, what the trace asks of them, and the virtual clusters."""
+    """Nodes, the load of the trace on them, and virtual clusters."""
     parts = virtual_clusters(report, canvas)
     found = report.get("cluster")
     if found is None:
@@ -79,8 +79,7 @@ def utilisation(report: Report, canvas: Canvas) -> Section:
     of_it = "" if capacity is None else f", {percent(found['mean_frac'])} of {number(capacity)}"
     say = (
         f"On average jobs held {number(found['mean_gpus'])} GPUs{of_it}, between first and last "
-        "submission. How busy "
-        "the GPUs were that they held, a trace does not say." + left_out(found, "wait")
+        "submission. A trace does not record how busy these GPUs were." + left_out(found, "wait")
     )
     if capacity is None:
         say += " A share of capacity needs the cluster (--cluster)."
@@ -172,7 +171,7 @@ def over_time(report: Report, canvas: Canvas) -> Section:
 
 
 def waiting(report: Report, canvas: Canvas) -> Section:
-    """How long jobs waited, by size."""
+    """Waiting times of jobs, by size."""
     key, title, found = "waiting", "Waiting by size", report["waiting"]
     if (lacks := within(key, title, found)) is not None:
         return lacks
@@ -207,7 +206,7 @@ def waiting(report: Report, canvas: Canvas) -> Section:
 
 
 def failures(report: Report, canvas: Canvas) -> Section:
-    """How jobs ended, and the work that went into those that did not complete."""
+    """Outcomes of jobs, and the work of jobs that did not complete."""
     key, title, found = "failures", "Failed work", report["outcomes"]
     if (lacks := within(key, title, found)) is not None:
         return lacks
@@ -261,7 +260,7 @@ def failures(report: Report, canvas: Canvas) -> Section:
 
 
 def predictions(report: Report, canvas: Canvas) -> Section:  # noqa: ARG001 - every section has this form
-    """How good the predictions in the trace are."""
+    """Accuracy of the predictions in the trace."""
     key, title, found = "predictions", "Predicted run times", report["predictions"]
     if found is None:
         say = "The trace holds no predicted run times. That would need the column predicted_duration."

@@ -1,4 +1,4 @@
-"""The page of `rlsched trace describe --html`: the numbers of `workload.describe`, laid out for people."""
+"""The page of `rlsched trace describe --html`: the figures of `workload.describe` as HTML."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SECTIONS = (
     operation.failures,
     operation.predictions,
 )
-"""What makes each section, in the order of the page."""
+"""Functions that make the sections, in the order of the page."""
 
 
 def sections(report: Report) -> list[Section]:
-    """All sections of a report from `workload.describe.describe`, drawn."""
+    """Return all sections of a report of `workload.describe.describe`, with plots."""
     canvas = Canvas()
     return [make(report, canvas) for make in SECTIONS]
 
 
 def page(report: Report, made: list[Section]) -> str:
-    """The page as HTML; the same report gives the same text.
+    """Return the page as HTML; the same report gives the same text.
 
     Args:
-        report: From `workload.describe.describe`.
-        made: From `sections`.
+        report: Report of `workload.describe.describe`.
+        made: Sections of `sections`.
     """
     title = f"Workload of {report['trace']}"
     subtitle = (
@@ -53,10 +53,10 @@ def page(report: Report, made: list[Section]) -> str:
 
 
 def write_page(report: Report, path: Path) -> list[Section]:
-    """Write the page, all of it or nothing, and return its sections.
+    """Write the page, whole or not at all, and return its sections.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: the file cannot be written.
     """
     made = sections(report)
     write(page(report, made), path)

@@ -1,4 +1,4 @@
-"""Numbers and sentences that several sections share."""
+"""Numbers and sentences that several sections use."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from rlsched.workload.characterise.parts import Report, is_missing
 
 
 def number(value: float | None) -> str:
-    """A number for people: whole from 100 on, else three digits; `-` where unknown."""
+    """Format a number: whole from 100 on, else three digits; `-` where unknown."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def or_nan(value: float | None, otherwise: float = float("nan")) -> float:
-    """A value for a plot."""
+    """Return a value for a plot, `otherwise` for None."""
     return otherwise if value is None else value
 
 
 def section(key: str, title: str, *parts: str) -> Section:
-    """A section with data."""
+    """Return a section with data."""
     return Section(key, title, parts)
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """The section that says what is lacking, and which column would hold it; None where nothing lacks."""
+    """Return a section that names the missing data and their column; None if nothing is missing."""
     if not is_missing(found):
         return None
     columns = found["missing"]
@@ -33,14 +33,14 @@ def within(key: str, title: str, found: Report, *more: str) -> Section | None:
 
 
 def left_out(found: Report, what: str) -> str:
-    """A sentence on jobs that a section leaves out; "" where there are none."""
+    """Return a sentence on jobs that a section leaves out; "" if there are none."""
     if not found["left_out"]:
         return ""
     return f" {number(found['left_out'])} jobs without a known {what} are left out."
 
 
 def days_note(clock: Report) -> str:
-    """How to read hours and weekdays."""
+    """Return a sentence on the clock of hours and weekdays."""
     if clock["origin"] is not None:
         return f"Hours and weekdays are by the clock on which the trace's second 0 is {clock['origin']}."
     return (

@@ -1,4 +1,4 @@
-"""Sections on the jobs themselves: sizes, durations, when they come, who submits them, what comes again."""
+"""Sections on the jobs themselves: sizes, run times, submissions, users, repeated jobs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sizes(report: Report, canvas: Canvas) -> Section:
 
 
 def durations(report: Report, canvas: Canvas) -> Section:
-    """How long jobs run, overall and by size."""
+    """Run times of jobs, overall and by size."""
     all_jobs, curves = report["durations"], report["duration_curves"]
     say = (
         f"Half of the jobs run for at most {in_words(all_jobs['p50_s'])}, one in ten for more than "
@@ -81,7 +81,7 @@ def durations(report: Report, canvas: Canvas) -> Section:
 
 
 def arrivals(report: Report, canvas: Canvas) -> Section:
-    """When jobs are submitted, and the demand that follows from it."""
+    """Submission times of jobs, and the demand that results."""
     rate, week, days = report["arrivals"], report["week"], report["clock"]["days"]
     bursts = report["bursts"]
     say = (
@@ -127,7 +127,7 @@ def arrivals(report: Report, canvas: Canvas) -> Section:
 
 
 def users(report: Report, canvas: Canvas) -> Section:
-    """How GPU-time is shared among users."""
+    """Shares of users in the GPU-time."""
     found = report["by_user"]
     if (lacks := within("users", "Users", found)) is not None:
         return lacks
@@ -150,7 +150,7 @@ def users(report: Report, canvas: Canvas) -> Section:
         parts.append(figure(plot))
     parts.append(
         table(
-            "What the largest users take",
+            "Shares of the largest users",
             ("of the users", "users", "of jobs", "of GPU-time"),
             [
                 (
@@ -168,7 +168,7 @@ def users(report: Report, canvas: Canvas) -> Section:
 
 
 def repeats(report: Report, canvas: Canvas) -> Section:
-    """Jobs of one name that come again."""
+    """Jobs of one name that are submitted repeatedly."""
     found = report["repeats"]
     if (lacks := within("repeats", "Repeated jobs", found)) is not None:
         return lacks
@@ -187,7 +187,7 @@ def repeats(report: Report, canvas: Canvas) -> Section:
                 f"{found['ln_duration_sd']:.2f}; around "
                 f"the mean of their own name it is {found['ln_duration_sd_within']:.2f}. The "
                 "smaller the second is "
-                "against the first, the more a name says about the run time."
+                "against the first, the more a name reveals about the run time."
             )
         )
     plot = canvas.bars(
@@ -211,7 +211,7 @@ def repeats(report: Report, canvas: Canvas) -> Section:
 
 
 def virtual_clusters(report: Report, canvas: Canvas) -> list[str]:
-    """Parts on the virtual clusters that jobs name, for the section on clusters."""
+    """Return the parts on virtual clusters that jobs name, for the section on clusters."""
     found, most = report["by_vc"], 20
     if "missing" in found:
         return [paragraph(f"{found['say']} That would need the column vc.", "missing")]

@@ -1,4 +1,4 @@
-"""Lines that fit a width: tables, cells side by side, and which part of a page gets how many lines."""
+"""Lines that fit a width: tables, cells side by side, and the lines of a page divided among its parts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlsched.terminal.visible import visible
 
 GAP: Final = 2
 _LEAST: Final = 8
-"""No column is cut below that, but the last."""
+"""Minimum width of a cut column, characters; the last column may be narrower."""
 
 
 class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-        title: What stands above it.
-        max_width: Wider cells are cut, where a width is given.
-        is_right: Numbers stand at the right.
-        shrinks: It is cut, the widest first, where a line would be too long. The last column always is.
+        title: Heading.
+        max_width: Cut wider cells, if a table width is given, characters.
+        is_right: Align right, for numbers.
+        shrinks: Cut, the widest first, if a line would be too long. The last column is always cut.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None, gap: int = GAP
 ) -> list[Text]:
-    """A line of titles, then a line a row, none longer than `width`; None: nothing is cut."""
+    """Return a line of titles, then a line per row, none longer than `width`; None: nothing is cut."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max([len(column.title), *(row[at].cell_len for row in cells)]) for at, column in enumerate(columns)
@@ -76,7 +76,7 @@ def _line(row: Sequence[Text], widths: Sequence[int], columns: Sequence[Column],
 
 
 def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
-    """Cells of equal width, as many a line as fit."""
+    """Arrange cells of equal width, as many per line as fit."""
     if not cells:
         return []
     wide = min(max(cell.cell_len for cell in cells), width)
@@ -95,7 +95,7 @@ def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
 
 
 def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text:
-    """The parts in a line; those that do not fit any more are left out."""
+    """Join the parts in a line; parts that no longer fit are omitted."""
     line = Text()
     for part in map(_text, parts):
         used = len(between) if line else 0
@@ -107,7 +107,7 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 
 
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
-    """Lines for each of several parts: what it wants, and where that is too much, nearly as many for each."""
+    """Divide lines among parts: each gets its request; if that is too much, all get nearly as many."""
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):
         hungry = [at for at, want in enumerate(wanted) if given[at] < want]
@@ -118,7 +118,7 @@ def shares(wanted: Sequence[int], lines: int) -> list[int]:
 
 
 def window(count: int, room: int, at: int | None) -> tuple[int, int]:
-    """(first, last + 1) of the rows that are shown where `room` of them fit: row `at` is among them."""
+    """Return (first, last + 1) of the rows to show if `room` rows fit; row `at` is among them."""
     if count <= room:
         return 0, count
     first = 0 if at is None else min(max(at - room // 2, 0), count - room)

@@ -1,4 +1,4 @@
-"""How far something is, on standard error: bars on a terminal, and a line now and then elsewhere."""
+"""Progress on standard error: bars on a terminal, and a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LINES_EVERY_S: Final = 10.0
 
 
 class Progress:
-    """Bars on a terminal that go when it ends. Elsewhere the first word at once, then a line every ten
-    seconds at most, so that a log says that something goes on.
+    """Bars on a terminal, removed at the end. Elsewhere the first line at once, then a line every ten seconds
+    at most, so that a log shows activity.
 
     Args:
-        shown: Whether anything is said at all.
-        lines: Whether anything is said where there is no terminal.
-        clock: Seconds.
+        shown: Whether to print anything.
+        lines: Whether to print lines if there is no terminal.
+        clock: Returns seconds.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class Progress:
         self._bars.stop()
 
     def begin(self, what: str, total: float = 1.0) -> Any:
-        """One more thing that is done: what to give to `update`."""
+        """Begin a task; return the handle for `update`."""
         bar = self._bars.add_task(what, total=total, text="", visible=False)
         self._what[bar] = what
         return bar
 
     def update(self, bar: Any, done: float, text: str = "", what: str | None = None) -> None:
-        """So much of it is done; `text` says it in other words than per cent, `what` by another name."""
+        """Report how much is done; `text` replaces the percentage, `what` the name of the task."""
         total = self._bars.tasks[bar].total or 1.0
         said = text or f"{done / total:.0%}"
         if what is not None:
@@ -66,7 +66,7 @@ class Progress:
             self._line(f"{self._what[bar]}: {said}")
 
     def say(self, line: str) -> None:
-        """A line of its own, wherever it is read; a log has it whatever was said before."""
+        """Print a line of its own; a log gets it regardless of the interval."""
         if self._has_bars:
             self._bars.console.print(line, markup=False)
         elif self._has_lines:

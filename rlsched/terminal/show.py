@@ -1,4 +1,4 @@
-"""How reports look: rich tables for people, JSON for machines, durations in words."""
+"""Output of reports: rich tables for users, JSON for programs, durations in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SKEWED = 5
-"""Nodes whose clocks are off that get a line of their own."""
+"""Most nodes with skewed clocks to print on a line of their own."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def console() -> Console:
-    """Where tables are printed; full width when it is no terminal, so that pipes do not cut columns."""
+    """Return the console for tables; of unlimited width without a terminal, so that pipes cut no columns."""
     import sys
 
     from rich.console import Console
@@ -29,14 +29,14 @@ def console() -> Console:
 
 
 def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
-    """Print lines that are made for a width: the terminal's, or None where there is no terminal."""
+    """Print lines made for a width: the terminal's, or None without a terminal."""
     out = console()
     for line in lines(out.width if out.is_terminal else None):
         out.print(line, soft_wrap=True)
 
 
 def print_text(text: str) -> None:
-    """Print a sentence; on a terminal its lines end between words."""
+    """Print a sentence, wrapped between words on a terminal."""
     from rich.text import Text
 
     out = console()
@@ -44,14 +44,14 @@ def print_text(text: str) -> None:
 
 
 def print_sentences(lines: Iterable[str], indent: int = 2) -> None:
-    """Print lines; those that are too long for a terminal go on below, indented by so much."""
+    """Print lines; on a terminal, long lines are wrapped and indented by `indent` characters."""
     out = console()
     for line in lines:
         click.echo(folded(line, out.width, indent) if out.is_terminal else line)
 
 
 def folded(line: str, width: int, indent: int) -> str:
-    """A line, broken between words where it is longer; what goes on below begins further to the right."""
+    """Return a line wrapped between words to `width`; continuation lines are indented further."""
     from textwrap import wrap
 
     begin = line[: len(line) - len(line.lstrip())]
@@ -70,9 +70,9 @@ def folded(line: str, width: int, indent: int) -> str:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", *, whole: bool = False
 ) -> None:
-    """Print a table: the first column left, all others right; `note` stands below.
+    """Print a table: the first column left, all others right; `note` is printed below.
 
-    With `whole` the figures of a row stand on one line, and the first column is what gives way.
+    With `whole`, the figures of a row stay on one line, and the first column is cut.
     """
     from rich import box
     from rich.table import Table
@@ -88,12 +88,12 @@ def print_table(
 
 
 def print_json(report: object) -> None:
-    """Print a report as JSON; a number that is not finite becomes null."""
+    """Print a report as JSON; numbers that are not finite become null."""
     click.echo(json.dumps(finite(report), indent=2, allow_nan=False))
 
 
 def finite(value: Any) -> Any:
-    """The same report with None for every number that is not finite."""
+    """Return the report with None for every number that is not finite."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -102,7 +102,7 @@ def finite(value: Any) -> Any:
 
 
 def in_words(seconds: float | None) -> str:
-    """A duration for people: `45 s`, `12.5 min`, `3.2 h`, `6.1 d`; `-` where unknown."""
+    """Format a duration for users: `45 s`, `12.5 min`, `3.2 h`, `6.1 d`; `-` where unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     for size, unit in _UNITS:
@@ -112,17 +112,17 @@ def in_words(seconds: float | None) -> str:
 
 
 def clock_skew(skew_s: float) -> str:
-    """How far a node's clock is ahead (seconds) in words: `75 s ahead of`, `6.5 s behind`."""
+    """Format how far a node's clock is ahead, seconds: `75 s ahead of`, `6.5 s behind`."""
     size_s = abs(skew_s)
     return f"{size_s:,.{1 if size_s < 10.0 else 0}f} s {'ahead of' if skew_s > 0 else 'behind'}"
 
 
 def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
-    """A line for each of the first nodes whose clock is off, and one for the others.
+    """Return a line for each of the first nodes with a skewed clock, and a line for the others.
 
     Args:
-        skews_s: Such nodes, and how far their clock is ahead, seconds.
-        nodes: How many there are in all, at least those.
+        skews_s: Skewed nodes, and how far their clock is ahead, seconds.
+        nodes: Total number of skewed nodes.
     """
     lines = [
         f"node {name}: its clock is {clock_skew(skew_s)} the broker's; run NTP on both (`timedatectl`)"
@@ -141,7 +141,7 @@ def count(number: int, what: str) -> str:
 
 
 def brief(seconds: float) -> str:
-    """A duration in two units at most, for narrow columns: `45s`, `12m`, `3h05m`, `2d04h`."""
+    """Format a duration in at most two units, for narrow columns: `45s`, `12m`, `3h05m`, `2d04h`."""
     whole = max(int(seconds), 0)
     if whole < 3600:
         return f"{whole}s" if whole < 60 else f"{whole // 60}m"
@@ -151,12 +151,12 @@ def brief(seconds: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A share for people; `-` where unknown."""
+    """Format a fraction as per cent; `-` where unknown."""
     return "-" if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.1f} %"
 
 
 def size(count: int) -> str:
-    """Bytes for people: `1.5 GB`."""
+    """Format a number of bytes: `1.5 GB`."""
     size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000.0:

@@ -1,4 +1,4 @@
-"""A client's connection: a request goes out until it is answered, and a silence is explained."""
+"""A client's connection: a request is repeated until there is an answer, and a silence is explained."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 RESEND_S = 2.0
 RENEW_S = 10.0
-"""Without an answer for so long, or for the whole of a call, another socket is taken."""
+"""Time without an answer, or of a whole call, after which the socket is replaced, seconds."""
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
 APART_S = 0.05
-"""Between two dials where nobody listens."""
+"""Pause between two connection attempts where nothing listens, seconds."""
 
 
 class Connection:
-    """One socket to a broker, replaced where it does not help itself.
+    """One socket to a broker, replaced if it does not recover by itself.
 
     Args:
-        address: tcp://HOST:PORT of the broker; with commas between, those of its standbys too.
-        pair: This side's keys.
+        address: tcp://HOST:PORT of the broker; separate standbys by commas.
+        pair: Key pair of this client.
         broker_public: The broker's public key, z85.
-        keys: Where the keys are from, for messages.
-        epochs: What is known of brokers; with several addresses, one of an earlier epoch is not asked.
-        starting: Says which broker of these addresses is starting, and what it does; "" where none is.
-        is_patient: Wait on while one is, however long that takes.
-        waits: Called a few times a second while a call waits: whom for, for how long, and for how long at
-            most, seconds; with 0 seconds where it waits no longer.
+        keys: Source of the keys, for messages.
+        epochs: Epochs of known brokers; with several addresses, a broker of an earlier epoch is not asked.
+        starting: Describes the broker of these addresses that is starting; "" if none is.
+        is_patient: Keep waiting while a broker is starting, however long it takes.
+        waits: Called a few times a second while a call waits, with the address, the time waited and the
+            maximum, seconds; with 0 seconds when the wait ends.
 
     Attributes:
-        is_refused: The last call came to nothing because the broker does not let this key in.
+        is_refused: The last call failed because the broker does not accept this key.
     """
 
     def __init__(
@@ -72,28 +72,28 @@ class Connection:
 
     @property
     def address(self) -> str:
-        """The one that is dialled."""
+        """The address in use."""
         return self._addresses[self._at]
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the socket."""
         self._hang_up()
         self._context.destroy(linger=0)
 
     def ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
-        """Send until answered; the message may arrive twice. Returns the answer, which may be a `Refused`.
+        """Send until there is an answer, which may be a `Refused`; the message may arrive twice.
 
-        With several addresses the next one is asked where there is no answer.
+        With several addresses, the next one is asked if there is no answer.
 
         Args:
             message: The request.
-            kind: The answer that is expected; another one may come.
-            timeout_s: How long to try, seconds.
+            kind: Expected answer; another one may come.
+            timeout_s: Time-out, seconds.
 
         Raises:
-            InputError: it cannot be sent, or the broker does not take it from this key.
-            BrokerUnavailableError: nothing came in time.
-            WireError: what came is malformed.
+            InputError: the message cannot be sent, or the broker does not accept it from this key.
+            BrokerUnavailableError: no answer came in time.
+            WireError: the answer is malformed.
         """
         try:
             return self._ask(message, kind, timeout_s)
@@ -144,13 +144,13 @@ class Connection:
 
     @property
     def _patience_s(self) -> float:
-        """How long an address is asked before there is another socket."""
+        """Return how long to ask an address before the socket is replaced, seconds."""
         return RENEW_S if len(self._addresses) == 1 else RESEND_S
 
     def _judge(self, serving: Serving) -> None:
-        """Whether the broker that answers is the one that was known last, or a later one.
+        """Check that the answering broker is the last known one, or a later one.
 
-        One that only stands by says epoch 0.
+        A standby reports epoch 0.
         """
         highest = (
             serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
@@ -158,7 +158,7 @@ class Connection:
         self._is_known = serving.epoch >= max(highest, 1)
         self._send_at = 0.0
         if not self._is_known and not serving.epoch:
-            self._outdated = f"no broker answers, and the one at {self.address} only stands by"
+            self._outdated = f"no broker answers, and the one at {self.address} is a standby"
         elif not self._is_known:
             self._outdated = (
                 f"the broker at {self.address} is at epoch {serving.epoch}, and a later one of this cluster "
@@ -169,7 +169,7 @@ class Connection:
             self._send_at = self._give_up_at
 
     def _poll(self, seconds: float, deadline: float, events: zmq.PollEvent) -> bool:
-        """Wait for the socket, or for news of its connection; whether the socket is ready."""
+        """Wait for the socket or an event of its connection; return whether the socket is ready."""
         now = time.monotonic()
         until = min(now + seconds, deadline, self._give_up_at)
         if self._waits is not None:
@@ -178,7 +178,7 @@ class Connection:
         return self._socket in ready
 
     def _watch(self) -> bool:
-        """Take note of what the connection went through; whether the next address is to be tried soon."""
+        """Record events of the connection; return whether to try the next address soon."""
         has_gone = False
         while self._monitor.poll(0):
             from zmq.utils.monitor import recv_monitor_message  # it brings asyncio, and is seldom needed
@@ -195,7 +195,7 @@ class Connection:
         return has_gone
 
     def is_let_in(self, timeout_s: float) -> bool:
-        """Whether the broker lets this key in."""
+        """Return whether the broker accepts this key."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._socket.poll(20, zmq.POLLOUT):
@@ -237,16 +237,16 @@ class Connection:
         self._socket.close(linger=0)
 
     def _next(self) -> None:
-        """Another socket, to the next address: libzmq does not dial again after every end of a connection."""
+        """Replace the socket, with the next address: libzmq does not reconnect after every disconnect."""
         self._hang_up()
         self._at = (self._at + 1) % len(self._addresses)
         self._dial()
 
     def _silence(self) -> str:
-        """Why nothing came, from what the connection went through since the last answer.
+        """Explain why nothing came, from the events of the connection since the last answer.
 
-        A listener that cannot decrypt what we say hangs up at once, so we fail again and again; a broker that
-        is killed or slow fails a handshake or two.
+        A listener that cannot decrypt our messages disconnects at once, so handshakes fail repeatedly; a
+        broker that is killed or slow fails a handshake or two.
         """
         failures, self._failed = self._failed, []
         outdated, self._outdated = self._outdated, ""
@@ -259,7 +259,7 @@ class Connection:
             )
         if hung_up >= MANY_HANG_UPS:
             return (
-                f"what listens at {self.address} is not the broker of {self._keys}/broker.public; "
+                f"the process at {self.address} is not the broker of {self._keys}/broker.public; "
                 "give that broker's address, or the --keys directory of this one"
             )
         starts = self._starting(self._addresses)
@@ -269,7 +269,7 @@ class Connection:
 
 
 def nobody_answers(address: str) -> str:
-    """What to tell those who reach no broker."""
+    """Return the message that no broker is reachable."""
     return f"no broker answers at {address}; start one with `rlsched up` or `rlsched broker`"
 
 
@@ -280,10 +280,10 @@ def _frame(message: ClientRequest | Join, request: int) -> bytes:
 
 @contextmanager
 def what_cannot_be_sent() -> Iterator[None]:
-    """What cannot be encoded is said in a line.
+    """Turn encoding errors into one line.
 
     Raises:
-        InputError: a text is no text, a number has too many digits, or it is too long.
+        InputError: a text is not valid UTF-8, a number has too many digits, or a message is too long.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The highest epoch of each cluster that clients of a key directory have met."""
+"""The highest epoch of each cluster that clients of a key directory have seen."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 EPOCHS_FILE = "epochs.json"
 MOST = 64
-"""Clusters that are remembered, the latest."""
+"""Clusters to remember, the latest."""
 
 
 class Epochs:
-    """What the clients of one key directory know. A directory that cannot be written is remembered in memory.
+    """Epochs seen by the clients of a key directory; kept in memory if the directory is not writable.
 
     Args:
         directory: The key directory.
@@ -24,7 +24,7 @@ class Epochs:
         self._met: dict[str, int] = {}
 
     def highest(self, cluster: str, epoch: int) -> int:
-        """The highest epoch of a cluster's brokers that was met, this one among them; it is remembered."""
+        """Return the highest epoch seen of a cluster's brokers, `epoch` included, and remember it."""
         known = self._read()
         highest = max(epoch, known.get(cluster, 0), self._met.get(cluster, 0))
         self._met[cluster] = highest

@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: Capture) -> N
     for args, message in (
         (
             (tmp_path / "in.csv", tmp_path / "o.csv", "--cluster-out", "c.toml"),
-            "is taken for one in the normal",
+            "looks like the normal form",
         ),
         ((tmp_path / "in.csv", tmp_path / "o.csv", "--from", "helios"), "expected a header with user, vc"),
         ((tmp_path / "notes.txt", tmp_path / "o.csv"), "looks like none of the formats"),

@@ -379,9 +379,9 @@ def test_table_cuts_no_number_in_a_narrow_terminal(
         (
             ["--policy", "ppo", "--search-ms", "5"],
             SystemExit,
-            "write --set search.time_ms=B behind",
+            "write --set search.time_ms=B after",
         ),
-        (["--policy", "ppo", "--search-samples", "8"], SystemExit, "write --set search.samples=N behind"),
+        (["--policy", "ppo", "--search-samples", "8"], SystemExit, "write --set search.samples=N after"),
         (
             ["--policy", "fifo", "--placement", "spread"],
             SystemExit,

@@ -108,7 +108,7 @@ def test_jobs_are_changed_by_the_words_of_both(place: Place) -> None:
     assert place.client.job(job).reason.startswith("Held")
     done = place.type(f"rlsched update JobId={job} NumNodes=3")
     assert done.returncode == 2
-    assert "NumNodes: that of a job cannot change" in done.stderr
+    assert "NumNodes: cannot be changed" in done.stderr
     assert "expected something to change" in place.type(f"rlsched update {job}").stderr
     place.clear()
 

@@ -115,7 +115,7 @@ def test_wrong_turns_are_one_line(replay: Path, tmp_path: Path) -> None:
     for arguments, said in (
         ((), "expected a JOB, --at WHEN or --decision N"),
         (("7", "--run", str(tmp_path)), "expected a store of decisions"),
-        (("7", "--run", str(replay)), "2 stores of decisions there; name one: fifo-backfill, qssf"),
+        (("7", "--run", str(replay)), "2 decision stores there; name one: fifo-backfill, qssf"),
         (("nobody", "--run", str(replay / "qssf")), "no job 'nobody' in this store; it has 80"),
         (
             ("--decision", "99999", "--run", str(replay / "qssf")),

@@ -288,7 +288,7 @@ def test_up_takes_everything_down_and_comes_back_with_the_jobs(tmp_path: Path) -
         until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the job runs")
         pid = int(pid_file.read_text())
     assert up.stop(signal.SIGINT) == 0
-    assert "taking the cluster down" in up.output.read_text()
+    assert "stopping the cluster" in up.output.read_text()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     gate.touch()

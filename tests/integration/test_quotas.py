@@ -65,7 +65,7 @@ def test_a_quota_holds_for_real_jobs_through_a_broker_that_is_killed(cluster: Cl
         assert client.job(jobs[2]).reason == "Quota: alice has 2 of 2 GPUs at once"
         assert client.why(jobs[3]).summary == "Quota: alice has 2 of 2 GPUs at once"
         assert client.stats().ineligible == {"Quota": 2}
-        assert "jobs: 2 queued (2 Quota), 2 running, 0 over" in verb(cluster, alice, "status").stdout
+        assert "jobs: 2 queued (2 Quota), 2 running, 0 finished" in verb(cluster, alice, "status").stdout
         with pytest.raises(InputError, match="quota: alice has 4 of 4 jobs, waiting and running"):
             client.submit(["true"])
 

@@ -32,4 +32,4 @@ def test_it_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert cluster.log("broker").count("was not trained") == 1
     finally:
         cluster.close()
-    assert "unlike its training: partition shared has 4 GPUs" in capsys.readouterr().out
+    assert "differs from training: partition shared has 4 GPUs" in capsys.readouterr().out

@@ -194,7 +194,7 @@ def test_the_verbs_from_token_to_revocation(
     new = ["keys", "new", "ada", "--role", "user", "--person", "Ada L", "--broker", serving.address, *keys]
     assert run(new) == 0
     token, told = capsys.readouterr()
-    assert "of use on this machine alone" in told
+    assert "works only on this machine" in told
     assert run(["keys", "list", *keys]) == 0
     assert "expires in 15 min" in capsys.readouterr().out
     assert run(["keys", "join", token.strip(), "--keys", str(machine.directory)]) == 0
@@ -223,7 +223,10 @@ def test_the_verbs_from_token_to_revocation(
             "--expires '8d': expected above 0 and",
         ),
         (["new", "a", "--role", "user", "--person", "a\nb"], r"--person 'a\nb': expected at most 64"),
-        (["new", "a", "--role", "user", "--broker", "tcp://0.0.0.0:1"], "no other machine can dial this"),
+        (
+            ["new", "a", "--role", "user", "--broker", "tcp://0.0.0.0:1"],
+            "other machines cannot connect to this",
+        ),
         (["new", "a", "--role", "user"], "is not a broker's key directory; run this where the broker runs"),
         (["join", "nonsense"], "this is no join token"),
     ],

@@ -117,7 +117,7 @@ def test_what_means_nothing_is_named_and_left_out(capsys: pytest.CaptureFixture[
     params = verb.make_context("verb", words).params
     assert (params["gpus"], params["hold"], params["command"]) == (2, True, ("python", "-o", "--mem"))
     assert capsys.readouterr().err == (
-        "note: means nothing here, and is left out: --qos=x, -o out.txt, --exclusive\n"
+        "note: ignored, has no effect in rlsched: --qos=x, -o out.txt, --exclusive\n"
     )
     with pytest.raises(click.NoSuchOption, match="--licenses"):
         verb.make_context("verb", ["--qos=x", "--licenses=x", "python"])
@@ -202,5 +202,5 @@ def test_what_waits_of_an_array_and_what_runs_of_it(
 def test_with_numbers_only_what_waits_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_orders, "reach", lambda *_: Told())
     result = CliRunner().invoke(job_orders.cancel, ["-t", "running", "5"])
-    assert "expected queued with numbers of jobs" in str(result.exception)
+    assert "with job numbers expected queued" in str(result.exception)
     assert "got both" in str(CliRunner().invoke(job_orders.hold, ["-t", "queued", "5"]).exception)

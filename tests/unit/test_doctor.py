@@ -47,9 +47,9 @@ def test_a_broker_that_is_starting_is_named_whatever_its_address(
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (PermissionError(13, "Permission denied", "/x/y"), "cannot be looked at: /x/y: Permission denied"),
-        (ValueError("two\nlines"), "cannot be looked at: ValueError: two lines"),
-        (RuntimeError(), "cannot be looked at: RuntimeError"),
+        (PermissionError(13, "Permission denied", "/x/y"), "the check failed: /x/y: Permission denied"),
+        (ValueError("two\nlines"), "the check failed: ValueError: two lines"),
+        (RuntimeError(), "the check failed: RuntimeError"),
     ],
 )
 @pytest.mark.parametrize("check", ["_keys", "_broker", "_disk", "_gpus", "_cgroups", "_kernels"])
@@ -91,7 +91,7 @@ def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
         check=True,
         env={"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )
-    assert "state='note', line='none that NVML shows (" in done.stdout
+    assert "state='note', line='NVML finds none (" in done.stdout
     assert done.stderr == ""
 
 

@@ -84,7 +84,7 @@ def test_a_node_that_ends_is_started_again_and_the_others_go_on(
         while not any("stays down" in line for line in said):
             one._supervise(said.append)
         assert said[0].startswith("n0 ended with exit code 3; its log ")
-        assert "ends with: n0 could not do it; it is started again in 0 s, and the others go on" in said[0]
+        assert "ends with: n0 could not do it; it is started again in 0 s, and the others continue" in said[0]
         again = [line for line in said if line.startswith("n0 is started again, ")]
         assert again == [f"n0 is started again, {k} of {MOST} in a row" for k in range(1, MOST + 1)]
         assert len(said) == 2 * MOST + 1

@@ -260,7 +260,7 @@ def test_a_notice_that_will_never_be_taken_is_left_out_and_the_next_is_told(
     follow().step()
     assert receiver.tries == 4
     assert receiver.told == [(2, "end", "completed")]
-    assert "of job 1 is left out: it answers 400" in caplog.text
+    assert "of job 1 is skipped: it answers 400" in caplog.text
 
 
 def test_a_restored_journal_is_told_from_where_it_differs(
@@ -310,7 +310,7 @@ def test_a_damaged_row_is_not_told_and_not_passed_over(
 
 def test_one_process_goes_by_a_cursor(tmp_path: Path) -> None:
     first = CursorFile(tmp_path / "cursor.json")
-    with pytest.raises(InputError, match="another `rlsched notify` goes by this cursor"):
+    with pytest.raises(InputError, match="another `rlsched notify` uses this cursor"):
         CursorFile(tmp_path / "cursor.json")
     first.write(Cursor(entry=3), durably=True)
     first.close()

@@ -61,7 +61,7 @@ def page(picture: Picture = PICTURE, columns: int = 80, height: int | None = Non
 
 def test_it_says_who_has_what_and_what_comes_next() -> None:
     text = page()
-    assert text[0].startswith("rlsched top  3 queued (1 Held)  3 running  1,204 over  policy tuned")
+    assert text[0].startswith("rlsched top  3 queued (1 Held)  3 running  1,204 finished  policy tuned")
     assert text[1] == "h200: 7 of 12 GPUs held, 2 free, 3 absent"
     bars = " ".join(" ".join(text[3:5]).split())
     assert bars == "n0 aabb n1 ab·# n2 ×××× down n10 ·#a# USERS"

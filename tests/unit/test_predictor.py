@@ -54,4 +54,4 @@ def test_after_twenty_jobs_there_are_figures(capsys: pytest.CaptureFixture[str])
 
 def test_an_older_broker_that_tells_nothing_of_predictions(capsys: pytest.CaptureFixture[str]) -> None:
     _print_report(msgspec.structs.replace(report(Predictions(HEDGE), 5.0), prediction=None), 5.0)
-    assert capsys.readouterr().out == "this broker tells nothing of predictions and forecasts\n"
+    assert capsys.readouterr().out == "this broker reports no predictions and forecasts\n"

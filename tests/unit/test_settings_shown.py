@@ -45,8 +45,8 @@ def test_every_setting_has_a_meaning() -> None:
 def test_easy_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policies", "show", "easy"]) == 0
     said = capsys.readouterr().out
-    assert "# The queue goes by submission time, the least first.\n" in said
-    assert "# A job that does not fit has a reservation at once: jobs behind it start only where" in said
+    assert "# The queue is sorted by submission time, lowest first.\n" in said
+    assert "# A job that does not fit gets a reservation at once: jobs behind it start only if" in said
     assert '\nreserve_after = "0s"  # ' in said
     assert '\n# order = "submit"  # ' in said
     assert run(["policies", "show", "fifo-backfill", "--set", 'preempt={by="priority"}']) == 0

@@ -42,7 +42,7 @@ WRONG = [
     ({"nodes": {"down": 2, "up": 1, "drained": 1}}, ["2 nodes are down", "1 node is drained"]),
     (
         {"guard": GuardReport(decided={}, masked={}, now="late: the fallback decides the next 3 decisions")},
-        ["the fallback qssf decides in the place of ppo: late: the fallback decides the next 3 decisions"],
+        ["the fallback qssf decides instead of ppo: late: the fallback decides the next 3 decisions"],
     ),
     (
         {"journal": JournalReport(path="/j", size_bytes=1, last_commit_ms=None, free_bytes=5, low_bytes=10)},
@@ -59,7 +59,7 @@ def test_what_was_lost_or_guarded_before_is_told_and_is_no_fault_now() -> None:
     assert problems(FINE) == []
     page = "\n".join(_lines(FINE))
     assert "broker 1.2 at tcp://127.0.0.1:1 epoch 4, up for 1.0 min" in page
-    assert "guard: 3 late in the policy's place; it forbade something in 2 by age bound" in page
+    assert "guard: 3 late instead of the policy; it forbade something in 2 by age bound" in page
     assert "journal /j: 1.5 kB, last commit 2.5 ms, 10.0 GB free" in page
     assert "records: 7 kept, 1 not written" in page
 
@@ -93,7 +93,7 @@ def test_each_thing_that_is_wrong_has_a_line(what: dict[str, object], said: list
 def test_a_fit_that_came_to_nothing_is_wrong() -> None:
     report = msgspec.structs.replace(Predictions(HEDGE).report(0.0), fit_error="no memory")
     (line,) = problems(msgspec.structs.replace(FINE, prediction=report))
-    assert line == "predictions: the last fit came to nothing: no memory"
+    assert line == "predictions: the last fit failed: no memory"
 
 
 def test_an_older_broker_that_tells_less_is_not_taken_to_be_wrong() -> None:
@@ -145,5 +145,5 @@ def test_interventions_are_counted_by_kind_and_outlast_the_broker(
     assert isinstance(report, StatsReport)
     assert report.guard is not None
     assert report.guard.decided == {"non-finite": 1, "failed": 1, "illegal": 1}
-    assert "guard: 1 failed, 1 illegal, 1 non-finite in the policy's place" in "\n".join(_lines(report))
+    assert "guard: 1 failed, 1 illegal, 1 non-finite instead of the policy" in "\n".join(_lines(report))
     journal.close()

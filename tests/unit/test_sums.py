@@ -214,4 +214,4 @@ def test_a_table_of_nothing_is_a_line_and_energy_that_nobody_knows_no_column() -
     assert "no jobs" in history_lines([], 100)[0].plain
     rows, total = sums(JOBS[1:], ["user"], hundreds)
     assert "kWh" not in shown(100, print_sums, ["user"], rows, total, 0.0, NOW_S)
-    assert "no job was over" in shown(100, print_sums, ["user"], [], total, 0.0, NOW_S)
+    assert "no job ended" in shown(100, print_sums, ["user"], [], total, 0.0, NOW_S)

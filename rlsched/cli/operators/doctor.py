@@ -1,4 +1,4 @@
-"""`rlsched doctor`: what this machine has of all that rlsched needs, and what to do about the rest."""
+"""`rlsched doctor`: check this machine for everything that rlsched needs, and print how to fix it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _COLOURS = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """One result of a check.
 
     Attributes:
-        what: A word or two.
-        state: `ok`; `note`: something is not there that only some need; `wrong`.
-        line: What was found, and what to do.
+        `what`: Subject, a word or two.
+        state: `ok`; `note`: something is missing that only some users need; `wrong`.
+        line: Result, and how to fix it.
     """
 
     what: str
@@ -42,10 +42,10 @@ class Finding(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
 def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
-    """Say what is wrong on this machine, and what to do.
+    """Check this machine for problems, and print how to fix them.
 
-    Looks at keys, the broker, the disk, GPUs, control groups, compiled kernels. Changes nothing. The exit
-    code is 1 where something is wrong.
+    Checks keys, the broker, the disk, GPUs, control groups, compiled kernels. Changes nothing. The exit code
+    is 1 if something is wrong.
 
     \b
     Example:
@@ -76,19 +76,19 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
 
 
 def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """What a check finds; one that fails is a finding itself, and hides no other."""
+    """Yield the findings of a check; an error of the check is a finding itself, and hides no other."""
     try:
         yield from check()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        yield Finding(what, "wrong", f"cannot be looked at: {where}{error.strerror or error}")
+        yield Finding(what, "wrong", f"the check failed: {where}{error.strerror or error}")
     except Exception as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
-        yield Finding(what, "wrong", f"cannot be looked at: {visible(' '.join(why.split()))[:_MOST_CHARS]}")
+        yield Finding(what, "wrong", f"the check failed: {visible(' '.join(why.split()))[:_MOST_CHARS]}")
 
 
 def _starting(home: Path) -> str:
-    """Which broker of these keys is starting, in words; "" where none is."""
+    """Describe the broker of these keys that is starting; "" if none is."""
     if find_spec("zmq") is None:
         return ""
     from rlsched.transport.starting import is_starting, starting_in
@@ -104,7 +104,7 @@ def _keys(home: Path) -> Iterator[Finding]:
         return
     if not home.is_dir():
         yield Finding(
-            "keys", "note", f"{home} is not there yet; `rlsched up`, `broker` or `keys join` makes it"
+            "keys", "note", f"{home} does not exist yet; `rlsched up`, `broker` or `keys join` creates it"
         )
         return
     readable = [path for path in sorted(home.glob("*.key")) if path.stat().st_mode & 0o077]
@@ -141,7 +141,7 @@ def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterato
     there = ("up", "asleep", "waking")
     absent = [f"{node.name} ({node.state})" for node in nodes if node.state not in there]
     if absent:
-        yield Finding("nodes", "wrong", f"{', '.join(absent)}: `rlsched nodes` says why")
+        yield Finding("nodes", "wrong", f"{', '.join(absent)}: `rlsched nodes` shows why")
     else:
         yield Finding(
             "nodes",
@@ -176,14 +176,12 @@ def _gpus() -> Iterator[Finding]:
     try:
         pynvml.nvmlInit()
     except failures as error:
-        yield Finding(
-            "GPUs", "note", f"none that NVML shows ({error}); `rlsched node --simulated` makes some up"
-        )
+        yield Finding("GPUs", "note", f"NVML finds none ({error}); `rlsched node --simulated` simulates some")
         return
     try:
         yield from _gpus_shown(failures)
     except failures as error:
-        yield Finding("GPUs", "wrong", f"NVML does not count them ({error}): see whether `nvidia-smi` does")
+        yield Finding("GPUs", "wrong", f"NVML cannot count them ({error}): check whether `nvidia-smi` can")
     finally:
         with suppress(*failures):
             pynvml.nvmlShutdown()
@@ -202,20 +200,20 @@ def _gpus_shown(failures: tuple[type[Exception], ...]) -> Iterator[Finding]:
         except failures as error:
             silent.append(f"GPU {gpu} does not answer ({error})")
     if silent:
-        advice = "a node gives no jobs to it; `nvidia-smi --gpu-reset` or a reboot may bring it back"
+        advice = "the node starts no jobs on it; `nvidia-smi --gpu-reset` or a reboot may fix it"
         yield Finding("GPUs", "wrong", f"{count}, driver {driver}; {'; '.join(silent)}: {advice}")
     else:
         yield Finding("GPUs", "ok" if count else "note", f"{count}, driver {driver}")
     if count and os.geteuid() != 0:
-        yield Finding("clocks", "note", "setting clocks needs a node daemon that is root")
+        yield Finding("clocks", "note", "setting clocks needs a node daemon that runs as root")
 
 
 WITHOUT_CONTROLLER = {
-    "cpuset": "cores: by affinity, which a job can undo",
-    "memory": "memory: process by process, and only where a job asks for some",
-    "pids": "processes: user by user, root's not at all",
+    "cpuset": "cores: limited by affinity, which a job can undo",
+    "memory": "memory: limited per process, and only for a job that requests memory",
+    "pids": "processes: limited per user, and not for root",
 }
-"""What holds a job to its limits where its node's groups lack this controller."""
+"""How a node limits its jobs if its control groups lack this controller."""
 
 
 def _cgroups() -> Iterator[Finding]:
@@ -224,27 +222,29 @@ def _cgroups() -> Iterator[Finding]:
         yield Finding(
             "control groups",
             "note",
-            "no cgroup v2: what a shot job leaves is found by other means, and limits of "
-            "jobs hold process by process",
+            "no cgroup v2: processes that a killed job leaves are found by other means, and limits of jobs "
+            "apply per process",
         )
         return
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         own = root / file.read().strip().rpartition("::")[2].lstrip("/")
     if not (os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)):
-        yield Finding("control groups", "note", f"none may be made in {own}: Delegate=yes in the node's unit")
+        yield Finding(
+            "control groups", "note", f"cannot create any in {own}: set Delegate=yes in the node's unit"
+        )
         return
-    yield Finding("control groups", "ok", f"a node started here may make some in {own}")
+    yield Finding("control groups", "ok", f"a node started here can create some in {own}")
     present = set((own / "cgroup.controllers").read_text(encoding="ascii").split())
     missing = [f"{name} ({instead})" for name, instead in WITHOUT_CONTROLLER.items() if name not in present]
     if missing:
         yield Finding(
             "limits of jobs",
             "note",
-            f"{own} has no controller {', '.join(missing)}: Delegate=yes in its unit",
+            f"{own} has no controller {', '.join(missing)}: set Delegate=yes in its unit",
         )
     else:
         yield Finding(
-            "limits of jobs", "ok", "cores, memory and processes of a job can be bounded by its group"
+            "limits of jobs", "ok", "cores, memory and processes of a job can be limited by its control group"
         )
 
 
@@ -260,7 +260,7 @@ def _kernels() -> Iterator[Finding]:
     above = next(path for path in (place, *place.parents) if path.exists())
     if not os.access(above, os.W_OK):
         yield Finding(
-            "kernels", "wrong", f"{above} cannot be written: every start compiles anew; set XDG_CACHE_HOME"
+            "kernels", "wrong", f"{above} is not writable: every start compiles again; set XDG_CACHE_HOME"
         )
         return
     kept = sum(1 for _ in place.rglob("*.nbi")) if place.exists() else 0

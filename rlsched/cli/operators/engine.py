@@ -1,4 +1,4 @@
-"""`rlsched engine`: another engine's gateway."""
+"""`rlsched engine`: the gateway to another engine, such as Slurm."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PATH = click.Path(path_type=Path)
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
-"""A gateway that runs has ended by then, and has written what it was about to write."""
+"""Seconds to wait until a running gateway has written its last changes and exited."""
 _SECONDS = click.FloatRange(min=0.05, max=86_400)
 
 
 @click.group()
 def engine() -> None:
-    """Let an engine that you have run the jobs, and rlsched decide.
+    """Let rlsched schedule the jobs that another engine, such as Slurm, runs.
 
     \b
     Example:
@@ -36,34 +36,34 @@ def engine() -> None:
     "partitions",
     multiple=True,
     metavar="NAME",
-    help="A partition that is handed over; may be given several times.",
+    help="Partition to hand over to rlsched; may be repeated.",
 )
 @click.option(
     "--broker",
     metavar="ADDRESS",
-    help="tcp://HOST:PORT of the broker, with commas between also of its standbys. "
+    help="Address of the broker, tcp://HOST:PORT; separate standbys by commas. "
     "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
 )
-@click.option("--name", default="slurm", show_default=True, help="Of the gateway's key, of role engine.")
+@click.option("--name", default="slurm", show_default=True, help="Name of the gateway's key (role engine).")
 @click.option(
     "--dir",
     "directory",
     type=_PATH,
-    help="Where it says that somebody decides; job_submit.lua reads it there. With --shadow, where all is "
-    f"kept. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]",
+    help="Directory of the gateway's heartbeat file, which job_submit.lua reads; with --shadow, of all its "
+    f"files. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]",
 )
 @click.option(
     "--poll-s",
     type=_SECONDS,
-    help="Seconds between two looks at Slurm; it never asks the controller more often. [default: 1; 10 with "
-    "--shadow]",
+    help="Seconds between two polls of Slurm; its controller is never queried more often. [default: 1; 10 "
+    "with --shadow]",
 )
 @click.option(
     "--slurmrestd",
     default="",
     metavar="ADDRESS",
-    help="unix:/PATH or http://HOST:PORT of a slurmrestd, which is asked for jobs and nodes, with the "
-    "token in $SLURM_JWT if there is one.  [default: squeue and sinfo are run]",
+    help="slurmrestd to query for jobs and nodes: unix:/PATH or http://HOST:PORT, with the token in "
+    "$SLURM_JWT if it is set.  [default: run squeue and sinfo]",
 )
 @click.option(
     "--release-after",
@@ -72,55 +72,53 @@ def engine() -> None:
     show_default=True,
     type=_SECONDS,
     metavar="SECONDS",
-    help="Where nobody has decided for so long, held jobs go to Slurm's own order.",
+    help="Seconds without a decision after which held jobs are released to Slurm's own order.",
 )
-@click.option(
-    "--preempt", is_flag=True, help="Jobs that Slurm may requeue may be preempted. Not with exact GPUs."
-)
+@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm may requeue. Not with exact GPUs.")
 @click.option(
     "--sm-clocks-mhz",
     default="",
     metavar="MHZ,...",
-    help="SM clocks that Slurm can set by --gpu-freq, on all GPUs: jobs start at the clock that is decided.  "
-    "[default: clocks are left alone]",
+    help="SM clocks that Slurm can set by --gpu-freq on all GPUs, MHz; jobs start at the clock that the "
+    "policy chooses.  [default: clocks are not set]",
 )
 @click.option(
     "--priority-only",
     is_flag=True,
-    help="Hold no jobs, and place none: give them nices in the policy's order, and let Slurm do the rest.",
+    help="Only set nice values in the policy's order; hold and place no jobs, Slurm does the rest.",
 )
-@click.option("--print-lua", is_flag=True, help="Print job_submit.lua for these partitions, and end.")
+@click.option("--print-lua", is_flag=True, help="Print job_submit.lua for these partitions, and exit.")
 @click.option(
     "--gateway-user",
     metavar="USER",
-    help="With --print-lua: whose writes pass it.  [default: who runs this]",
+    help="With --print-lua: user whose changes the plugin accepts.  [default: the current user]",
 )
 @click.option(
     "--release",
     is_flag=True,
-    help="If nobody has decided for --release-after, give held jobs to Slurm's own order, and end. For cron.",
+    help="Release held jobs to Slurm's own order if --release-after has passed without a decision. For cron.",
 )
 @click.option(
-    "--remove", is_flag=True, help="Give all held jobs to Slurm's own order, hold no others, and end."
+    "--remove", is_flag=True, help="Release all held jobs to Slurm's own order, hold no others, and exit."
 )
 @click.option(
     "--shadow",
     is_flag=True,
-    help="Write nothing to Slurm: follow it, let a policy decide beside it, and record that.",
+    help="Write nothing to Slurm: follow it, let a policy decide in parallel, and record its decisions.",
 )
 @click.option(
     "--policy",
     default="tuned",
     show_default=True,
     metavar="NAME|FILE",
-    help="With --shadow: who decides beside Slurm.",
+    help="With --shadow: policy that decides in parallel to Slurm.",
 )
 @setting
 @click.option(
     "--history",
     metavar="FILE",
     type=_PATH,
-    help="With --shadow: what sacct printed of jobs before; predictions begin with it.",
+    help="With --shadow: output of sacct for earlier jobs, from which predictions start.",
 )
 @LOG_FORMAT
 @HOME
@@ -142,16 +140,16 @@ def slurm(
     release: bool,
     remove: bool,
     shadow: bool,
-    policy: str,  # noqa: ARG001 - these two come together, from `said`
+    policy: str,  # noqa: ARG001 - read together by `said`
     changes: tuple[str, ...],  # noqa: ARG001
     history: Path | None,
     log_format: LogFormat,
     keys: Path | None,
 ) -> int:
-    """Serve a Slurm: the policy decides order, nodes and GPUs, and Slurm runs the jobs.
+    """Schedule the jobs of a Slurm cluster: the policy decides order, nodes and GPUs, Slurm runs the jobs.
 
-    A process of its own, where Slurm's commands are, with the rights of an operator. Users keep sbatch,
-    squeue and scancel. See docs/how-to/slurm.md.
+    Runs as a separate process, on a machine with Slurm's commands, with the rights of an operator. Users keep
+    sbatch, squeue and scancel. See docs/how-to/slurm.md.
 
     \b
     Example:
@@ -182,7 +180,7 @@ def slurm(
         raise InputError("--print-lua, --release, --remove and --shadow: give one of them")
     if not partitions and not (release or remove):
         raise InputError(
-            "--partition: expected at least one that is to be handed over, or followed; `sinfo` lists them"
+            "--partition: expected at least one partition to hand over or follow; `sinfo` lists them"
         )
     if shadow:
         from rlsched.cli.operators.shadow import follow
@@ -206,17 +204,17 @@ def slurm(
             alive.over()
             time.sleep(WRITTEN_S)
         count = give_back(reader, writer)
-        click.echo(f"{count} waiting jobs were given to Slurm's own order")
+        click.echo(f"{count} waiting jobs were released to Slurm's own order")
         if remove:
-            click.echo("nothing new is held, and the gateway ends; take lua out of JobSubmitPlugins")
+            click.echo("no new jobs are held, and the gateway exits; remove lua from JobSubmitPlugins")
         return 0
     if release:
-        click.echo(f"somebody decides: heard of {alive.age_s(time.time()):.0f} s ago", err=True)
+        click.echo(f"a gateway decides: its last heartbeat is {alive.age_s(time.time()):.0f} s old", err=True)
         return 0
     times = Times(release_after_s=release_after_s)
     if priority_only and (preempt or print_lua):
         raise InputError(
-            "--priority-only: holds and stops no jobs, so neither with --preempt nor --print-lua"
+            "--priority-only: expected without --preempt and --print-lua: it holds and stops no jobs"
         )
     gateway = Gateway(
         name,
@@ -243,12 +241,12 @@ def slurm(
         check_plugin(config)
     elif any(is_held_for_us(job, partitions) for job in first.jobs.values()):
         raise InputError(
-            "jobs are held for a gateway that places them: `rlsched engine slurm --remove` first"
+            "jobs are held for a gateway that places them: run `rlsched engine slurm --remove` first"
         )
     if preempt and gateway.is_exact(first):
         raise InputError(
-            "--preempt: not where each GPU has a GRES type of its own: a job that had GPUs by their types "
-            "cannot get others of a Slurm later"
+            "--preempt: not possible if each GPU has a GRES type of its own: a job that had GPUs by their "
+            "types cannot get other GPUs from Slurm later"
         )
     for line in unlike(first, partitions, "hand over") if not priority_only else ():
         raise InputError(line)
@@ -284,14 +282,14 @@ def _clocks(text: str) -> tuple[int, ...]:
     """SM clocks, highest first.
 
     Raises:
-        InputError: they are no numbers of MHz.
+        InputError: a clock is not a number of MHz.
     """
     from rlsched.errors import InputError
 
     words = [word.strip() for word in text.split(",")] if text else []
     if not all(word.isdecimal() and 0 < int(word) < 100_000 for word in words):
         raise InputError(
-            f"--sm-clocks-mhz {text!r}: expected clocks in MHz with commas between, such as 1980,1395"
+            f"--sm-clocks-mhz {text!r}: expected clocks in MHz separated by commas, such as 1980,1395"
         )
     return tuple(sorted({int(word) for word in words}, reverse=True))
 

@@ -1,4 +1,4 @@
-"""`rlsched journal`: look after the broker's journal: check, export, back up, restore, compact."""
+"""`rlsched journal`: check, export, back up, restore and compact the broker's journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIR = click.option(
     metavar="DIR",
     type=click.Path(path_type=Path),
     help="The broker's directory. [default: HOME/broker or, of `rlsched up`, HOME/up/broker: the one that "
-    "runs, or else that wrote last; HOME being $RLSCHED_HOME or ~/.config/rlsched]",
+    "runs, else the one that wrote last; HOME is $RLSCHED_HOME or ~/.config/rlsched]",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
@@ -54,7 +54,7 @@ def journal() -> None:
 @_DIR
 @_JSON
 def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
-    """Read a journal, or the backup FILE, to its end and say whether it is whole. Exit code 1: it is not.
+    """Read a journal, or the backup FILE, to its end and report whether it is whole. Exit code 1: it is not.
 
     \b
     Example:
@@ -80,20 +80,22 @@ def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
         for line in [*report.damage, *report.derived]:
             click.echo(f"  {line}")
         if report.damage:
-            click.echo("take up a backup: `rlsched journal restore FILE`")
+            click.echo("restore a backup: `rlsched journal restore FILE`")
     return 1 if report.damage or report.derived else 0
 
 
 def _replaced(count: int) -> str:
-    return f" and a base for {count} before" if count else ""
+    return f" and a base for {count} earlier ones" if count else ""
 
 
 @journal.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="[default: stdout]")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="File to write. [default: stdout]"
+)
 @_DIR
 def export(file: Path | None, output: Path | None, directory: Path | None) -> None:
-    """Write a journal, or the backup FILE, as JSON lines: n, now_s, and the entry. It holds environments.
+    """Write a journal, or the backup FILE, as JSON lines: n, now_s, and the entry. Contains job environments.
 
     \b
     Example:
@@ -120,7 +122,7 @@ def export(file: Path | None, output: Path | None, directory: Path | None) -> No
 @_DIR
 @_JSON
 def backup(target: Path, directory: Path | None, as_json: bool) -> None:
-    """Copy the journal into the new file TARGET, also while the broker runs.
+    """Copy the journal to the new file TARGET; the broker may run.
 
     \b
     Example:
@@ -140,10 +142,10 @@ def backup(target: Path, directory: Path | None, as_json: bool) -> None:
 @_DIR
 @_JSON
 def restore(file: Path, directory: Path | None, as_json: bool) -> None:
-    """Take up the backup FILE. The broker must not run. What was there is kept beside it.
+    """Restore the backup FILE. The broker must not run. The old journal is kept next to it.
 
-    Job numbers go on far above those that were given. What nodes run goes on; nodes get no new jobs until
-    all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
+    Job numbers continue far above the numbers already given. Running jobs continue; nodes get no new jobs
+    until all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
 
     \b
     Example:
@@ -164,23 +166,23 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     )
     click.echo(
         "nodes get no new jobs until all nodes of the backup have registered; first start the daemons of "
-        "nodes that were added since. `rlsched node down NAME` for one that is dead"
+        "nodes added since then. For a dead node: `rlsched node down NAME`"
     )
     if found.kept:
-        click.echo(f"what was there is {found.kept}")
+        click.echo(f"the old journal is kept as {found.kept}")
 
 
 @journal.command()
 @click.option(
     "--remake-ended",
     is_flag=True,
-    help="Make the table of ended jobs anew from the entries, where `check` says that it is damaged.",
+    help="Rebuild the table of finished jobs from the entries, if `check` reports that it is damaged.",
 )
 @click.option(
     "--keep-days",
     type=click.FloatRange(min=1.0),
     metavar="DAYS",
-    help="Replace entries that are older by what they came to. Jobs that are over stay in the table.",
+    help="Replace entries older than this by a summary, days. Finished jobs stay in the table.",
 )
 @click.option(
     "--fair-share",
@@ -188,19 +190,19 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     default="off",
     show_default=True,
     metavar="HALF_LIFE",
-    help="With --keep-days: what the broker is started with, such as 7d.",
+    help="With --keep-days: the broker's --fair-share, such as 7d.",
 )
 @_DIR
 @_JSON
 def compact(
     remake_ended: bool, keep_days: float | None, half_life: str, directory: Path | None, as_json: bool
 ) -> None:
-    """Give space that the journal does not use back to the disk. The broker must not run.
+    """Return unused space of the journal to the disk. The broker must not run.
 
     \b
     Example:
       rlsched journal compact
-      rlsched journal compact --keep-days 90      # `rlsched broker --keep-days 90` does it by itself
+      rlsched journal compact --keep-days 90      # `rlsched broker --keep-days 90` does it automatically
     """
     from rlsched.broker.journal.journal import Journal
     from rlsched.cli.operators.serve import time_s
@@ -229,14 +231,14 @@ def compact(
     click.echo(f"{path}: {size(before)}, now {size(after)}")
     if keep_days is not None:
         click.echo(
-            f"{replaced} entries are replaced by what they came to"
+            f"{replaced} entries are replaced by a summary"
             if replaced
             else f"no entries were replaced: too few are older than {keep_days:g} days"
         )
 
 
 def _replace(journal: Journal, keep_days: float, half_life_s: float) -> int:
-    """Let a base stand for entries that are older; how many there were."""
+    """Replace older entries by a base; return their number."""
     from rlsched.broker.compaction.compaction import DAY_S, made, put
 
     first = journal.first

@@ -1,4 +1,4 @@
-"""`rlsched keys`: who may speak to the broker, and how another machine gets a key."""
+"""`rlsched keys`: keys that may connect to the broker, and tokens with which other machines get one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
 JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
-"""What a root daemon keeps for jobs, in commands that are printed and documented: jobs can enter it."""
+"""Directory that a root daemon keeps for jobs, in printed and documented commands; jobs can enter it."""
 _YES = ("1", "true", "t", "yes", "y", "on")
 _ROLE = click.Choice(["user", "admin", "node", "engine"])
 
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke the keys of a broker, or join one from another machine.
+    """Create, list and revoke the keys of a broker, or join a broker from another machine.
 
     \b
     Example:
@@ -39,27 +39,29 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", type=_ROLE, required=True, help="What the key may do.")
-@click.option("--person", default="", help="Whose jobs it submits; for a further key.  [default: NAME]")
+@click.option("--role", type=_ROLE, required=True, help="Role, which sets the key's permissions.")
+@click.option(
+    "--person", default="", help="User whose jobs the key submits, for a further key.  [default: NAME]"
+)
 @click.option(
     "--nodes",
     metavar="NAMES",
     default="*",
     show_default=True,
-    help="Of role engine: the nodes that it speaks for, with commas between; `gpu-*` is all that begin so.",
+    help="With --role engine: names of the nodes that it may report, separated by commas; `gpu-*`: a prefix.",
 )
-@click.option("--expires", default="15m", show_default=True, help="For how long the token may be used.")
+@click.option("--expires", default="15m", show_default=True, help="How long the token is valid.")
 @click.option(
     "--broker",
     metavar="ADDRESS",
-    help="tcp://HOST:PORT at which the other machine reaches the broker. "
+    help="Address at which the other machine reaches the broker, tcp://HOST:PORT. "
     "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
 )
 @HOME
 def new(
     name: str, role: Role, person: str, nodes: str, expires: str, broker: str | None, keys: Path | None
 ) -> None:
-    """Print a token with which another machine joins as NAME. It is good for one use.
+    """Print a token with which another machine joins as NAME. The token can be used once.
 
     \b
     Example:
@@ -74,7 +76,8 @@ def new(
     address = broker_address(broker)
     if dial_address(address) != address:
         raise InputError(
-            f"{address}: no other machine can dial this; give --broker tcp://HOST:PORT with this one's name"
+            f"{address}: other machines cannot connect to this; give --broker tcp://HOST:PORT with "
+            "this machine's name"
         )
     token = invite(
         KeyHome(keys),
@@ -86,7 +89,7 @@ def new(
         nodes=nodes if role == "engine" else "",
     )
     if is_loopback(address):
-        click.echo(f"this token is of use on this machine alone: it dials {address}", err=True)
+        click.echo(f"this token works only on this machine: it connects to {address}", err=True)
     click.echo(token.text())
 
 
@@ -95,9 +98,9 @@ def new(
 @click.option("--timeout-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1, max=3600))
 @HOME
 def join(token: str, timeout_s: float, keys: Path | None) -> None:
-    """Make a key for this machine, and register it with the broker that the TOKEN is from.
+    """Create a key for this machine, and register it with the broker that issued the TOKEN.
 
-    With `-` the token is read from standard input, where no other process sees it.
+    With `-` the token is read from standard input, so that other processes cannot see it.
 
     \b
     Example:
@@ -125,9 +128,9 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """The command that starts this node, for the user who runs this, and what its options mean.
+    """Return the command that starts this node as the current user, and the meaning of its options.
 
-    A daemon that is root needs the user that jobs run as, who cannot enter a directory below its keys.
+    A root daemon has to name the user to run jobs as, who cannot enter a directory below the daemon's keys.
     """
     words = ["rlsched", "node", "--broker", address, "--name", name]
     if keys is not None:
@@ -136,9 +139,9 @@ def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
         return [f"next: {shlex.join(words)}"]
     user = os.environ.get("SUDO_USER", "root")
     options = ["--run-as-owner"] if user == "root" else ["--run-as", user]
-    meaning = "each job runs as the account of the person who submits it; --run-as USER: all as one user"
+    meaning = "each job runs as the account of the user who submits it; --run-as USER: all as one user"
     if user != "root":
-        meaning = f"all jobs run as {user}; --run-as-owner: each as the account of the person who submits it"
+        meaning = f"all jobs run as {user}; --run-as-owner: each as the account of the user who submits it"
     return [f"next: {shlex.join([*words, *options, '--dir', JOBS_DIRECTORY])}", f"      {meaning}"]
 
 
@@ -146,7 +149,7 @@ def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @HOME
 def list_(as_json: bool, keys: Path | None) -> None:
-    """List the keys that may speak to the broker, and the tokens that were not used yet.
+    """List the keys that may connect to the broker, and unused tokens.
 
     \b
     Example:
@@ -162,15 +165,15 @@ def list_(as_json: bool, keys: Path | None) -> None:
         until = "" if row["expires_s"] is None else f"  token {_left(float(row['expires_s']))}"
         click.echo(f"{row['role']:<6} {row['name']:<24} {row['person']:<24} {row['key']}{until}")
     if not rows:
-        click.echo("no keys; they are made by `rlsched up`, `rlsched broker` and `rlsched keys new`")
+        click.echo("no keys; `rlsched up`, `rlsched broker` and `rlsched keys new` create them")
 
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", type=_ROLE, help="Which, where several roles have a key NAME.")
+@click.option("--role", type=_ROLE, help="Role of the key, if NAME has keys of several roles.")
 @HOME
 def revoke(name: str, role: Role | None, keys: Path | None) -> None:
-    """Take the key NAME off the access list. The broker obeys at once, also where it is connected.
+    """Remove the key NAME from the access list. Takes effect at once, also on open connections.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched metrics`: the broker's figures for Prometheus."""
+"""`rlsched metrics`: metrics of the broker for Prometheus."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     default="127.0.0.1:9461",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where Prometheus asks; anybody who reaches it may read.",
+    help="Address to serve on. Access is not restricted.",
 )
 @LOG_FORMAT
-@click.option("--once", is_flag=True, help="Print the figures once, for a textfile collector.")
+@click.option("--once", is_flag=True, help="Print the metrics once, for a textfile collector.")
 @asking
 def metrics(
     listen: str, log_format: LogFormat, once: bool, broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    """Serve the broker's figures to Prometheus, until Ctrl-C.
+    """Serve the broker's metrics to Prometheus, until Ctrl-C.
 
-    A process of its own, with the key of a user: a slow scrape holds no decision up. Where no broker answers,
-    `rlsched_up` is 0.
+    Runs as a separate process with a user's key, so that a slow scrape delays no decision. If no broker
+    answers, `rlsched_up` is 0.
 
     \b
     Example:
@@ -67,23 +67,23 @@ def metrics(
 
 
 class BrokerFigures:
-    """Asks the broker at every scrape.
+    """Queries the broker at every scrape.
 
     Args:
-        broker: Its address; None: as everywhere.
-        keys: Key directory; None: as everywhere.
-        timeout_s: How long a scrape may wait for it.
+        broker: Its address; None: the default of all verbs.
+        keys: Key directory; None: the default of all verbs.
+        timeout_s: Time-out of a query, seconds.
     """
 
     def __init__(self, broker: str | None, keys: Path | None, timeout_s: float) -> None:
         self._broker, self._keys, self._timeout_s = broker, keys, timeout_s
 
     def describe(self) -> list[Metric]:
-        """Nothing is known before the first scrape."""
+        """Return no metrics; none are known before the first scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The figures now; `rlsched_up` alone where no broker answers."""
+        """Yield the current metrics; only `rlsched_up` if no broker answers."""
         from rlsched.client.client import Client
         from rlsched.errors import RlschedError
 
@@ -98,21 +98,23 @@ class BrokerFigures:
 
 
 def figures(report: StatsReport) -> Iterator[Metric]:
-    """A report as Prometheus has it."""
+    """Yield the metrics of a report."""
     named = {"version": report.version, "policy": report.policy, "fallback": report.fallback}
-    yield _gauges("info", "What decides.", list(named), [(list(named.values()), 1.0)])
-    yield _gauge("uptime_seconds", "Since this broker started.", report.uptime_s)
-    yield _gauge("epoch", "Brokers that have started on this journal.", report.epoch)
+    yield _gauges(
+        "info", "Version of the broker, its policy and fallback.", list(named), [(list(named.values()), 1.0)]
+    )
+    yield _gauge("uptime_seconds", "Time since this broker started.", report.uptime_s)
+    yield _gauge("epoch", "Number of brokers started on this journal.", report.epoch)
     live = [(["queued"], report.queued), (["running"], report.running)]
-    yield _gauges("jobs", "Jobs that are not over.", ["state"], live)
+    yield _gauges("jobs", "Jobs that have not finished.", ["state"], live)
     kept_out = [([reason], count) for reason, count in {"Quota": 0, **report.ineligible}.items()]
-    yield _gauges("ineligible_jobs", "Queued jobs that no policy sees.", ["reason"], kept_out)
-    yield _counters("jobs_over", "Jobs that are over.", "state", report.outcomes)
-    yield _gauge("queued_gpus", "GPUs that the waiting jobs ask for.", report.queued_gpus)
-    yield _gauge("oldest_queued_seconds", "How long the first of them has waited.", report.oldest_queued_s)
+    yield _gauges("ineligible_jobs", "Queued jobs that the policy does not see.", ["reason"], kept_out)
+    yield _counters("jobs_over", "Finished jobs.", "state", report.outcomes)
+    yield _gauge("queued_gpus", "GPUs that waiting jobs request.", report.queued_gpus)
+    yield _gauge("oldest_queued_seconds", "Wait of the oldest queued job.", report.oldest_queued_s)
     nodes = [([state], count) for state, count in report.nodes.items()]
     yield _gauges("nodes", "Nodes.", ["state"], nodes)
-    yield _gauge("nodes_unhealthy", "Nodes whose own checks fail.", report.unhealthy_nodes)
+    yield _gauge("nodes_unhealthy", "Nodes whose own health checks fail.", report.unhealthy_nodes)
     yield _gauge(
         "gpus_out_of_service", "GPUs that are lost, or in use by foreign processes.", report.gpus_out
     )
@@ -124,57 +126,59 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     ]
     yield _gauges("gpus", "GPUs: free, held by jobs, or on absent nodes.", ["gpu_type", "state"], gpus)
     if report.power_w is not None:
-        yield _gauge("power_watts", "What the GPUs of all nodes draw that say so.", report.power_w)
+        yield _gauge("power_watts", "Power of the GPUs of all nodes that report it.", report.power_w)
     if report.energy_day_j is not None:
-        words = "What they have drawn since midnight, with jobs and without."
+        words = "Energy of these GPUs since midnight, with jobs and without."
         yield _gauge("energy_today_joules", words, report.energy_day_j)
     for name, (figure, words, scale) in _USED.items():
         if figure in report.used:
             yield _gauge(name, words, report.used[figure] * scale)
-    yield _counters("decisions", "Decisions, by who decided.", "source", report.decisions)
+    yield _counters("decisions", "Decisions, by deciding rule or policy.", "source", report.decisions)
     for name, timing in report.timings.items():
         yield _histogram(f"{name}_seconds", _TIMED.get(name, name), timing)
-    yield _counters("connections", "Handshakes, and what was refused or dropped.", "kind", report.connections)
+    yield _counters("connections", "Handshakes, and refused or dropped messages.", "kind", report.connections)
     if report.guard is not None:
-        yield _counters("guard", "Times the guard stepped in.", "kind", report.guard.decided)
+        yield _counters("guard", "Interventions of the guard.", "kind", report.guard.decided)
         yield _gauge("guard_active", "Whether the fallback decides now.", float(bool(report.guard.now)))
         if report.guard.drift is not None:
             yield from _drift(report.guard.drift)
     if report.journal is not None:
         yield _gauge("journal_bytes", "Size of the journal.", report.journal.size_bytes)
         if report.journal.free_bytes is not None:
-            yield _gauge("journal_free_bytes", "Free on its disk.", report.journal.free_bytes)
+            yield _gauge("journal_free_bytes", "Free space on the journal's disk.", report.journal.free_bytes)
     if report.records is not None:
-        yield _counters("records_lost", "Decision records that were lost.", "kind", report.records.lost)
+        yield _counters("records_lost", "Lost decision records.", "kind", report.records.lost)
     recent = report.prediction.last_jobs.predicted if report.prediction else None
     if recent is not None:
         yield _gauge(
-            "prediction_covered_ratio", "Jobs inside their 10 to 90 % interval.", recent.covered_frac
+            "prediction_covered_ratio", "Share of jobs inside their 10 to 90 % interval.", recent.covered_frac
         )
 
 
 def _drift(drift: DriftReport) -> Iterator[Metric]:
-    """How far what the policy sees is from its training."""
+    """Yield how far the policy's inputs are from its training."""
     yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
     yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
-    yield _gauge("drift_unlike", "Ways in which the cluster is none of its training.", len(drift.unlike))
+    yield _gauge("drift_unlike", "Ways in which the cluster differs from training.", len(drift.unlike))
     outside = [([one.column], one.share_frac) for one in drift.outside]
-    yield _gauges("drift_outside_ratio", "Looks with this column out of its range.", ["column"], outside)
+    yield _gauges(
+        "drift_outside_ratio", "Share of checks with this column out of its range.", ["column"], outside
+    )
 
 
 _USED = {
     "measured_gpus": ("gpus", "GPUs of running jobs whose use is measured.", 1.0),
-    "busy_gpus": ("gpus_busy", "Of these, GPUs at work, by the share of the time.", 1.0),
-    "used_gpu_memory_bytes": ("gpu_memory_mib", "Memory that running jobs use on them.", 1048576.0),
+    "busy_gpus": ("gpus_busy", "GPUs of these at work, weighted by time.", 1.0),
+    "used_gpu_memory_bytes": ("gpu_memory_mib", "Memory that running jobs use on measured GPUs.", 1048576.0),
     "busy_cores": ("cores", "CPU cores that running jobs keep busy.", 1.0),
     "used_memory_bytes": ("memory_mib", "Resident memory of running jobs.", 1048576.0),
 }
 
 
 _TIMED = {
-    "decision": "From the state to the action.",
-    "commit": "Forcing a batch to disk.",
-    "turn": "A turn of the broker's loop: everything but questions.",
+    "decision": "Time from the state to the action.",
+    "commit": "Time to force a batch to disk.",
+    "turn": "Time of a turn of the broker's loop, without queries.",
 }
 
 

@@ -1,4 +1,4 @@
-"""The verbs about nodes: list them, and take them out of service and back."""
+"""The verbs about nodes: list them, take them out of service and put them back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,22 @@ STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "fo
 
 
 @click.command()
-@click.option("-u", "--user", metavar="NAME", help="With jobs of this user; several with commas between.")
 @click.option(
-    "-t", "--state", metavar="STATE", help=f"In this state: {', '.join(STATES)}; several with commas."
+    "-u", "--user", metavar="NAME", help="Only nodes with jobs of this user; separate several by commas."
 )
-@click.option("-n", "--name", metavar="PATTERN", help="Called so; * and ? as in a shell.")
-@click.option("-p", "--vc", "--partition", metavar="VC", help="Of this virtual cluster alone.")
-@click.option("--since", metavar="WHEN", help="Heard of since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
+@click.option(
+    "-t",
+    "--state",
+    metavar="STATE",
+    help=f"Only nodes in this state: {', '.join(STATES)}; separate several by commas.",
+)
+@click.option("-n", "--name", metavar="PATTERN", help="Only nodes whose name matches this glob pattern.")
+@click.option("-p", "--vc", "--partition", metavar="VC", help="Only nodes of this virtual cluster.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="Only nodes with a heartbeat since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
+)
 @listing
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
@@ -46,7 +55,7 @@ def nodes(
     keys: Path | None,
     timeout_s: float,
 ) -> None:
-    """List the nodes, what is free on them, and why one gets no jobs.
+    """List the nodes, their free resources, and why a node gets no jobs.
 
     \b
     Example:
@@ -95,7 +104,7 @@ def _states(text: str) -> set[str]:
     return states
 
 
-_REASON = click.option("--reason", default="", metavar="TEXT", help="Why, for those who ask `rlsched nodes`.")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason, which `rlsched nodes` shows.")
 _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 
 
@@ -105,7 +114,7 @@ _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--requeue",
     is_flag=True,
-    help="End the jobs there, with the grace of a preemption, and queue them again. [default: they go on]",
+    help="End the jobs there, with the grace of a preemption, and requeue them. [default: they continue]",
 )
 @asking
 def drain(
@@ -116,7 +125,7 @@ def drain(
     keys: Path | None,
     timeout_s: float,
 ) -> None:
-    """Let nodes get no new jobs, until `rlsched node resume`.
+    """Drain nodes: they get no new jobs until `rlsched node resume`.
 
     \b
     Example:
@@ -133,10 +142,10 @@ def drain(
 @_NAMES
 @asking
 def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Let drained nodes get jobs again, and wake nodes that sleep.
+    """Let drained nodes get jobs again, and wake sleeping nodes.
 
-    A drained node that sleeps is woken when jobs need it. Said again, or of one that is down, it is woken at
-    once, where the broker has a --resume-cmd.
+    A drained node that sleeps is woken when jobs need it. A second resume, or the resume of a node that is
+    down, wakes it at once, if the broker has a --resume-cmd.
 
     \b
     Example:
@@ -155,10 +164,10 @@ def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeou
 def down(
     names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    """Declare unreachable nodes dead; their jobs are queued again.
+    """Declare unreachable nodes down; their jobs are requeued.
 
-    Only nodes whose daemon does not answer. Make sure first that no job runs there any more: it would run
-    twice. A node that comes back ends what was queued again, and gets jobs again.
+    Only for nodes whose daemon does not answer. First make sure that no job still runs there: it would run
+    twice. A node that comes back ends the jobs that were requeued, and gets jobs again.
 
     \b
     Example:
@@ -177,10 +186,10 @@ def down(
 def remove(
     names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    """Take nodes that are gone out of the list; jobs that wait for them are queued again.
+    """Remove nodes from the list; jobs that wait for them are requeued.
 
-    Only nodes whose daemon is not there. You say with this that nothing of them runs any more. A node that
-    registers again is back.
+    Only for nodes whose daemon is not running. First make sure that none of their jobs still runs. A node
+    that registers again is listed again.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched notify`: mail or a webhook for jobs that asked for it."""
+"""`rlsched notify`: webhooks or mail about jobs submitted with --notify."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PATH = click.Path(path_type=Path)
 
 
 @click.command()
-@click.option("--webhook", metavar="URL", help="POST each notice there as JSON; http or https.")
+@click.option("--webhook", metavar="URL", help="URL to POST each notice to, as JSON; http or https.")
 @click.option(
-    "--webhook-token-file", type=_PATH, metavar="FILE", help="What it holds goes with it as a bearer token."
+    "--webhook-token-file", type=_PATH, metavar="FILE", help="File with a bearer token to send with a notice."
 )
 @click.option(
     "--command",
     "words",
     metavar="CMD",
-    help="Run this for each notice, without a shell, with the JSON on its standard input.",
+    help="Command to run for each notice, without a shell, with the JSON on its standard input.",
 )
 @click.option(
     "--dir", "directory", type=_PATH, metavar="DIR", help="The broker's directory. [default: HOME/broker]"
@@ -32,23 +32,24 @@ _PATH = click.Path(path_type=Path)
     "--cursor",
     type=_PATH,
     metavar="FILE",
-    help="Keeps how far has been told. [default: notify-webhook.json or notify-command.json in --dir]",
+    help="File that records which notices were sent. [default: notify-webhook.json or notify-command.json in "
+    "--dir]",
 )
 @click.option(
     "--send-timeout-s",
     default=10.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True, max=3600),
-    help="A receiver may take so long.",
+    help="Time-out of sending a notice, seconds.",
 )
 @click.option(
     "--poll-s",
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=0.05, max=3600),
-    help="How often the journal is looked at.",
+    help="Interval at which the journal is read, seconds.",
 )
-@click.option("--once", is_flag=True, help="Tell what there is, and end; exit code 1 if a receiver is away.")
+@click.option("--once", is_flag=True, help="Send pending notices, and exit; exit code 1 if sending fails.")
 @LOG_FORMAT
 @HOME
 def notify(
@@ -63,11 +64,11 @@ def notify(
     log_format: LogFormat,
     keys: Path | None,
 ) -> int:
-    """Tell of jobs that were submitted with --notify, until Ctrl-C.
+    """Send notices about jobs submitted with --notify, until Ctrl-C.
 
-    A process of its own that reads the broker's journal, as the broker's user on the broker's machine: no
-    receiver holds the broker up. Every notice is told at least once, in order, over restarts of anything. It
-    has an id, by which a receiver knows what it has already. A first start begins at the journal's end.
+    Runs as a separate process that reads the broker's journal, as the broker's user on the broker's machine,
+    so that no receiver delays the broker. Every notice is sent at least once, in order, across restarts of
+    any process. Its id lets a receiver detect duplicates. A first start begins at the journal's end.
 
     \b
     Example:
@@ -84,7 +85,7 @@ def notify(
 
     announce = set_up(log_format)
     if (webhook is None) == (words is None):
-        raise InputError("expected --webhook or --command, one of them; for both run two")
+        raise InputError("expected either --webhook or --command; for both, run two processes")
     if webhook_token_file is not None and webhook is None:
         raise InputError("--webhook-token-file goes with --webhook")
     send: Sends
@@ -100,13 +101,13 @@ def notify(
     try:
         with on_signals(lambda *_: stop.set()):
             if not once:
-                announce(f"rlsched notify ready: {directory / JOURNAL_FILE} is told to a {kind}")
+                announce(f"rlsched notify ready: {directory / JOURNAL_FILE} is sent to a {kind}")
                 follower.run(poll_s)
                 return 0
             while follower.step(patiently=False):
                 pass
     except NotDeliveredError as error:
-        raise RlschedError(f"a notice is not taken: {error}") from error
+        raise RlschedError(f"a notice was not accepted: {error}") from error
     finally:
         file.close()
     return 0

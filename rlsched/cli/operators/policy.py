@@ -1,4 +1,4 @@
-"""`rlsched policy`: who decides in a broker that runs."""
+"""`rlsched policy`: change the policy of a running broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.cli.shared.policies import complete_policy, setting
 
 @click.group()
 def policy() -> None:
-    """Change who decides in a broker that runs.
+    """Change the policy of a running broker.
 
     \b
     Example:
@@ -25,7 +25,7 @@ def policy() -> None:
 @click.argument("name", metavar="NAME|FILE", shell_complete=complete_policy)
 @setting
 @click.option(
-    "--fallback", metavar="NAME|FILE", help="The rule behind it. [default: the one that it follows]"
+    "--fallback", metavar="NAME|FILE", help="Rule if the policy fails. [default: the rule that it follows]"
 )
 @asking
 def set_policy(
@@ -36,12 +36,12 @@ def set_policy(
     keys: Path | None,
     timeout_s: float,
 ) -> None:
-    """Let another policy decide from now on. Jobs go on; for admins.
+    """Switch to another policy now. Jobs continue; for admins.
 
-    It is kept in the journal: a broker that is started again goes on with it, until another one is set or its
-    --policy is changed. A strategy that the policy file names is sent along. A policy that the broker cannot
-    serve is refused in one line, and the one before goes on. The first use of a policy compiles it, which can
-    take a minute: raise --timeout-s.
+    The policy is stored in the journal: a restarted broker keeps it, until another one is set or its --policy
+    is changed. A strategy that the policy file names is sent along. If the broker cannot serve a policy, it
+    rejects it in one line and keeps the current one. The first use of a policy compiles it, which can take a
+    minute: raise --timeout-s.
 
     \b
     Example:
@@ -57,5 +57,5 @@ def set_policy(
         client.set_policy(chosen, fallback=behind)
         report = client.stats()
     click.echo(
-        f"policy {report.policy} decides" + (f", {report.fallback} behind it" if report.fallback else "")
+        f"policy {report.policy} decides" + (f", fallback {report.fallback}" if report.fallback else "")
     )

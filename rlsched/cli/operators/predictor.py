@@ -1,4 +1,4 @@
-"""`rlsched predictor`: how good predictions of run times and forecasts of starts have lately been."""
+"""`rlsched predictor`: recent accuracy of predicted run times, and of forecast starts and ends."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ RULES = ("last", "week", "list")
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
 def predictor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Say how good the predictions of run times have lately been, and the forecasts of starts and ends.
+    """Show the recent accuracy of predicted run times, and of forecast starts and ends.
 
-    What is not known yet is null in the JSON.
+    Values that are not known yet are null in the JSON.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def predictor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: f
 
 def _print_report(report: StatsReport, now_s: float) -> None:
     if report.prediction is None and report.forecasts is None:
-        click.echo("this broker tells nothing of predictions and forecasts")
+        click.echo("this broker reports no predictions and forecasts")
     if report.prediction is not None:
         _print_prediction(report.prediction, now_s)
     if report.forecasts is not None:
@@ -58,7 +58,7 @@ def _print_report(report: StatsReport, now_s: float) -> None:
 
 
 def _print_prediction(report: PredictionReport, now_s: float) -> None:
-    click.echo(f"predictions: {report.model}, learnt from {report.ended:,} jobs that ended")
+    click.echo(f"predictions: {report.model}, learned from {report.ended:,} jobs that ended")
     if report.fitted_s is not None:
         click.echo(
             f"  boosting: last fitted {in_words(now_s - report.fitted_s)} ago, when {report.fitted_jobs:,} "
@@ -67,7 +67,7 @@ def _print_prediction(report: PredictionReport, now_s: float) -> None:
     if report.note:
         click.echo(f"  {report.note}")
     if report.fit_error:
-        click.echo(f"  the last fit came to nothing: {report.fit_error}")
+        click.echo(f"  the last fit failed: {report.fit_error}")
     if report.weights is not None:
         print_table(
             "weights",
@@ -77,7 +77,7 @@ def _print_prediction(report: PredictionReport, now_s: float) -> None:
     recent = (report.last_jobs, report.last_week)
     titles = (f"last {report.last_jobs.jobs:,}", f"7 days: {report.last_week.jobs:,}")
     print_table(
-        "jobs that ended lately, against what was said when they were submitted",
+        "jobs that ended recently, against predictions at their submission",
         ("", *(f"{title}, {who}" for title in titles for who in (report.model, "running mean"))),
         zip(_NAMES, *(column for one in recent for column in _columns(one)), strict=True),
         note="" if report.last_week.predicted else "no figures for fewer than 20 jobs",
@@ -90,14 +90,14 @@ def _print_forecasts(report: ForecastReport, now_s: float) -> None:
         return
     click.echo(
         visible(
-            f"forecasts: {report.jobs:,} jobs in {report.futures} futures under {report.by}, said "
+            f"forecasts: {report.jobs:,} jobs in {report.futures} futures under {report.by}, made "
             f"{in_words(now_s - report.said_s)} ago, {report.cpu_s or 0.0:.2f} CPU s"
             + (f"; {report.note}" if report.note else "")
         )
     )
     if report.scores:
         print_table(
-            "forecasts of the last 7 days against what came; pinball loss, s, beside three simple rules",
+            "forecasts of the last 7 days against actual times; pinball loss, s, next to three simple rules",
             ("", "GPUs", "forecasts", "inside 10 to 90 %", "loss", *RULES),
             [
                 (

@@ -1,4 +1,4 @@
-"""`rlsched quota`: limits of users, accounts and VCs, and who may charge jobs to which account."""
+"""`rlsched quota`: limits of users, accounts and VCs, and the users who may charge to accounts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Limit(click.ParamType[float]):
-    """A number, or `none`, which is -1 here: click takes None for an option that was not given."""
+    """A number, or `none`, which is -1 here, because click uses None for an option that is not given."""
 
     def __init__(self, number: type[int] | type[float]) -> None:
         self.number, self.name = number, "N|none"
@@ -33,12 +33,14 @@ class _Limit(click.ParamType[float]):
 
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
-_PERSON = click.option("--user", "persons", multiple=True, required=True, metavar="PERSON", help="Repeat it.")
+_PERSON = click.option(
+    "--user", "persons", multiple=True, required=True, metavar="PERSON", help="User; may be repeated."
+)
 
 
 @click.group()
 def quota() -> None:
-    """Limit what users, accounts and VCs have, and show what they use.
+    """Limit the resources of users, accounts and VCs, and show their use.
 
     \b
     Example:
@@ -50,15 +52,15 @@ def quota() -> None:
 @quota.command(name="set")
 @click.argument("kind", type=click.Choice(["user", "account", "vc"]))
 @click.argument("name")
-@click.option("--gpus", type=_Limit(int), metavar="N|none", help="GPUs at once; jobs over it wait.")
+@click.option("--gpus", type=_Limit(int), metavar="N|none", help="GPUs at once; further jobs wait.")
 @click.option(
-    "--jobs", type=_Limit(int), metavar="N|none", help="Waiting and running jobs; more are refused."
+    "--jobs", type=_Limit(int), metavar="N|none", help="Waiting and running jobs; further ones are rejected."
 )
 @click.option(
     "--gpu-hours",
     type=_Limit(float),
     metavar="H|none",
-    help="GPU-hours in a calendar month, UTC; then jobs wait.",
+    help="GPU-hours in a calendar month, UTC; further jobs wait.",
 )
 @asking
 def set_quota(
@@ -71,9 +73,9 @@ def set_quota(
     keys: Path | None,
     timeout_s: float,
 ) -> None:
-    """Set limits; for admins. NAME `default` is all of this kind that have no limit of their own.
+    """Set limits; for admins. NAME `default`: all of this kind that have no limit of their own.
 
-    What is not given stays as it is, and `none` lifts a limit. No running job is ended.
+    Options that are not given keep their limit, and `none` removes a limit. No running job is ended.
 
     \b
     Example:
@@ -95,7 +97,7 @@ def set_quota(
 @_JSON
 @asking
 def list_quotas(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Show all limits, with what is had and used beside each.
+    """Show all limits, with current use next to each.
 
     \b
     Example:
@@ -132,7 +134,7 @@ def _print(rows: list[QuotaInfo]) -> None:
 
 
 def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
-    """What is had of what may be had; of the default the limit alone."""
+    """Return the use and the limit; for the default only the limit."""
     most = "-" if limit is None else f"{limit:,.10g}"
     if row.name == "default":
         return most
@@ -143,7 +145,7 @@ def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
 
 @quota.group()
 def account() -> None:
-    """Say who may charge jobs to which account. An account is there while it has members.
+    """Set which users may charge jobs to an account. An account exists while it has members.
 
     \b
     Example:
@@ -157,7 +159,7 @@ def account() -> None:
 @_PERSON
 @asking
 def add(name: str, persons: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Let people charge jobs to an account; for admins. The first account of a person is the default.
+    """Let users charge jobs to an account; for admins. The first account of a user is the default.
 
     \b
     Example:
@@ -173,7 +175,7 @@ def add(name: str, persons: tuple[str, ...], broker: str | None, keys: Path | No
 def remove(
     name: str, persons: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    """Let people charge no more jobs to an account; for admins. Jobs that are there stay as they are.
+    """Stop users from charging jobs to an account; for admins. Existing jobs stay as they are.
 
     \b
     Example:
@@ -190,7 +192,7 @@ def _set_members(
     with reach(broker, keys, timeout_s) as client:
         for person in persons:
             client.set_member(name, person, member=member)
-            done = "may charge jobs to it" if member else "is no member any longer"
+            done = "may charge jobs to it" if member else "is no longer a member"
             click.echo(visible(f"account {name}: {person} {done}"))
 
 

@@ -33,15 +33,15 @@ _log = logging.getLogger("rlsched.broker")
     "directory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where journal and records are kept. [default: HOME/broker]",
+    help="Directory of the journal and the decision records. [default: HOME/broker]",
 )
 @deciding
 @click.option(
     "--history",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="What sacct printed of jobs before: predictions begin with the last 10,000 of them. The same at "
-    "every start.",
+    help="Output of sacct for earlier jobs: predictions start from the last 10,000 of them. Must be the same "
+    "at every start.",
 )
 @click.option(
     "--lease-s",
@@ -49,70 +49,70 @@ _log = logging.getLogger("rlsched.broker")
     show_default=True,
     type=click.FloatRange(min=1.0),
     help="Seconds without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new "
-    "ones.",
+    "jobs.",
 )
 @click.option(
     "--lost-after",
     default="never",
     show_default=True,
     metavar="TIME",
-    help="Default of `rlsched submit --lost-after`: how long a node of a job may be unreachable before the "
-    "node ends the job and the broker queues it again (10m). never: jobs go on until the node is back, or is "
-    "declared dead with `rlsched node down`.",
+    help="Default of `rlsched submit --lost-after`: time a node of a job may be unreachable before the node "
+    "ends the job and the broker requeues it (10m). never: jobs continue until the node is back, or is "
+    "declared down with `rlsched node down`.",
 )
 @click.option(
     "--launch-timeout-s",
     default=30.0,
     show_default=True,
     type=click.FloatRange(min=0.1),
-    help="All ranks of a job must have been started by then.",
+    help="Time within which all ranks of a job must have started, seconds.",
 )
 @click.option(
     "--min-free-mib",
     default=MIN_FREE_MIB,
     show_default=True,
     type=click.IntRange(min=0),
-    help="New jobs are refused while the journal's disk has less free space; what runs goes on.",
+    help="Reject new jobs while the journal's disk has less free space, MiB; running jobs continue.",
 )
 @click.option(
     "--keep-days",
     metavar="DAYS|all",
-    help="Entries of the journal that are older are replaced by what they came to, once a day; all: never. "
-    f"[default: whatever their age, the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} stay]",
+    help="Replace older entries of the journal by a summary, once a day; all: never. "
+    f"[default: regardless of age, the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} stay]",
 )
 @click.option(
     "--keep-ended-days",
     default=f"{KEEP_ENDED_DAYS:g}",
     show_default=True,
     metavar="DAYS|all",
-    help="How long `history` and `account` know of a job that has ended.",
+    help="Time that `history` and `account` keep finished jobs, days.",
 )
 @click.option(
     "--new-cluster",
     is_flag=True,
-    help="Give up the jobs of a journal that is lost, and begin with an empty one. Nodes that run jobs keep "
-    "them, see `rlsched node --forget-cluster`. Refused where the journal is whole.",
+    help="Give up the jobs of a lost journal, and start with an empty one. Nodes that run jobs keep them, "
+    "see `rlsched node --forget-cluster`. Refused if the journal is intact.",
 )
 @click.option(
     "--ended-s",
     default=3600.0,
     show_default=True,
     type=click.FloatRange(min=0.0),
-    help="Jobs that are over stay in memory for so long, 10,000 of them at most; then the journal answers.",
+    help="Seconds that finished jobs stay in memory (at most 10,000); older ones are read from the journal.",
 )
 @click.option(
     "--messages-per-s",
     default=10_000.0,
     show_default=True,
     type=click.FloatRange(min=1.0),
-    help="What one key may say; more is dropped, and clients ask again.",
+    help="Most messages per second from one key; further ones are dropped, and clients retry.",
 )
 @click.option(
     "--refusals-per-s",
     default=100.0,
     show_default=True,
     type=click.FloatRange(min=1.0),
-    help="How often one key may be refused before it is not heard for a while.",
+    help="Rejected messages per second from one key, above which its messages are ignored for a while.",
 )
 @click.option(
     "--fair-share",
@@ -120,61 +120,63 @@ _log = logging.getLogger("rlsched.broker")
     default="off",
     show_default=True,
     metavar="HALF_LIFE",
-    help="Users who have used much go behind those who have not; half of it is forgotten after so long: 7d.",
+    help="Jobs of users with high usage go behind others; half-life of the usage, such as 7d.",
 )
 @click.option(
     "--priority-age",
     default="off",
     show_default=True,
     metavar="TIME",
-    help="A job that has waited so long goes up one priority, to high at most: 1d.",
+    help="Raise the priority of a job by one each time it has waited this long, at most to high: 1d.",
 )
 @click.option(
     "--user-priority",
     type=click.Choice(PRIORITIES),
     default="normal",
     show_default=True,
-    help="The highest priority that somebody who is no admin may ask for.",
+    help="Highest priority that a non-admin may request.",
 )
 @click.option(
     "--preemptible-priority",
     type=click.Choice(PRIORITIES),
-    help="Jobs of this priority and below may be preempted, though they do not say --preemptible. Policies "
-    "preempt by cost too; --set preempt.by=priority: for a higher priority alone. [default: none]",
+    help="Jobs of this priority and below may be preempted, even without --preemptible. Policies preempt by "
+    "cost too; --set preempt.by=priority: only for a higher priority. [default: none]",
 )
 @click.option(
     "--forecaster",
     metavar="NAME",
-    help="Who says when jobs will start and end, in a niced process of its own, an entry point of "
-    "rlsched.forecasters; none: nobody.  [default: futures]",
+    help="Forecaster of job starts and ends, run in a separate niced process; an entry point of "
+    "rlsched.forecasters; none: no forecasts.  [default: futures]",
 )
 @click.option(
     "--suspend-cmd",
     metavar="COMMAND",
-    help="Idle nodes sleep: run with a node's name, this powers it down. With --resume-cmd. [default: none "
-    "sleeps]",
+    help="Command that powers an idle node down, run with the node's name. Needs --resume-cmd. [default: "
+    "nodes do not sleep]",
 )
-@click.option("--resume-cmd", metavar="COMMAND", help="Likewise, this powers a node up.")
+@click.option(
+    "--resume-cmd", metavar="COMMAND", help="Command that powers a node up, run with the node's name."
+)
 @click.option(
     "--suspend-idle",
     default="10m",
     show_default=True,
     metavar="TIME",
-    help="A node sleeps once it has been idle for so long.",
+    help="Idle time after which a node sleeps.",
 )
 @click.option(
     "--suspend-timeout",
     default="60s",
     show_default=True,
     metavar="TIME",
-    help="So long after --suspend-cmd was begun a node is off.",
+    help="Time from the start of --suspend-cmd after which a node is off.",
 )
 @click.option(
     "--resume-timeout",
     default="15m",
     show_default=True,
     metavar="TIME",
-    help="A node that has not registered so long after --resume-cmd was begun is down.",
+    help="Time from the start of --resume-cmd after which a node that has not registered is down.",
 )
 @click.option(
     "--keep-awake",
@@ -182,39 +184,40 @@ _log = logging.getLogger("rlsched.broker")
     show_default=True,
     metavar="N",
     type=click.IntRange(min=0),
-    help="Nodes that never sleep, whichever.",
+    help="Number of nodes that stay awake, whichever they are.",
 )
 @click.option(
     "--suspend-exclude",
     multiple=True,
     metavar="PATTERN",
-    help="These nodes never sleep; * and ? as in a shell; repeat it.",
+    help="Nodes that never sleep, as a glob pattern; may be repeated.",
 )
 @click.option(
     "--suspend-plan",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A models file: its table power_down says how many nodes stay awake for jobs to come, in place of "
+    help="Models file whose table power_down sets how many nodes stay awake for jobs to come, instead of "
     "--suspend-idle.",
 )
 @click.option(
     "--standby",
     "stands_by",
     is_flag=True,
-    help="Wait until the broker that holds the journal in --dir has ended, then go on in its place.",
+    help="Wait until the broker that holds the journal in --dir has exited, then take over.",
 )
 @click.option(
     "--of",
     metavar="tcp://HOST:PORT",
-    help="With --standby, on another machine: copy the journal of the broker there, which has the same keys.",
+    help="With --standby, on another machine: copy the journal of this broker, which has the same keys.",
 )
 @click.option(
     "--take-over-after-s",
     type=click.FloatRange(min=3.0),
     metavar="SECONDS",
-    help="With --of: take over when that broker has not answered for so long. [default: only at SIGUSR1]",
+    help="With --of: take over if that broker has not answered for this time, seconds. [default: only at "
+    "SIGUSR1]",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the policy's draws.")
+@click.option("--seed", default=0, show_default=True, help="Random seed of the policy.")
 @LOG_FORMAT
 @click.pass_context
 def broker(
@@ -223,7 +226,7 @@ def broker(
     directory: Path | None,
     keys: Path | None,
     policy: str,
-    fallback: str | None,  # noqa: ARG001 - it comes with its settings, from `said`
+    fallback: str | None,  # noqa: ARG001 - read with its settings by `said`
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
     grace_s: float,
@@ -262,9 +265,9 @@ def broker(
     seed: int,
     log_format: LogFormat,
 ) -> None:
-    """Run the broker, which decides.
+    """Run the broker, which schedules the jobs.
 
-    Jobs go on running when it stops; started again on the same directory, it knows all of them.
+    Jobs continue when the broker stops; restarted on the same directory, it recovers all of them.
 
     \b
     Example:
@@ -279,13 +282,13 @@ def broker(
     if max_grace_s is not None and max_grace_s < grace_s:
         raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
     if of is not None and not stands_by:
-        raise InputError("--of: expected with --standby, which waits until the other broker is gone")
+        raise InputError("--of: expected with --standby, which waits until the other broker has exited")
     if take_over_after_s is not None and of is None:
         raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
     if new_cluster and stands_by:
-        raise InputError("--new-cluster: expected without --standby, which goes on with a journal")
+        raise InputError("--new-cluster: expected without --standby, which continues a journal")
     if not stands_by:
-        announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it where that is new")
+        announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it if it is new")
     from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
     from rlsched.broker.server.running import run_broker
@@ -357,7 +360,7 @@ def broker(
 
 
 def time_s(option: str, text: str) -> float:
-    """A time above 0, seconds; infinite where it is off."""
+    """Parse a time above 0, seconds; `off`: infinite."""
     if text == "off":
         return math.inf
     try:
@@ -370,7 +373,7 @@ def time_s(option: str, text: str) -> float:
 
 
 def _days(option: str, text: str) -> float:
-    """Days, 1 or more; infinite for all."""
+    """Parse a number of days, 1 or more; `all`: infinite."""
     if text == "all":
         return math.inf
     try:
@@ -383,10 +386,10 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """A forecaster that is installed, "" for none; None: the default.
+    """Return the name of an installed forecaster, "" for none; None: the default.
 
     Raises:
-        InputError: there is none of this name.
+        InputError: there is no forecaster of this name.
     """
     from rlsched.forecast.world import DEFAULT, forecaster_names
 

@@ -22,14 +22,14 @@ def follow(
     preempt: bool,
     log_format: LogFormat,
 ) -> int:
-    """Follow a Slurm until a signal, and write nothing to it.
+    """Follow a Slurm cluster until a signal, without writing to it.
 
     Raises:
-        InputError: there is no Slurm, or none that can be followed; or the policy or the directory.
+        InputError: there is no Slurm that can be followed, or the policy or the directory is invalid.
     """
     is_seen = sys.stderr.isatty()
     if is_seen:
-        click.echo(f"looking at partitions {', '.join(reader.partitions)} of this Slurm", err=True)
+        click.echo(f"following partitions {', '.join(reader.partitions)} of this Slurm", err=True)
     import threading
 
     from rlsched.broker.server.settings import Settings

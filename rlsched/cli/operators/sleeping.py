@@ -1,4 +1,4 @@
-"""Options of `rlsched broker` about nodes that sleep, read."""
+"""Parses options of `rlsched broker` about nodes that sleep."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
-    """The commands and when they are run; None where no node sleeps.
+    """Return the power commands and their times; None if no node sleeps.
 
     Raises:
-        InputError: one command stands without the other, or is none, or a time has no end.
+        InputError: only one command is given, a command is empty, or a time is infinite.
     """
     from rlsched.broker.events import PowerNode
     from rlsched.broker.server.power_commands import PowerSettings
@@ -27,9 +27,7 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
         return None
     if suspend_cmd is None or resume_cmd is None:
         given, other = ("--resume", "--suspend") if suspend_cmd is None else ("--suspend", "--resume")
-        raise InputError(
-            f"{given}-cmd: expected with {other}-cmd: what sleeps has to wake, and only that does"
-        )
+        raise InputError(f"{given}-cmd: expected with {other}-cmd: nodes that sleep have to be woken")
     for option, value_s in (
         ("--suspend-timeout", sleep.suspend_timeout_s),
         ("--resume-timeout", sleep.resume_timeout_s),
@@ -43,10 +41,10 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
 
 
 def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
-    """How many nodes sleep: by a models file, or, without one, all that have been idle for so long.
+    """Return how many nodes sleep: by a models file, else all nodes idle for the given time.
 
     Raises:
-        InputError: the file or the time cannot be read.
+        InputError: the file or the time is invalid.
     """
     if path is None:
         try:

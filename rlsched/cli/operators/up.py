@@ -1,4 +1,4 @@
-"""`rlsched up`: a whole local cluster in the foreground."""
+"""`rlsched up`: run a whole local cluster in the foreground."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from rlsched.terminal.show import count
 @click.command(cls=PolicyCommand)
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(min=1, max=64), help="Nodes.")
 @click.option(
-    "--gpus", default=4, show_default=True, type=click.IntRange(min=1, max=64), help="Simulated GPUs on each."
+    "--gpus",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1, max=64),
+    help="Simulated GPUs per node.",
 )
 @click.option(
     "--gpu-type",
     default="generic",
     show_default=True,
     metavar="TYPE,...",
-    help="Their model, which jobs may ask for; of several each node has the next.",
+    help="GPU model, which jobs may request; several are given to the nodes in turn.",
 )
 @deciding
 @listening
@@ -31,7 +35,7 @@ from rlsched.terminal.show import count
     "directory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Journal, logs and job output. [default: HOME/up]",
+    help="Directory of the journal, logs and job output. [default: HOME/up]",
 )
 @click.pass_context
 def up(
@@ -39,7 +43,7 @@ def up(
     nodes: int,
     gpus: int,
     gpu_type: str,
-    policy: str,  # noqa: ARG001 - these three come together, from `said`
+    policy: str,  # noqa: ARG001 - read together by `said`
     fallback: str | None,  # noqa: ARG001
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
@@ -53,9 +57,9 @@ def up(
     directory: Path | None,
     keys: Path | None,
 ) -> int:
-    """Start a whole local cluster in the foreground; Ctrl-C takes it down, jobs included.
+    """Start a whole local cluster in the foreground; Ctrl-C stops it, jobs included.
 
-    Started again on the same directory, it goes on with the jobs that were waiting or were ended with it.
+    Restarted on the same directory, it continues with the jobs that waited or were ended by the stop.
 
     \b
     Example:
@@ -70,7 +74,7 @@ def up(
 
     home = (keys or default_home()).absolute()
     word = Starting(home, broker_address(address))
-    word.say("`rlsched up` has just begun")
+    word.say("`rlsched up` has just started")
     from rlsched.client.local import LocalCluster
 
     options = ["--decision-budget-ms", str(decision_budget_ms)]

@@ -1,4 +1,4 @@
-"""GPUs that a job is asked for with: how many, and of which types, also as `sbatch` says it."""
+"""Options that request GPUs: their number and types, also in the syntax of `sbatch`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _ABOVE_0: Final[click.ParamType[Any]] = click.IntRange(min=1)
 
 
 class _Gpus(NamedTuple):
-    """GPUs as somebody typed them, with Slurm's `a100:2` of a type."""
+    """GPUs as typed: a number, or Slurm's `a100:2` with a type."""
 
     number: int
     gpu_type: str = ""
 
 
 class GpusParam(click.ParamType[_Gpus]):
-    """A number of GPUs, of a type as in Slurm (`a100:2`) or of any."""
+    """Number of GPUs, of a type as in Slurm (`a100:2`) or of any type."""
 
     name = "gpus"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Gpus:
-        """Read what somebody typed."""
+        """Parse the value."""
         if isinstance(value, _Gpus):
             return value
         found = re.fullmatch(_OF_A_TYPE, str(value))
@@ -37,19 +37,19 @@ class GpusParam(click.ParamType[_Gpus]):
 
 
 def total_gpus(asked: Mapping[str, Any]) -> int:
-    """GPUs of the gang, as `sbatch` would count them.
+    """Return the GPUs of the gang, counted as `sbatch` does.
 
     Raises:
-        InputError: `--gres` asks for something else.
+        InputError: `--gres` requests something else.
     """
     return _counted(asked).number
 
 
 def gpu_types(asked: Mapping[str, Any]) -> list[str]:
-    """GPU types that will do: by `--gpu-type`, else `--constraint`, else as they are counted; none: any.
+    """Return the accepted GPU types: of `--gpu-type`, else `--constraint`, else the GPU count; empty: any.
 
     Raises:
-        InputError: there is no telling which.
+        InputError: the types cannot be determined.
     """
     for option in ("gpu_type", "constraint"):
         if asked.get(option) is not None:
@@ -59,10 +59,10 @@ def gpu_types(asked: Mapping[str, Any]) -> list[str]:
 
 
 def types_named(text: str, option: str) -> list[str]:
-    """GPU types of a list with `,` or `|` between them; `any`: none.
+    """Return the GPU types of a list separated by `,` or `|`; `any`: an empty list.
 
     Raises:
-        InputError: it is another expression, or one of them is empty.
+        InputError: the text is another expression, or a type is empty.
     """
     if text.strip().lower() == "any":
         return []

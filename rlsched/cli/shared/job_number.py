@@ -1,4 +1,4 @@
-"""A job as people name it: its number, or ARRAY_TASK for a task of an array."""
+"""Jobs as users name them: a number, or ARRAY_TASK for a task of an array."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class JobName(NamedTuple):
     tasks: str = ""
     """Several tasks, such as `5-9`."""
     waiting: bool = False
-    """What of it waits alone, of an array the tasks that do."""
+    """Only the part that waits; of an array, its waiting tasks."""
 
     def __str__(self) -> str:
-        """As it was typed."""
+        """Return the name as it was typed."""
         if self.tasks:
             return f"{self.number}_[{self.tasks}]"
         return str(self.number) if self.task is None else f"{self.number}_{self.task}"
 
     def ranges(self) -> list[Tasks]:
-        """Its tasks, for an order; empty where the job or the whole array is meant."""
+        """Return the ranges of tasks, for an order; empty: the job or the whole array."""
         from rlsched.client.array_text import ranges_of
 
         return ranges_of(self.tasks or ("" if self.task is None else str(self.task)))
 
     def number_at(self, client: Client) -> int:
-        """The job's number.
+        """Return the job's number.
 
         Raises:
-            InputError: there is no such array, or the task is no job yet.
+            InputError: there is no such array, or the task is not a job yet.
         """
         return self.number if self.task is None else client.job(self.number, self.task).job
 
@@ -51,7 +51,7 @@ class JobParam(click.ParamType[JobName]):
     name = "JOB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobName:
-        """Read what somebody typed."""
+        """Parse the value."""
         found = re.fullmatch(r"(\d{1,15})(?:_(\d{1,9}))?", str(value))
         if found is None:
             self.fail(f"expected the number of a job, or ARRAY_TASK such as 17_3, got {value!r}", param, ctx)
@@ -64,7 +64,7 @@ class TasksParam(click.ParamType[JobName]):
     name = "JOB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobName:
-        """Read what somebody typed."""
+        """Parse the value."""
         found = re.fullmatch(r"(\d{1,15})_\[([\d,:-]+)\]", str(value))
         if found is None:
             return JobParam().convert(value, param, ctx)
@@ -77,8 +77,8 @@ class TasksParam(click.ParamType[JobName]):
 
 
 def called(job: JobInfo | PastJob) -> str:
-    """A job's number; of a task `17_3`, and of an array `17_[4-99%8]`."""
+    """Return a job's number as text; of a task `17_3`, and of an array `17_[4-99%8]`."""
     if job.array:
         return f"{job.array}_{job.task}"
-    tasks = getattr(job, "tasks", "")  # no array is in the history, its tasks are
+    tasks = getattr(job, "tasks", "")  # the history has tasks, not arrays
     return f"{job.job}_[{tasks}]" if tasks else str(job.job)

@@ -1,4 +1,4 @@
-"""What a job is asked for with: options of `submit` and `run`, also by the names of `sbatch`."""
+"""Options of `submit` and `run` that describe a job, also by their names in `sbatch`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requ
 
 
 def time_s(text: str) -> float | None:
-    """A time limit as `sbatch` takes it, in seconds; None: no limit.
+    """Parse a time limit as `sbatch` does, seconds; None: no limit.
 
     Minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; also with a unit: `90s`, `90m`, `1h`, `2d`.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the text is none of these.
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "0"):
         return None
@@ -56,10 +56,10 @@ def time_s(text: str) -> float | None:
 
 
 def grace_s(text: str) -> float:
-    """The time between SIGTERM and SIGKILL that `--grace` asks for, in seconds: 60s, 5m, or seconds.
+    """Parse `--grace`, the time between SIGTERM and SIGKILL, seconds: 60s, 5m, or seconds.
 
     Raises:
-        InputError: it is neither.
+        InputError: the text is neither.
     """
     from rlsched.settings import Seconds
 
@@ -70,12 +70,10 @@ def grace_s(text: str) -> float:
 
 
 def begin_s(text: str, now_s: float) -> float:
-    """When a job may begin: `now+1h`, `now+30` (seconds), `16:00` or `noon` (the next), a day or a time.
-
-    Unix seconds.
+    """Parse `--begin`, Unix seconds: `now+1h`, `now+30` (seconds), next `16:00` or `noon`, a day or a time.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the text is none of these.
     """
     from rlsched.cli.shared.when import unix_s
 
@@ -105,10 +103,10 @@ def begin_s(text: str, now_s: float) -> float:
 
 
 def dependencies(text: str) -> tuple[list[DependsOn], bool]:
-    """What `--dependency` says, such as `afterok:17:18,singleton`: what to wait for, and whether it is one.
+    """Parse `--dependency`, such as `afterok:17:18,singleton`: the jobs to wait for, and whether singleton.
 
     Raises:
-        InputError: it says something else.
+        InputError: the text is something else.
     """
     from rlsched.wire.messages import DependsOn
 
@@ -129,9 +127,10 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
 
 
 def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
-    """What `--export` takes of this environment: `ALL`, `NONE`, or names and `NAME=VALUE`, ALL among them.
+    """Return the variables of `own` that `--export` takes: `ALL`, `NONE`, or a list of NAME and `NAME=VALUE`.
 
-    ALL leaves out what a launcher has set for this process (`describes_a_process`), unless it is named.
+    `ALL` may stand in the list. It omits variables that a launcher has set for this process
+    (`describes_a_process`), unless they are named.
 
     Raises:
         InputError: a name is missing.
@@ -155,7 +154,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Variables that can be sent: text, and none that means this very shell, terminal, job or process."""
+    """Return the variables to send: text, and not specific to this shell, terminal, job or process."""
     return {
         name: value
         for name, value in own.items()
@@ -166,7 +165,7 @@ def _text_of(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def notices(notify: str, mail_type: str | None) -> list[str]:
-    """What is to be told, by `--notify` and by `--mail-type`.
+    """Return the events to notify of, from `--notify` and `--mail-type`.
 
     Raises:
         InputError: an unknown mail type.
@@ -183,10 +182,10 @@ def notices(notify: str, mail_type: str | None) -> list[str]:
 
 
 def submission(asked: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `Client.submit`, from the options below.
+    """Return keywords of `Client.submit`, from the options below.
 
     Raises:
-        InputError: one of them cannot be.
+        InputError: an option is invalid.
     """
     variables: tuple[str, ...] = asked["variables"]
     wrong = [pair for pair in variables if not pair.partition("=")[1] or pair.startswith("=")]
@@ -232,10 +231,10 @@ def submission(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
-    """Keywords of `Client.update`, from options that are named as those below.
+    """Return keywords of `Client.update`, from options with the names below.
 
     Raises:
-        InputError: one of them cannot be, or there is none.
+        InputError: an option is invalid, or none is given.
     """
     found: Changes = {}
     limit_s = asked["time_limit"]
@@ -261,10 +260,10 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def lost_after_time_s(text: str) -> float:
-    """A time of `--lost-after`, seconds; 0: never. A plain number is one of seconds, as it was at first.
+    """Parse `--lost-after`, seconds; 0: never. A plain number is in seconds, as in earlier versions.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is not a time.
     """
     from rlsched.settings import Seconds
 
@@ -277,10 +276,10 @@ def lost_after_time_s(text: str) -> float:
 
 
 def command_of(command: Sequence[str], wrap: str | None) -> list[str]:
-    """What a job runs.
+    """Return the command that a job runs.
 
     Raises:
-        click.UsageError: nothing, or both of these.
+        click.UsageError: neither a command nor `--wrap` is given, or both are.
     """
     if wrap is not None and command:
         raise click.UsageError("expected a command or --wrap, got both")
@@ -294,158 +293,193 @@ def command_of(command: Sequence[str], wrap: str | None) -> list[str]:
 _ABOVE_0: Final = click.IntRange(min=1)
 _GPUS: Final = GpusParam()
 _OPTIONS: Final = (
-    click.option("-G", "--gpus", type=_GPUS, metavar="N", help="GPUs of the gang.  [default: 1]"),
+    click.option("-G", "--gpus", type=_GPUS, metavar="N", help="GPUs of the whole job.  [default: 1]"),
     click.option(
         "--gpu-type",
         metavar="TYPE,...",
-        help="GPUs of these types alone, as `rlsched nodes` has them or shorter: H100; A100,H100; any.",
+        help="Only these GPU types, as `rlsched nodes` shows them or shorter: H100; A100,H100; any.",
     ),
-    click.option("-C", "--constraint", metavar="TYPE|...", help="The same, as in Slurm."),
-    click.option("-J", "--name", "--job-name", default="", help="For people  [default: the program's name]"),
-    click.option("-p", "--vc", "--partition", default="", metavar="VC", help="Virtual cluster."),
+    click.option("-C", "--constraint", metavar="TYPE|...", help="Same as --gpu-type, as in Slurm."),
+    click.option(
+        "-J", "--name", "--job-name", default="", help="Name of the job  [default: the program's name]"
+    ),
+    click.option("-p", "--vc", "--partition", default="", metavar="VC", help="Virtual cluster to run in."),
     click.option(
         "-t",
         "--time",
         metavar="TIME",
-        help="End the job after so long: minutes, 1:30:00, 1-12 (days-hours), 90m or 1h.",
+        help="Time limit, after which the job is ended: minutes, 1:30:00, 1-12 (days-hours), 90m or 1h.",
     ),
     click.option(
         "--time-limit",
         type=click.FloatRange(min=0, min_open=True),
         metavar="SECONDS",
-        help="The same, in seconds.",
+        help="Same as --time, in seconds.",
     ),
-    click.option("--env", "variables", multiple=True, metavar="K=V", help="Environment variable; repeat it."),
+    click.option(
+        "--env", "variables", multiple=True, metavar="K=V", help="Environment variable; may be repeated."
+    ),
     click.option(
         "--export",
         default="ALL",
         show_default=True,
         metavar="WHAT",
-        help="What the job has of this environment: ALL, NONE, or names and NAME=VALUE with commas between.",
+        help="Environment variables to pass on: ALL, NONE, or names and NAME=VALUE separated by commas.",
     ),
-    click.option("-D", "--cwd", "--chdir", metavar="DIR", help="Directory to run in  [default: this one]"),
-    click.option("-H", "--hold", is_flag=True, help="It waits until `rlsched release`."),
-    click.option("-b", "--begin", metavar="TIME", help="Not before: now+1h, 16:00, 2026-11-01T13:30."),
+    click.option(
+        "-D", "--cwd", "--chdir", metavar="DIR", help="Working directory  [default: the current one]"
+    ),
+    click.option("-H", "--hold", is_flag=True, help="Hold the job until `rlsched release`."),
+    click.option("-b", "--begin", metavar="TIME", help="Earliest start: now+1h, 16:00, 2026-11-01T13:30."),
     click.option(
         "-d",
         "--dependency",
         metavar="WHAT",
-        help="Wait for other jobs: after, afterany, afterok, afternotok with numbers (afterok:17:18), "
-        "singleton; all of several with commas between.",
+        help="Wait for other jobs: after, afterany, afterok, afternotok with job numbers (afterok:17:18), "
+        "singleton; separate several by commas, all have to be met.",
     ),
     click.option(
         "-a",
         "--array",
         default="",
         metavar="TASKS",
-        help="As many jobs, with RLSCHED_ARRAY_TASK in their environment: 0-99, 1,3,7; %8: so many at once.",
+        help="Queue a task per number, with RLSCHED_ARRAY_TASK in its environment: 0-99, 1,3,7; %8: at most "
+        "8 at once.",
     ),
-    click.option("--gpus-per-node", type=_GPUS, metavar="N", help="As in Slurm, times --nodes."),
-    click.option("--gres", metavar="gpu:N", help="The same; gpu:TYPE:N and TYPE:N say the type too."),
-    click.option("--gpus-per-task", type=_GPUS, metavar="N", help="As in Slurm, times --ntasks."),
     click.option(
-        "-N", "--nodes", type=_ABOVE_0, metavar="N", help="Multiplies --gpus-per-node and --gres alone."
+        "--gpus-per-node",
+        type=_GPUS,
+        metavar="N",
+        help="GPUs on each node, as in Slurm; multiplied by --nodes.",
     ),
-    click.option("-n", "--ntasks", type=_ABOVE_0, metavar="N", help="Multiplies --gpus-per-task, -c."),
+    click.option(
+        "--gres", metavar="gpu:N", help="Same as --gpus-per-node; gpu:TYPE:N and TYPE:N name the type too."
+    ),
+    click.option(
+        "--gpus-per-task",
+        type=_GPUS,
+        metavar="N",
+        help="GPUs of each task, as in Slurm; multiplied by --ntasks.",
+    ),
+    click.option(
+        "-N",
+        "--nodes",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Number of nodes; only multiplies --gpus-per-node, --gres, --mem.",
+    ),
+    click.option(
+        "-n",
+        "--ntasks",
+        type=_ABOVE_0,
+        metavar="N",
+        help="Number of tasks; only multiplies --gpus-per-task, -c.",
+    ),
     click.option(
         "-c",
         "--cpus-per-task",
         type=_ABOVE_0,
         metavar="N",
-        help="CPU cores of its own, times --ntasks  [default: those that no job asked for, shared]",
+        help="Dedicated CPU cores per task; multiplied by --ntasks  [default: cores that no job requested, "
+        "shared]",
     ),
     click.option(
         "--mem",
         metavar="SIZE",
-        help="Host memory on each node (times --nodes), as 64G, 500M or MiB: more ends it, out of memory  "
-        "[default: the part that goes with its GPUs, where the node has control groups]",
+        help="Host memory on each node, multiplied by --nodes: 64G, 500M or MiB. A job that uses more is "
+        "ended, out of memory  [default: the share of its GPUs, if the node has control groups]",
     ),
     click.option(
         "--gpu-memory",
         metavar="SIZE",
-        help="What each of its GPUs has at least, and has free when it starts  [default: any will do]",
+        help="Minimum memory of each GPU, free when the job starts  [default: any GPU]",
     ),
-    click.option("--mem-per-gpu", metavar="SIZE", help="The same for each GPU."),
-    click.option("--mem-per-cpu", metavar="SIZE", help="The same for each core of -c."),
+    click.option("--mem-per-gpu", metavar="SIZE", help="Host memory per GPU."),
+    click.option("--mem-per-cpu", metavar="SIZE", help="Host memory per core of -c."),
     click.option(
         "--launch",
         "launcher",
         type=click.Choice(["none", "torchrun", "per-gpu"]),
         default="none",
         show_default=True,
-        help="How it is started: once on each node; under torchrun, which starts a process for each GPU; or "
-        "once for each GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
+        help="none: once on each node; torchrun: under torchrun, which starts a process per GPU; per-gpu: "
+        "once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
     ),
     click.option(
         "--grace",
         metavar="TIME",
-        help="Between SIGTERM and SIGKILL, at its time limit and when it is cancelled or preempted: 60s, 5m; "
-        "at most the broker's --max-grace-s  [default: the broker's --grace-s]",
+        help="Time between SIGTERM and SIGKILL, at the time limit and when the job is cancelled or "
+        "preempted: 60s, 5m; at most the broker's --max-grace-s  [default: the broker's --grace-s]",
     ),
     click.option(
         "--preemptible",
         is_flag=True,
-        help="It may be stopped for another job's sake (SIGTERM, then SIGKILL), and is started again later, "
-        "unless it left exit code 0: then it is done.",
+        help="Allow preemption for other jobs (SIGTERM, then SIGKILL). The job is started again later, "
+        "unless it exits with code 0.",
     ),
     click.option(
         "--speed-energy",
         type=click.FloatRange(min=0, max=1),
         metavar="W",
-        help="What energy counts against time here: 0 speed alone, 1 energy alone  [default: the broker's]",
+        help="Weight of energy against time: 0 only speed, 1 only energy  [default: the broker's]",
     ),
     click.option(
         "--workload",
         default="",
         metavar="NAME",
-        help="What it computes, as `rlsched models` lists it; its clock goes by that  [default: unknown]",
+        help="Workload as `rlsched models` lists it; the SM clock depends on it  [default: unknown]",
     ),
     click.option(
         "--share",
         type=click.Choice(["auto", "yes", "no"]),
         default="auto",
         show_default=True,
-        help="Whether it may share its GPUs with other jobs, where the broker has --share. auto: where its "
-        "--workload is named, or jobs of its command have been measured.",
+        help="Whether the job may share its GPUs with other jobs, if the broker has --share. auto: if "
+        "--workload is given, or jobs with this command have been measured.",
     ),
     click.option(
         "--lost-after",
         metavar="TIME",
-        help="How long a node of it may be unreachable, or the broker away, before the node ends it and the "
-        "broker queues it again: 10m, 1h, never.  [default: the broker's --lost-after, which is never]",
+        help="Time a node of the job may be unreachable, or the broker down, before the node ends the job "
+        "and the broker requeues it: 10m, 1h, never.  [default: the broker's --lost-after, which is never]",
     ),
     click.option(
         "--priority",
         type=click.Choice(PRIORITIES),
         default="normal",
         show_default=True,
-        help="Jobs of a higher one go first; who may ask for which, the broker says.",
+        help="Higher-priority jobs start first. The broker limits the highest a user may request.",
     ),
     click.option(
         "--notify",
         default="",
         metavar="WHAT",
-        help="Be told of it, where the operator runs `rlsched notify`: some of start, requeue, end, fail, "
-        "with commas in between. fail: ends that are failures alone.",
+        help="Events to notify of, if the operator runs `rlsched notify`: some of start, requeue, end, fail, "
+        "separated by commas. fail: only if the job fails.",
     ),
     click.option(
-        "--mail-type", metavar="WHAT", help="Likewise, as in Slurm: BEGIN, END, FAIL, REQUEUE, ALL."
+        "--mail-type",
+        metavar="WHAT",
+        help="Same as --notify, with Slurm's names: BEGIN, END, FAIL, REQUEUE, ALL.",
     ),
     click.option(
-        "--user", default="", metavar="NAME", help="In whose name, for admins  [default: your key's]"
+        "--user",
+        default="",
+        metavar="NAME",
+        help="Submit as this user, for admins  [default: your key's user]",
     ),
     click.option(
         "-A",
         "--account",
         default="",
         metavar="NAME",
-        help="What to charge it to  [default: your first account]",
+        help="Account to charge  [default: your first account]",
     ),
 )
 
 
 def job_options(command: Command) -> Command:
-    """What a job is asked for with; `submission` makes keywords of `Client.submit` of it."""
+    """Add the options that describe a job; `submission` makes keywords of `Client.submit` from them."""
     option: Callable[[Command], Command]
     for option in reversed(_OPTIONS):
         command = option(command)

@@ -18,7 +18,7 @@ from rlsched.terminal.show import clock_skew
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
 
 NARROW = 100
-"""Columns of a terminal below which tables leave something out."""
+"""Width of a terminal, in columns, below which tables omit something."""
 COLOURS = {
     "queued": "yellow",
     "launching": "cyan",
@@ -53,16 +53,16 @@ _JOBS: Final = {
     )
 }
 USED: Final = ("gpu", "gpu memory", "cores", "memory")
-"""Columns of what is used: time in which the GPUs work, and the highest of each memory."""
+"""Columns of resource usage: time in which the GPUs work, and the peak of each memory."""
 NARROW_NAME: Final = 14
-"""Of a name, a user or a VC in a narrow table."""
+"""Width of a name, a user or a VC in a narrow table, characters."""
 
 
 def job_lines(jobs: list[JobInfo], width: int | None, now_s: float | None = None) -> list[Text]:
-    """A table of jobs; a narrow one leaves out a user or a VC that all share. No width: nothing is cut."""
+    """Return a table of jobs; a narrow one omits a user or a VC that all share. `width` None: uncut."""
     now_s = time.time() if now_s is None else now_s
     if not jobs:
-        return [Text("no jobs; `rlsched queue --all` lists those that are over")]
+        return [Text("no jobs; `rlsched queue --all` lists finished jobs")]
     narrow = width is not None and width < NARROW
     rows = [_narrow_cells(job, now_s) if narrow else _cells(job, now_s) for job in jobs]
     same = [name for name in ("user", "vc") if narrow and len({str(row[name]) for row in rows}) == 1]
@@ -77,7 +77,7 @@ def named_table(
     hidden: Container[str],
     width: int | None,
 ) -> list[Text]:
-    """A table of rows by column, without those that are hidden; a narrow one has short names and gaps."""
+    """Return a table of rows without the hidden columns; a narrow one has short names and gaps."""
     shown = [name for name in rows[0] if name not in hidden]
     narrow = width is not None and width < NARROW
     named = [
@@ -90,14 +90,14 @@ def named_table(
 
 
 def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """A job's row with one column for place and reason; few jobs have both."""
+    """Return a job's row with one column for place and reason; few jobs have both."""
     cells = _cells(job, now_s)
     both = [str(cells.pop("where")), str(cells.pop("reason"))]
     return cells | {"where, reason": "  ".join(filter(None, both))}
 
 
 def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """A job's row, by column."""
+    """Return a job's row, by column."""
     return {
         "job": called(job),
         "name": job.name,
@@ -116,7 +116,7 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
 
 
 def _when(job: JobInfo, now_s: float, *, starts: bool) -> str:
-    """Median and 10 to 90 % of what is to come, from now on."""
+    """Return the forecast start or end, from now: median and 10 to 90 %."""
     if job.forecast is None:
         return ""
     times = job.forecast.start_s if starts else job.forecast.end_s
@@ -149,7 +149,7 @@ _NODES: Final = {
 
 
 def node_lines(nodes: list[NodeInfo], width: int | None) -> list[Text]:
-    """A table of nodes; columns in which there is nothing are left out."""
+    """Return a table of nodes; empty columns are omitted."""
     if not nodes:
         return [Text("no node has registered yet; start one with `rlsched node --name n0`")]
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
@@ -185,7 +185,7 @@ def _node_cells(node: NodeInfo) -> dict[str, str | Text]:
 
 
 def _skew(node: NodeInfo) -> list[str]:
-    """A note where a node's clock is off by more than a person would put up with."""
+    """Return a note if a node's clock is off by more than a user would accept."""
     skew_s = node.clock_skew_s
     if skew_s is None or abs(skew_s) <= MAX_CLOCK_SKEW_S:
         return []
@@ -193,7 +193,7 @@ def _skew(node: NodeInfo) -> list[str]:
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
-    """An explanation for JSON, the record unpacked (features as base64)."""
+    """Return an explanation for JSON, the record unpacked (features as base64)."""
     data: dict[str, Any] = msgspec.to_builtins(explanation)
     data["record"] = None
     if explanation.record is not None:
@@ -211,11 +211,11 @@ def _where(job: JobInfo) -> str:
 
 
 def beside(job: JobInfo) -> list[str]:
-    """Who shares its GPUs, and how fast it is predicted to be there."""
+    """Return the jobs that share its GPUs, and its predicted speed next to them."""
     if not job.beside:
         return []
     speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"
-    return [f"beside {', '.join(job.beside)}{speed}"]
+    return [f"shared with {', '.join(job.beside)}{speed}"]
 
 
 def _settable(node: NodeInfo) -> str:
@@ -223,7 +223,7 @@ def _settable(node: NodeInfo) -> str:
 
 
 def _clock(job: JobInfo) -> str:
-    """Its SM clock, where it is not the highest: as its nodes have set it, else as it was decided on."""
+    """Return its SM clock if that is not the highest: as its nodes have set it, else as decided."""
     if job.state == "queued" or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
         return ""
     said = {f"{mhz} MHz" if mhz else f"{job.sm_clock_frac:.0%} clock" for mhz in job.sm_clocks_mhz}
@@ -231,13 +231,13 @@ def _clock(job: JobInfo) -> str:
 
 
 def _span(job: JobInfo, now_s: float) -> str:
-    """Time in the queue while it waits, else time since its start, H:MM:SS."""
+    """Return the time in the queue of a waiting job, else the time since its start, H:MM:SS."""
     began = job.submit_s if job.start_s is None or job.state == "queued" else job.start_s
     return clock((job.end_s or now_s) - began)
 
 
 def clock(seconds: float) -> str:
-    """A duration: `1:05:00`, from a day on `2d 03:00:00`."""
+    """Format a duration: `1:05:00`, from a day on `2d 03:00:00`."""
     whole = max(0, int(seconds))
     hours, rest = divmod(whole % 86_400, 3600)
     of_a_day = f"{rest // 60:02d}:{rest % 60:02d}"

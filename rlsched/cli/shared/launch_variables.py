@@ -1,4 +1,4 @@
-"""Variables that a launcher sets for one process, and that mean nothing in a job submitted from there."""
+"""Variables that a launcher sets for one process, and that have no meaning in a job submitted from it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SETTINGS: Final = frozenset({"SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT"})
 
 
 def describes_a_process(name: str) -> bool:
-    """Whether a launcher sets this variable to say which process of which job this is.
+    """Return whether a launcher sets this variable to identify a process of a job.
 
     The launchers are torchrun, rlsched, Slurm and MPI. A job that inherited these variables from the
-    process that submitted it would take itself for a part of that other job.
+    submitting process would run as a part of that other job.
     """
     return name in _TORCH or name in _RLSCHED or (name.startswith(_PREFIXES) and name not in _SETTINGS)

@@ -1,4 +1,4 @@
-"""Lists of jobs and nodes: sorted by a column, in columns that are asked for, once or again and again."""
+"""Lists of jobs and nodes: sorted by a column, in selected columns, printed once or repeatedly."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ if TYPE_CHECKING:
     Row = TypeVar("Row", bound=Struct)
 
 TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
-"""Columns that are Unix seconds: in lists for people they are local times."""
-_SORT: Final = "By this column of --json; -COLUMN the other way."
+"""Columns that are Unix seconds; lists show them as local times."""
+_SORT: Final = "Sort by this column of --json; -COLUMN: in reverse."
 _OPTIONS: Final = (
-    click.option("-o", "--format", "columns", metavar="COLUMN,...", help="These columns of --json, as text."),
+    click.option(
+        "-o", "--format", "columns", metavar="COLUMN,...", help="Show these columns of --json, as text."
+    ),
     click.option(
         "-i",
         "--watch",
         "--iterate",
         metavar="SECONDS",
         type=click.FloatRange(min=0.2, max=86_400.0),
-        help="Show it again every so many seconds, until q or Ctrl-C.",
+        help="Repeat the list at this interval, seconds, until q or Ctrl-C.",
     ),
 )
 
 
 def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
-    """`sort`, `columns`, `watch`: what `sorted_by`, `in_columns` and `listed` take.
+    """Add the options `sort`, `columns` and `watch`, for `sorted_by`, `in_columns` and `listed`.
 
-    `sort`: what that is called; `sacct` has another use for `-S`.
+    `sort`: names of that option; `sacct` uses `-S` for another one.
     """
     option: Callable[[Command], Command]
     for option in reversed((click.option(*sort, metavar="COLUMN", help=_SORT), *_OPTIONS)):
@@ -58,16 +60,16 @@ def listed(
     as_json: bool,
     watch: float | None,
 ) -> list[Row]:
-    """Show a list: as lines that fit the terminal, in these columns, or as JSON; what was shown last.
+    """Show a list: as lines that fit the terminal, in selected columns, or as JSON; return the last rows.
 
     Args:
-        verb: What is shown, for the title of a screen.
-        reach: Makes a client.
-        look: Asks for the rows.
-        lines: Lines of them for a width; None: as wide as they are.
-        columns: Asked for by name, in the place of `lines`.
-        as_json: As JSON.
-        watch: Again every so many seconds; on a terminal as a screen.
+        verb: Name of the list, for the title of a screen.
+        reach: Creates a client.
+        look: Requests the rows.
+        lines: Formats the rows as lines of a width; None: uncut.
+        columns: Names of the columns to show instead of `lines`.
+        as_json: Print JSON.
+        watch: Repeat at this interval, seconds; on a terminal as a screen.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
@@ -97,7 +99,7 @@ def listed(
 
 
 def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]:
-    """By a column, `-COLUMN` the other way; what has no value there comes last.
+    """Return rows sorted by a column, with `-COLUMN` in reverse; rows without a value come last.
 
     Raises:
         InputError: there is no such column.
@@ -114,7 +116,7 @@ def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]
 
 
 def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
-    """A line a row under a line of names, for people and for `awk` alike: two spaces between columns."""
+    """Return a line of names and a line per row, readable by `awk` too: two spaces between columns."""
     from rich.text import Text
 
     names = columns.split(",")
@@ -127,7 +129,7 @@ def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
 
 
 def check_columns(columns: str | None, sort: str | None, kind: type[Row]) -> None:
-    """Before anybody is asked.
+    """Check column names before the broker is asked.
 
     Raises:
         InputError: there is no such column.

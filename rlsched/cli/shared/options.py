@@ -1,4 +1,4 @@
-"""Options that several verbs have: where the broker is, and where keys are."""
+"""Options of several verbs: the address of the broker, and the key directory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SILENT_S = 1.0
-"""Who waits for a broker for longer is told so."""
+"""Wait for the broker after which a message is shown, seconds."""
 PRIORITIES = ("low", "normal", "high", "urgent")
-"""As `Priority` of the messages, which are not read before they are needed."""
+"""Same as `Priority` of the messages, which are imported only when needed."""
 
 
 class _PathGiven(click.Path):
-    """A path as of `click.Path(path_type=Path)`; `pathlib` is imported when one is given."""
+    """A path as in `click.Path(path_type=Path)`; `pathlib` is imported only if one is given."""
 
     def coerce_path_result(self, value: str | os.PathLike[str]) -> Path:
         from pathlib import Path
@@ -43,7 +43,7 @@ _ASKING = (
     click.option(
         "--broker",
         metavar="ADDRESS",
-        help="tcp://HOST:PORT of the broker, with commas between also of its standbys. "
+        help="Address of the broker, tcp://HOST:PORT; separate standbys by commas. "
         "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
     ),
     HOME,
@@ -52,13 +52,13 @@ _ASKING = (
         default=5.0,
         show_default=True,
         type=click.FloatRange(min=0, min_open=True, max=3600),
-        help="How long to try to reach the broker.",
+        help="Time-out of reaching the broker, seconds.",
     ),
 )
 
 
 def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient: bool = False) -> Client:
-    """Who asks the broker; a patient one waits on while a broker is starting there."""
+    """Return a client of the broker; a patient one keeps waiting while a broker is starting."""
     imported("rlsched.client.client")
     from rlsched.client.client import Client
 
@@ -72,9 +72,9 @@ def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient
 
 
 class _Waiting:
-    """One line on a terminal while the broker does not answer, rewritten, and gone afterwards.
+    """A line on a terminal while the broker does not answer, rewritten, then removed.
 
-    Elsewhere a line once, where a broker is starting.
+    Without a terminal, one line is printed if a broker is starting.
     """
 
     def __init__(self, home: Path, *, is_seen: bool = True) -> None:
@@ -103,7 +103,7 @@ class _Waiting:
 
 
 def asking(command: Command) -> Command:
-    """How a client reaches the broker: `broker`, `keys`, `timeout_s`."""
+    """Add the options for reaching the broker: `broker`, `keys`, `timeout_s`."""
     return with_options(_ASKING, command)
 
 

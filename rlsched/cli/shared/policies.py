@@ -1,4 +1,4 @@
-"""`--policy` and `--set` of several verbs, and `rlsched policies`: what decides, shown and changed."""
+"""Options `--policy` and `--set` of several verbs, and `rlsched policies`: list and show policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from rlsched.terminal.show import print_json, print_sentences
+from rlsched.terminal.visible.show import print_json, print_sentences
 
 if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
@@ -18,12 +18,12 @@ _SAID = "rlsched.said"
 
 
 class Said(NamedTuple):
-    """A policy as a command line says it.
+    """A policy as given on a command line.
 
     Attributes:
         option: `--policy` or `--fallback`.
-        text: What `Policy.of` reads.
-        changes: `--set`s that belong to it.
+        text: Text that `Policy.of` parses.
+        changes: `--set` options that belong to it.
     """
 
     option: str
@@ -36,7 +36,7 @@ class Said(NamedTuple):
 
         Raises:
             UnknownPolicyError: there is no such policy.
-            InputError: a file or a setting is wrong.
+            InputError: a file or a setting is invalid.
         """
         from rlsched.decide.policies.policy import Policy
 
@@ -47,23 +47,23 @@ class PolicyCommand(click.Command):
     """A verb with `--policy` and `--set`: a setting belongs to the policy before it.
 
     Attributes:
-        gone: Options of before: what to write now.
+        gone: Removed options, and what to use instead.
     """
 
     gone: ClassVar[Mapping[str, str]] = {
-        "--search-ms": "write --set search.time_ms=B behind the policy",
-        "--search-samples": "write --set search.samples=N behind the policy",
+        "--search-ms": "write --set search.time_ms=B after the policy",
+        "--search-samples": "write --set search.samples=N after the policy",
         "--reclock-s": "running jobs keep their clocks",
     }
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note in which order policies and settings come."""
+        """Parse, and record the order of policies and settings."""
         try:
             _, _, order = self.make_parser(ctx).parse_args(list(args))
         except click.NoSuchOption as error:
             if error.option_name in self.gone:
                 raise click.UsageError(
-                    f"{error.option_name} is gone: {self.gone[error.option_name]}", ctx
+                    f"{error.option_name} was removed: {self.gone[error.option_name]}", ctx
                 ) from None
             raise
         ctx.meta[_SAID] = [str(one.name) for one in order]
@@ -71,12 +71,12 @@ class PolicyCommand(click.Command):
 
 
 def said(ctx: click.Context) -> list[Said]:
-    """The policies of a command line, in order, each with its settings.
+    """Return the policies of a command line, in order, each with its settings.
 
-    Of an option that a verb takes once the last one counts, as for any other.
+    If a verb takes an option once, the last one counts, as for any other option.
 
     Raises:
-        UsageError: a setting comes before any policy that it could belong to.
+        UsageError: a setting comes before any policy.
     """
     given: dict[str, list[str]] = {}
     for name in (*_NAMES, "changes"):
@@ -100,7 +100,7 @@ def said(ctx: click.Context) -> list[Said]:
 
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Presets that begin so, for the shell; files where none does."""
+    """Return presets that begin with `begun`, for shell completion; files if there is none."""
     from rlsched.decide.policies.presets import PRESETS
 
     named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
@@ -120,7 +120,7 @@ setting = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def policies(ctx: click.Context, as_json: bool) -> None:
-    """List the policies that have a name; `show` prints one as a TOML file to begin your own with.
+    """List the named policies; `show` prints one as a TOML file to start your own from.
 
     \b
     Example:
@@ -144,7 +144,7 @@ def policies(ctx: click.Context, as_json: bool) -> None:
 @setting
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
-    """Print what a policy does, its digest, and all of its settings as TOML, each with what it does.
+    """Print what a policy does, its digest, and all of its settings as TOML with explanations.
 
     \b
     Example:

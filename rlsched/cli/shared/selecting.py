@@ -1,4 +1,4 @@
-"""Which jobs a verb is about: by user, state, name and virtual cluster."""
+"""Options that select jobs: by user, state, name and virtual cluster."""
 
 from __future__ import annotations
 
@@ -27,31 +27,37 @@ _SLURMS: Final = {
     "ca": "cancelled",
 }
 _OPTIONS: Final = {
-    "user": click.option("-u", "--user", metavar="NAME", help="Of this user alone; several with commas."),
+    "user": click.option(
+        "-u", "--user", metavar="NAME", help="Only jobs of this user; separate several by commas."
+    ),
     "state": click.option(
         "-t",
         "--state",
         "--states",
         metavar="STATE",
-        help=f"In this state: {', '.join(STATES)}; several with commas.",
+        help=f"Only jobs in this state: {', '.join(STATES)}; separate several by commas.",
     ),
-    "me": click.option("--me", is_flag=True, help="One's own."),
+    "me": click.option("--me", is_flag=True, help="Only your own jobs."),
     "name": click.option(
-        "-n", "--name", "--jobname", metavar="PATTERN", help="Called so; * and ? as in a shell."
+        "-n",
+        "--name",
+        "--jobname",
+        metavar="PATTERN",
+        help="Only jobs whose name matches this glob pattern.",
     ),
-    "vc": click.option("-p", "--vc", "--partition", metavar="VC", help="Of this virtual cluster alone."),
+    "vc": click.option("-p", "--vc", "--partition", metavar="VC", help="Only jobs of this virtual cluster."),
 }
 BY: Final = tuple(_OPTIONS)
-"""What jobs are selected by."""
+"""Options that select jobs."""
 
 
 def selecting(command: Command) -> Command:
-    """`user`, `state`, `me`, `name`, `vc`: what `of_whom` and `selected` take."""
+    """Add the options `user`, `state`, `me`, `name`, `vc`, for `of_whom` and `selected`."""
     return selecting_by(BY)(command)
 
 
 def selecting_by(names: Sequence[str]) -> Callable[[Command], Command]:
-    """Some of them."""
+    """Return a decorator that adds some of these options."""
 
     def add(command: Command) -> Command:
         for name in reversed(names):
@@ -62,17 +68,17 @@ def selecting_by(names: Sequence[str]) -> Callable[[Command], Command]:
 
 
 def waits(job: JobInfo) -> bool:
-    """Whether it waits; of an array, whether tasks are still to come, also while others run."""
+    """Return whether a job waits; for an array, whether tasks are still to come, even if others run."""
     return job.state == "queued" or (bool(job.tasks) and job.end_s is None)
 
 
 def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bool = False) -> list[JobInfo]:
-    """Those of these jobs that the options name.
+    """Return the jobs that the options select.
 
     Args:
-        jobs: From which.
-        wanted: The options.
-        arrays_wait: An array of which tasks are still to come is queued, too, while others run.
+        jobs: Jobs to select from.
+        wanted: Values of the options.
+        arrays_wait: Count an array with tasks still to come as queued, even if others run.
 
     Raises:
         InputError: there is no such state.
@@ -91,10 +97,10 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
 
 
 def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The same with `user` for `--me`: whom this key belongs to.
+    """Return the options with `--me` replaced by `user`, the owner of this key.
 
     Raises:
-        InputError: another user was named beside it.
+        InputError: another user is given as well.
     """
     if not wanted.get("me"):
         return wanted
@@ -104,10 +110,10 @@ def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
-    """Those of these numbers, `7,9,12_3`; None: all.
+    """Return the jobs with these numbers, `7,9,12_3`; None: all.
 
     Raises:
-        InputError: one of them is no number of a job.
+        InputError: a word is not a job number.
     """
     if text is None:
         return jobs
@@ -123,7 +129,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
 
 
 def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | None:
-    """The states that an option names, in Slurm's words too; None: all of them.
+    """Return the states that an option names, also in Slurm's words; None: all states.
 
     Raises:
         InputError: there is no such state.

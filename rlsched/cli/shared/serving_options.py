@@ -1,4 +1,4 @@
-"""Options of the verbs that serve: where a broker listens, who decides in it, and how processes log."""
+"""Options of the verbs that serve: the broker's address, its policy, and the log format."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LOG_FORMAT = click.option(
     show_default=True,
     envvar="RLSCHED_LOG_FORMAT",
     type=click.Choice(FORMATS),
-    help="json: one object a line, on standard error.",
+    help="Format of logs on standard error; json: an object per line.",
 )
 _LISTENING = (
     click.option(
         "--address",
         metavar="tcp://HOST:PORT",
-        help="Where the broker listens; 0.0.0.0: on every interface; port 0: any free one. "
+        help="Address to listen on; 0.0.0.0: all interfaces; port 0: any free port. "
         "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
     ),
     HOME,
@@ -34,13 +34,13 @@ _DECIDING = (
         show_default=True,
         metavar="NAME|FILE",
         shell_complete=complete_policy,
-        help="Who decides: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME].",
+        help="Policy: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME].",
     ),
     click.option(
         "--fallback",
         metavar="NAME|FILE",
         shell_complete=complete_policy,
-        help="The rule in its place when it fails or is late. [default: the one that the policy follows]",
+        help="Rule that decides if the policy fails or is late. [default: the rule that the policy follows]",
     ),
     setting,
     click.option(
@@ -48,21 +48,21 @@ _DECIDING = (
         default=100.0,
         show_default=True,
         type=click.FloatRange(min=0.001),
-        help="A decision that takes longer is the fallback's.",
+        help="Time-out of a decision, ms; after it the fallback decides.",
     ),
     click.option(
         "--grace-s",
         default=30.0,
         show_default=True,
         type=click.FloatRange(min=0, max=3600),
-        help="A job has so long between SIGTERM and SIGKILL: at its time limit, when it is cancelled, "
-        "preempted or queued again. `submit --grace` asks for another grace.",
+        help="Time between SIGTERM and SIGKILL, seconds: at the time limit of a job, when it is cancelled, "
+        "preempted or requeued. `submit --grace` requests another time.",
     ),
     click.option(
         "--max-grace-s",
         type=click.FloatRange(min=0, max=86_400),
         metavar="SECONDS",
-        help="The longest grace that a job may ask for.  [default: 300, or --grace-s where that is longer]",
+        help="Longest grace that a job may request, seconds.  [default: 300, or --grace-s if that is longer]",
     ),
     click.option(
         "--speed-energy",
@@ -70,31 +70,36 @@ _DECIDING = (
         type=click.FloatRange(min=0, max=1),
         envvar="RLSCHED_SPEED_ENERGY",
         metavar="W",
-        help="What energy counts against time for jobs that do not say it themselves: 0 speed alone, 1 "
-        "energy alone. SM clocks are set by it, where nodes may. [default: $RLSCHED_SPEED_ENERGY, else 0]",
+        help="Weight of energy against time for jobs without their own: 0 only speed, 1 only energy. SM "
+        "clocks are set by it, on nodes that allow it. [default: $RLSCHED_SPEED_ENERGY, else 0]",
     ),
     click.option(
         "--share",
         "shares",
         is_flag=True,
-        help="Jobs that may (rlsched submit --share) share GPUs, where the policy shares and by the models "
-        "none of them gets too slow.",
+        help="Let jobs share GPUs, if they allow it (rlsched submit --share), the policy shares, and the "
+        "models predict that none of them gets too slow.",
     ),
     click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),
-        help="Who predicts run times. [default: hedge]",
+        help="Predictor of run times. [default: hedge]",
     ),
-    click.option("--logdir", metavar="DIR", type=click.Path(path_type=Path), help="Curves for TensorBoard."),
+    click.option(
+        "--logdir",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Directory for TensorBoard curves.",
+    ),
 )
 
 
 def listening(command: Command) -> Command:
-    """Where a broker listens, and its keys: `address`, `keys`."""
+    """Add the options of a listening broker, and its keys: `address`, `keys`."""
     return with_options(_LISTENING, command)
 
 
 def deciding(command: Command) -> Command:
-    """Who decides in a broker: `policy`, `fallback` and `changes` (`policies.said`), `decision_budget_ms`,
-    `grace_s`, `max_grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
+    """Add the options of decisions: `policy`, `fallback` and `changes` (`policies.said`),
+    `decision_budget_ms`, `grace_s`, `max_grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
     return with_options(_DECIDING, command)

@@ -1,4 +1,4 @@
-"""`rlsched policies show`: a policy in sentences, and every setting with what it does, as TOML."""
+"""`rlsched policies show`: a policy in sentences, and every setting with its meaning, as TOML."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _READ_BY: Final = {
 }
 """Settings that only some rules read."""
 _GIVES_WAY: Final = {
-    "gittins": "jobs of a higher Gittins index give way to those of a lower one",
-    "service": "jobs that have had more service give way to those that have had less",
-    "priority": "jobs of a lower priority give way to those of a higher one",
+    "gittins": "jobs with a higher Gittins index give way to jobs with a lower one",
+    "service": "jobs with more service so far give way to jobs with less",
+    "priority": "jobs of lower priority give way to jobs of higher priority",
     "quota": "jobs give way by levels of attained service, and then by the order of the queue",
 }
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """What each setting of a table does, from its entry under `Attributes`.
+    """Return the meaning of each setting of a table, from its entry under `Attributes`.
 
-    The first sentence of it, or the whole of an entry that goes through the values.
+    The meaning is the first sentence, or the whole entry if it describes the values one by one.
     """
     text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
     found = {name: " ".join(rest.split()) for name, rest in _ENTRY.findall(text)}
@@ -44,25 +44,25 @@ def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def sentences(policy: Policy) -> Iterator[str]:
-    """What a policy does, a sentence each: its queue, jobs that do not fit, running jobs, GPUs and clocks."""
+    """Yield what a policy does in sentences: queue, jobs that do not fit, running jobs, GPUs and clocks."""
     settings = policy.settings
     if settings.rule:
-        yield f"What decides is {settings.rule}; the settings below are those that it reads."
+        yield f"The deciding rule is {settings.rule}; it reads the settings below."
         return
-    yield f"The queue goes by {policy.rule.order.in_words}, the least first."
+    yield f"The queue is sorted by {policy.rule.order.in_words}, lowest first."
     if settings.blocks:
-        yield "The first job that does not fit holds up all behind it."
+        yield "The first job that does not fit blocks all jobs behind it."
     elif settings.reserve_after is not None:
         when = f"once it has waited {settings.reserve_after.text}" if settings.reserve_after else "at once"
         yield (
-            f"A job that does not fit has a reservation {when}: jobs behind it start only where that is "
+            f"A job that does not fit gets a reservation {when}: jobs behind it start only if they are "
             "predicted not to delay the reserved start."
         )
     elif settings.leave_free is not None:
         free = settings.leave_free
         yield (
             f"Jobs that do not fit are skipped; jobs predicted to run longer than {free.longer_than.text} "
-            f"start only where {free.share:.0%} of the GPUs stay free."
+            f"start only if {free.share:.0%} of the GPUs stay free."
         )
     else:
         yield "Jobs that do not fit are skipped."
@@ -71,17 +71,17 @@ def sentences(policy: Policy) -> Iterator[str]:
         text = only + _GIVES_WAY[settings.preempt.by]
         yield f"{text[0].upper()}{text[1:]}."
     if settings.share is not None:
-        yield f"Up to {settings.share.max_jobs} jobs share a GPU, as models of speed say."
+        yield f"Up to {settings.share.max_jobs} jobs share a GPU, if the speed models favour it."
     if settings.clock is not None:
-        yield f"SM clocks are set by the rule `{settings.clock.rule}`, as models of speed and power say."
+        yield f"SM clocks are set by the rule `{settings.clock.rule}`, with models of speed and power."
     if settings.predictions == "oracle":
-        yield "It is fed the true run times, which no broker knows."
+        yield "The policy gets the true run times, which no broker knows."
 
 
 def shown(policy: Policy) -> str:
-    """The policy as a TOML file in which every setting has a line, also those at their defaults.
+    """Return the policy as a TOML file with a line for every setting, including defaults.
 
-    Lines that would change nothing are comments, so that the file is the same policy.
+    Lines that would change nothing are comments, so that the file defines the same policy.
     """
     settings, said = policy.settings, as_table(policy.settings)
     lines, tables, off = list[str](), list[str](), list[str]()
@@ -98,13 +98,11 @@ def shown(policy: Policy) -> str:
             off.append(f"# {field.name}: off. {words.get(field.name, '')}".rstrip())
         else:
             off.append(f"# {_line({field.name: _resolved(policy, field.name)}, words.get(field.name, ''))}")
-    return (
-        "\n".join([*lines, "", "# As they are where nothing else is said:", *off, *tables]).strip("\n") + "\n"
-    )
+    return "\n".join([*lines, "", "# Defaults:", *off, *tables]).strip("\n") + "\n"
 
 
 def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
-    """A table of settings: those that differ from their defaults, then the others as comments."""
+    """Yield a table of settings: changed settings, then the others as comments."""
     said, words = as_table(part), meanings(type(part))
     yield f"[{name}]" + (f"  # {meaning}" if meaning else "")
     for field in msgspec.structs.fields(part):
@@ -116,14 +114,14 @@ def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
 
 
 def _line(entry: dict[str, Any], meaning: str) -> str:
-    """One setting, with what it does behind it."""
+    """Return one setting, followed by its meaning."""
     ((name, value),) = entry.items()
     text = f"{name} = none" if value is None else as_toml(entry).rstrip("\n")
     return f"{text}  # {meaning}" if meaning else text
 
 
 def _resolved(policy: Policy, name: str) -> Any:
-    """A setting that is left out, as it is then."""
+    """Return the effective value of a setting that is not given."""
     if name == "order" and not policy.settings.rule:
         return policy.rule.order.name
     value = getattr(policy.settings, name)
@@ -131,7 +129,7 @@ def _resolved(policy: Policy, name: str) -> Any:
 
 
 def _concerns(name: str, rule: str) -> bool:
-    """Whether a setting that is left out may matter under such a rule."""
+    """Return whether a setting that is not given may matter under such a rule."""
     if name == "own":
         return ".py" in rule
     return bool(rule) if name == "rule" else rule in _READ_BY.get(name, (rule,))

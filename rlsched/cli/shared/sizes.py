@@ -14,10 +14,10 @@ _MIB_OF: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def size_mib(text: str, option: str) -> int:
-    """MiB of a size as Slurm takes it: a number, with K, M (the default), G or T; 0 says nothing.
+    """Parse a size as Slurm does, MiB: a number, with K, M (the default), G or T; 0: no request.
 
     Raises:
-        InputError: it is no such size.
+        InputError: the text is not a size.
     """
     found = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if found is None:
@@ -26,10 +26,10 @@ def size_mib(text: str, option: str) -> int:
 
 
 def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
-    """Host memory of the whole job of so many GPUs, by its options; 0: it says nothing.
+    """Return the host memory of the whole job of `num_gpus` GPUs, MiB; 0: not requested.
 
     Raises:
-        InputError: it says it twice, or for cores that it does not ask for.
+        InputError: two options give it, or it is per core and no cores are requested.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:

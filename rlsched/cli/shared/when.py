@@ -1,4 +1,4 @@
-"""Times as people say them: `7d` ago, `2026-11-01`, `2026-11-01T13:30`; in local time."""
+"""Times as users type them: `7d` ago, `2026-11-01`, `2026-11-01T13:30`; in local time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _EXPECTED = "expected an age (30min, 12h, 7d, 2w), a day (2026-11-01) or a time 
 
 
 def unix_s(option: str, text: str, now_s: float) -> float:
-    """The time that an option names, Unix seconds.
+    """Parse the time of an option, Unix seconds.
 
     Args:
-        option: What it is called, for errors.
-        text: As above; a time with a zone, such as `2026-11-01T13:30+00:00`, is of that zone.
+        option: Name of the option, for errors.
+        text: As above; a time with a zone, such as `2026-11-01T13:30+00:00`, is in that zone.
         now_s: Unix seconds.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is not a time.
     """
     age = _AGO.fullmatch(text)
     try:
@@ -38,10 +38,10 @@ def unix_s(option: str, text: str, now_s: float) -> float:
 
 
 def span_s(since: str | None, until: str | None, now_s: float) -> tuple[float | None, float | None]:
-    """What `--since` and `--until` name, Unix seconds.
+    """Parse `--since` and `--until`, Unix seconds.
 
     Raises:
-        InputError: one of them is no time, or nothing lies between them.
+        InputError: a text is not a time, or `--since` is not before `--until`.
     """
     since_s = None if since is None else unix_s("--since", since, now_s)
     until_s = None if until is None else unix_s("--until", until, now_s)
@@ -52,11 +52,11 @@ def span_s(since: str | None, until: str | None, now_s: float) -> tuple[float | 
 
 
 def month_start_s(now_s: float) -> float:
-    """When this month began, Unix seconds."""
+    """Return the start of this month, Unix seconds."""
     now = datetime.fromtimestamp(now_s)
     return datetime(now.year, now.month, 1).timestamp()
 
 
 def day_of(when_s: float) -> str:
-    """The local day of a time, such as 2026-11-01."""
+    """Return the local day of a time, such as 2026-11-01."""
     return time.strftime("%F", time.localtime(when_s))

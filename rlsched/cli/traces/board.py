@@ -1,4 +1,4 @@
-"""`rlsched board`: TensorBoard on training curves and decisions, or a summary of them in the terminal."""
+"""`rlsched board`: show training curves and decisions in TensorBoard, or a summary in the terminal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", required=False, metavar="DIR")
-@click.option("--port", default=6006, show_default=True, help="Port to serve on; 0: any free one.")
+@click.option("--port", default=6006, show_default=True, help="Port to serve on; 0: any free port.")
 @click.option("--host", default="localhost", show_default=True, help="Address to serve on.")
-@click.option("--summary", is_flag=True, help="Print the curves and do not serve.")
+@click.option("--summary", is_flag=True, help="Print a summary of the curves, and do not serve.")
 @click.option("--json", "as_json", is_flag=True, help="With --summary: JSON on standard output.")
 def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool) -> None:
     """Show decisions and training curves in TensorBoard.
 
-    DIR is a folder of `rlsched train --logdir` or `rlsched evaluate --records` or `--logdir`, a store of
-    decisions, or a broker's directory.  [default: that of this machine's broker]
+    DIR is a folder written by `rlsched train --logdir`, `rlsched evaluate --records` or `--logdir`, a store
+    of decisions, or a broker's directory.  [default: directory of this machine's broker]
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched cluster import`: a cluster file from what a Slurm says of its nodes."""
+"""`rlsched cluster import`: write a cluster file from the nodes that Slurm reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _A_FILE = "run it on the cluster and give its output as a file"
 
 @click.group(context_settings=_HELP)
 def cluster() -> None:
-    """Make cluster files from what a site has.
+    """Make a cluster file from the nodes of a Slurm cluster.
 
     \b
     Example:
@@ -39,24 +39,24 @@ def cluster() -> None:
     type=click.Choice(["scontrol", "sinfo"]),
     default="scontrol",
     show_default=True,
-    help="Which command is asked where there is no IN; the text of either is recognised.",
+    help="Slurm command to run if IN is not given. The format of IN is detected.",
 )
-@click.option("--name", metavar="NAME", help="What the cluster is called. [default: as the file]")
+@click.option("--name", metavar="NAME", help="Name of the cluster. [default: name of the file]")
 @click.option(
     "--events",
     is_flag=False,
     flag_value=_ASK,
     metavar="[FILE]",
-    help="Downtimes, as `sacctmgr --parsable2 show event` prints them: a file, or sacctmgr is asked. Written "
-    "beside OUT. Needs --origin.",
+    help="Downtimes, as `sacctmgr --parsable2 show event` prints them. Without FILE, sacctmgr is run. They "
+    "are written next to the cluster file. Needs --origin.",
 )
 @click.option(
     "--origin",
     metavar="TIME|TRACE",
-    help="Second 0 of the trace, from which downtimes count: as `rlsched trace convert` prints it, or the "
-    "trace that it wrote.",
+    help="Time of second 0 of the trace, from which downtimes count: as `rlsched trace convert` prints it, "
+    "or the trace that it wrote.",
 )
-@click.option("--timezone", metavar="NAME", help="Zone of times in the file of events, as for the trace.")
+@click.option("--timezone", metavar="NAME", help="Time zone of the event file; the same as for the trace.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def import_(
     source: Path | None,
@@ -68,11 +68,11 @@ def import_(
     timezone: str | None,
     as_json: bool,
 ) -> None:
-    """Write a cluster file from the nodes of a Slurm.
+    """Write a cluster file from the nodes of a Slurm cluster.
 
-    IN is the output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`. Without it this
-    machine's scontrol is asked. A partition becomes a virtual cluster where its nodes are its own; nodes of
-    several partitions serve jobs of every one.
+    IN is the output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`. Without IN, scontrol
+    is run on this machine. A partition that shares no nodes becomes a virtual cluster; nodes of several
+    partitions run jobs of each of them.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched trace convert`: publishers' original files and the normal form in, the normal form out."""
+"""`rlsched trace convert`: convert published traces, or traces in the normal form, to the normal form."""
 
 from __future__ import annotations
 
@@ -25,28 +25,30 @@ _FILE = click.Path(path_type=Path)
     "--from",
     "name",
     metavar="FORMAT",
-    help="Format of IN: normal, helios, philly, pai, openb, acme, sacct or swf. [default: as recognised]",
+    help="Format of IN: normal, helios, philly, pai, openb, acme, sacct or swf. [default: detected]",
 )
 @click.option(
     "--since",
     metavar="TIME",
-    help="Without IN, with --from sacct: ask sacct for jobs since then: 90d, 2024-01-01.",
+    help="Query sacct for jobs since this time: 90d, 2024-01-01. Without IN, with --from sacct.",
 )
-@click.option("--until", metavar="TIME", help="... until then. [default: now]")
-@click.option("--strict", is_flag=True, help="Stop at the first malformed line, instead of skipping it.")
-@click.option("--cluster-out", type=_FILE, help="Cluster (TOML) to write, where the format describes nodes.")
+@click.option(
+    "--until", metavar="TIME", help="Query sacct for jobs until this time; with --since. [default: now]"
+)
+@click.option("--strict", is_flag=True, help="Stop at the first malformed line instead of skipping it.")
+@click.option("--cluster-out", type=_FILE, help="Cluster file (TOML) to write, if the format has nodes.")
 @click.option(
     "--timezone",
     metavar="NAME",
-    help="Zone of times without one, such as Europe/Berlin. [default: philly America/Los_Angeles; sacct as "
-    "written]",
+    help="Time zone of times without one, such as Europe/Berlin. [default: philly America/Los_Angeles; sacct "
+    "as written]",
 )
 @click.option(
     "--processors",
     type=click.Choice(["cpus", "gpus"]),
     default="cpus",
     show_default=True,
-    help="What a processor of swf is.",
+    help="Resource that a processor of the swf format stands for.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: rows in, kept, skipped by reason.")
 def convert(
@@ -60,13 +62,13 @@ def convert(
     processors: str,
     as_json: bool,
 ) -> None:
-    """Turn a publisher's original trace into the normal form, or check a trace and write it in another form.
+    """Convert a published trace to the normal form, or check a trace and write it in another file format.
 
-    IN is a file, or a publisher's folder; without it, `--from sacct --since 90d` asks this machine's sacct.
-    Several exports of sacct may be given, such as one a month: a line that is in two of them counts once.
-    docs/reference/traces.md says what each format holds, and what is lost. OUT is .csv, .csv.gz or .parquet.
-    Jobs come out sorted by submission; jobs of the same second keep their order. Malformed lines of an
-    original are skipped and counted, with their numbers; a trace in the normal form has to be without fault.
+    IN is a file or a publisher's folder. Without IN, `--from sacct --since 90d` runs sacct on this machine.
+    Several exports of sacct may be given, such as one per month; a line in two of them counts once.
+    docs/reference/traces.md lists the content of each format, and what is lost. OUT is .csv, .csv.gz or
+    .parquet. Jobs are sorted by submission; jobs of the same second keep their order. Malformed lines of a
+    published trace are skipped and counted, with line numbers; a trace in the normal form must have none.
 
     \b
     Example:
@@ -84,7 +86,7 @@ def convert(
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
 ) -> Iterator[tuple[tuple[Path, ...], Path]]:
-    """What is read, and what is written: each IN, or the answer of sacct, and OUT."""
+    """Return the inputs (each IN, or the output of sacct) and OUT."""
     import time
 
     from rlsched.cli.shared.when import span_s
@@ -93,7 +95,7 @@ def _source(
 
     asks = since is not None
     if len(files) != 1 if asks else len(files) < 2:
-        expected = "OUT alone: with --since sacct is asked" if asks else "IN and OUT"
+        expected = "only OUT, because --since runs sacct," if asks else "IN and OUT"
         raise click.UsageError(f"expected {expected}, got {len(files)} files")
     split_suffix(files[-1])
     if not asks:
@@ -102,7 +104,7 @@ def _source(
         yield files[:-1], files[-1]
         return
     if name != "sacct":
-        raise click.UsageError("--since asks sacct: say so with --from sacct, or name a file")
+        raise click.UsageError("--since runs sacct: add --from sacct, or name a file")
     since_s, until_s = span_s(since, until, time.time())
     assert since_s is not None
     instead = "run sacct on the cluster and give its output as IN (docs/reference/traces.md, sacct)"
@@ -131,7 +133,7 @@ def _convert(
         if cluster_out is not None or timezone is not None or processors != "cpus":
             raise click.UsageError(
                 "--cluster-out, --timezone and --processors are for publishers' formats, "
-                f"and {source} is taken for one in the normal form; say otherwise with --from"
+                f"and {source} looks like the normal form; name another format with --from"
             )
         _rewrite(source, target, as_json)
         return
@@ -151,7 +153,7 @@ def _convert(
 
 
 def _rewrite(source: Path, target: Path, as_json: bool) -> None:
-    """The normal form in, the normal form out: every row is kept, or there is an error."""
+    """Convert the normal form to the normal form: keep every row, or raise an error."""
     from rlsched.workload.trace import Trace
 
     jobs = Trace.read(source)
@@ -181,7 +183,7 @@ def _summary(
 
 
 def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
-    """The sum over several exports; lines are in the table of each."""
+    """Return the sums over several exports; the table of each export has its lines."""
     from rlsched.workload.formats.account import summed
 
     return {
@@ -210,7 +212,7 @@ def _tallies(tallies: dict[str, Tally]) -> dict[str, Any]:
 
 
 def _print(name: str, conversion: Conversion, target: Path, cluster_out: Path | None) -> None:
-    """The same for people."""
+    """Print the summary as text."""
     click.echo(f"{target}: {len(conversion.trace):,} jobs from {name}, second 0 is {conversion.origin}")
     for account in conversion.accounts:
         skipped = account.rows - account.kept

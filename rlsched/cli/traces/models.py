@@ -1,4 +1,4 @@
-"""`rlsched models`: what is known of workloads, figure by figure, and how much of it is measured."""
+"""`rlsched models`: known figures of workloads, and how many of them are measured."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _UNITS = {"memory_mib": ".0f", "dynamic_w": ".0f", "checkpoint_s": ".0f", "cores
 
 @click.group(invoke_without_command=True, context_settings=_HELP)
 @click.option(
-    "--gpu-type", default="V100", show_default=True, metavar="NAME", help="GPU type, as clusters name it."
+    "--gpu-type", default="V100", show_default=True, metavar="NAME", help="GPU type, as in cluster files."
 )
 @click.option("--workload", metavar="NAME", help="Show one workload: every cell with its status and source.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: bool) -> None:
-    """List the workloads of the catalogue and what is known of them.
+    """List the workloads of the catalogue and their known figures.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: boo
 
 
 @models.command()
-@click.option("--gpu-type", metavar="NAME", help="One GPU type alone.")
+@click.option("--gpu-type", metavar="NAME", help="Only this GPU type.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def share(gpu_type: str | None, as_json: bool) -> None:
     """Print how many cells are measured or fitted, not assumed, by field and GPU type.
@@ -90,16 +90,16 @@ def share(gpu_type: str | None, as_json: bool) -> None:
 
 
 def _given(ctx: click.Context, option: str) -> Any:
-    """An option's value where the user gave it; None where it is the default."""
+    """Return an option's value if the user gave it; None if it is the default."""
     default = click.core.ParameterSource.DEFAULT
     return None if ctx.get_parameter_source(option) == default else ctx.params[option]
 
 
 def _type(name: str) -> str:
-    """The catalogue's GPU type.
+    """Return the catalogue's GPU type.
 
     Raises:
-        InputError: a name that stands for none; `generic` has to be asked for.
+        InputError: the name stands for no type; `generic` has to be requested explicitly.
     """
     from rlsched.errors import InputError
     from rlsched.models.catalogue.catalogue import catalogue_type
@@ -108,7 +108,7 @@ def _type(name: str) -> str:
     found = catalogue_type(name)
     if found == "generic" and name != "generic":
         raise InputError(
-            f"--gpu-type: expected one of {', '.join(GPU_TYPES)} or what stands for it, got {name!r}"
+            f"--gpu-type: expected one of {', '.join(GPU_TYPES)} or another name of one, got {name!r}"
         )
     return found
 
@@ -156,7 +156,7 @@ def _one(catalogue: Catalogue, name: str, kind: str | None, as_json: bool) -> No
 
 
 def _cells(catalogue: Catalogue, name: str, kind: str) -> dict[str, Any]:
-    """The cells of one workload on one GPU type, as JSON has them; None where unknown."""
+    """Return the cells of one workload on one GPU type, for JSON; None where unknown."""
     from rlsched.models.catalogue.table import FIELDS
 
     cells = {field: catalogue.cell(name, kind, field) for field in FIELDS}

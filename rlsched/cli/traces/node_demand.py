@@ -1,4 +1,4 @@
-"""`rlsched trace nodes`: what putting idle nodes to sleep would have saved."""
+"""`rlsched trace nodes`: energy that putting idle nodes to sleep would have saved."""
 
 from __future__ import annotations
 
@@ -18,22 +18,46 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 @click.command()
 @click.argument("file", metavar="DEMAND", type=click.Path(path_type=Path))
-@click.option("--nodes", type=click.IntRange(min=1), help="Nodes in total, for a table of attempts.")
+@click.option("--nodes", type=click.IntRange(min=1), help="Total number of nodes, for a table of attempts.")
 @click.option(
-    "--warm-up-days", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Not measured."
+    "--warm-up-days",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Days at the start that are not measured.",
 )
-@click.option("--window-h", type=_POSITIVE, default=3.0, show_default=True, help="Trailing maximum over.")
-@click.option("--buffer", type=_COUNT, default=25, show_default=True, help="Nodes awake above it.")
-@click.option("--wake-buffer", type=_COUNT, default=40, show_default=True, help="The same after a wake-up.")
-@click.option("--ramp", type=_COUNT, default=2, show_default=True, help="Asleep at a review; 0: no limit.")
 @click.option(
-    "--falling-min", type=_COUNT, default=60, show_default=True, help="Sleep below the mean of these."
+    "--window-h", type=_POSITIVE, default=3.0, show_default=True, help="Span of the trailing maximum, hours."
 )
-@click.option("--headroom", type=_COUNT, default=0, show_default=True, help="Wake when fewer are free.")
-@click.option("--review-s", type=_POSITIVE, default=60.0, show_default=True, help="Time between reviews.")
-@click.option("--boot-s", type=click.FloatRange(min=0), help="Time to boot. [default: 450]")
-@click.option("--idle-w", type=click.FloatRange(min=0), help="Of an idle node. [default: eight V100, 708]")
-@click.option("--asleep-w", type=click.FloatRange(min=0), help="Of a sleeping node. [default: 10]")
+@click.option("--buffer", type=_COUNT, default=25, show_default=True, help="Nodes awake above the maximum.")
+@click.option(
+    "--wake-buffer", type=_COUNT, default=40, show_default=True, help="Same as --buffer, after a wake-up."
+)
+@click.option(
+    "--ramp",
+    type=_COUNT,
+    default=2,
+    show_default=True,
+    help="Most nodes put to sleep per review; 0: no limit.",
+)
+@click.option(
+    "--falling-min",
+    type=_COUNT,
+    default=60,
+    show_default=True,
+    help="Put nodes to sleep only while demand is below its mean over this time, minutes.",
+)
+@click.option(
+    "--headroom", type=_COUNT, default=0, show_default=True, help="Wake nodes when fewer than this are free."
+)
+@click.option(
+    "--review-s", type=_POSITIVE, default=60.0, show_default=True, help="Time between reviews, seconds."
+)
+@click.option("--boot-s", type=click.FloatRange(min=0), help="Time to boot, seconds. [default: 450]")
+@click.option(
+    "--idle-w", type=click.FloatRange(min=0), help="Power of an idle node, W. [default: eight V100, 708]"
+)
+@click.option("--asleep-w", type=click.FloatRange(min=0), help="Power of a sleeping node, W. [default: 10]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def nodes(
     file: Path,
@@ -51,7 +75,7 @@ def nodes(
     asleep_w: float | None,
     as_json: bool,
 ) -> None:
-    """What putting idle nodes to sleep would have saved, on a log of node demand.
+    """Estimate what putting idle nodes to sleep would have saved, on a log of node demand.
 
     DEMAND is CSV (also .gz) with the columns time (dates or seconds), busy and total, or a table of attempts
     (start_time, end_time, node) as `evaluate --jobs-out` writes it. Powers are assumptions: give your own.
@@ -103,13 +127,13 @@ def nodes(
 
 
 def _read(file: Path, nodes: int | None) -> NodeDemand:
-    """A log of demand, or a table of attempts, by its columns."""
+    """Read a log of demand or a table of attempts; its columns tell which."""
     from rlsched.power_down.series import NodeDemand, is_run
 
     if is_run(file):
         return NodeDemand.of_run(file, nodes)
     if nodes is not None:
-        raise click.UsageError("--nodes goes with a table of attempts; a log of demand says its total itself")
+        raise click.UsageError("--nodes goes with a table of attempts; a log of demand has its own total")
     return NodeDemand.read(file)
 
 

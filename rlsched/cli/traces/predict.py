@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: give a trace what could have been predicted at each arrival."""
+"""`rlsched trace predict`: add predictions to a trace, as they were possible at each arrival."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.terminal.show import percent, print_json, print_table
+from rlsched.terminal.visible.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.workload.predict.at_submission import AtSubmission
@@ -18,10 +18,10 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("file", metavar="TRACE", type=_FILE)
-@click.option("--cluster", type=_FILE, help="Cluster (TOML) on which fifo-backfill runs for the history.")
+@click.option("--cluster", type=_FILE, help="Cluster file (TOML) on which fifo-backfill makes the history.")
 @click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
 @click.option(
-    "--as-recorded", is_flag=True, help="Jobs ended as the trace recorded them; no cluster is needed."
+    "--as-recorded", is_flag=True, help="Take the ends of jobs from the trace; no cluster is needed."
 )
 @click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
 @click.option(
@@ -29,17 +29,19 @@ _FILE = click.Path(path_type=Path)
     default="hedge",
     show_default=True,
     metavar="NAME",
-    help="hedge, or one of its parts: running-mean, nearest, survival, boosting.",
+    help="Predictor: hedge, or one of its parts: running-mean, nearest, survival, boosting.",
 )
 @click.option(
     "--point",
     type=click.Choice(["mean", "median"]),
     default="median",
     show_default=True,
-    help="What predicted_duration is. Rules that preempt by the Gittins index take it for the median; "
-    "rules that start a job once wait less by the mean.",
+    help="Statistic to write as predicted_duration. Rules that preempt by the Gittins index expect the "
+    "median; rules that start a job once have shorter waits by the mean.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the fits.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of the fits."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def predict(
     file: Path,
@@ -52,11 +54,11 @@ def predict(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Predict every run time from what was known at the job's arrival, and write it into the trace.
+    """Predict every run time from the data at the job's arrival, and write it to the trace.
 
     Writes predicted_duration, predicted_spread, x_predicted_median_s, and x_p_longer_10min, _1h, _4h, _1d.
-    What had ended by then is taken from a run of the trace by fifo-backfill on the cluster. Predictions that
-    the trace brings are replaced.
+    Jobs that had ended by then come from a run of the trace by fifo-backfill on the cluster. Predictions in
+    the trace are replaced.
 
     \b
     Example:
@@ -73,7 +75,7 @@ def predict(
     from rlsched.workload.trace import Trace
 
     if (cluster is None) == (not as_recorded):
-        raise click.UsageError("give a --cluster, or --as-recorded: where a job's end is taken from")
+        raise click.UsageError("give --cluster or --as-recorded, the source of the jobs' ends")
     if nodes is not None and cluster is None:
         raise click.UsageError("--nodes scales a cluster: give one with --cluster")
     jobs = Trace.read(file)
@@ -101,7 +103,7 @@ def predict(
 
 
 def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
-    """Predict the trace, and say how far it is."""
+    """Predict the trace, with a progress bar."""
     from rlsched.terminal.progress import Progress
     from rlsched.workload.predict.at_submission import predict_at_submission
 
@@ -113,7 +115,7 @@ def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    """The summary for people."""
+    """Print the summary as text."""
     click.echo(
         f"{report['trace']}: {report['jobs']:,} jobs predicted by {report['model']} "
         f"({report['fits']} fits, {report['cpu_s']:.1f} CPU s); Spearman {_number(report['spearman_mean'])}, "

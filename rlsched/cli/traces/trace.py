@@ -34,10 +34,10 @@ trace.add_command(nodes_verb)
 
 @trace.command()
 @click.argument("file", metavar="TRACE", type=_FILE)
-@click.option("--cluster", type=_FILE, help="Cluster (TOML): shows load, and jobs that can never run on it.")
+@click.option("--cluster", type=_FILE, help="Cluster file (TOML), for the load, and jobs that can never run.")
 @click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
 @click.option("--load", type=float, help="Scale the cluster until the offered load is about this.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all numbers of the page, and more.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: all figures of the page, and more.")
 @click.option("--html", type=_FILE, help="Write one self-contained page with plots (needs rlsched[report]).")
 @click.option(
     "--origin",
@@ -55,7 +55,7 @@ def describe(
 ) -> None:
     """Characterise a trace: sizes, durations, arrivals, GPU-time, waiting, failures, load against a cluster.
 
-    A section whose data the trace lacks says so, and which column it would need.
+    If the trace lacks the data of a section, the section names the missing column.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def describe(
     if html is not None:
         from rlsched.report.page import (
             write_page,
-        )  # before a long read, so that a missing extra is said at once
+        )  # before a long read, so that a missing extra is reported at once
     jobs = Trace.read(file)
     spec = ClusterSpec.read(cluster) if cluster else None
     if spec is not None and nodes is not None:
@@ -103,7 +103,7 @@ trace.add_command(convert)
     type=click.Choice(["helios", "philly", "itp", "acme"]),
     default="helios",
     show_default=True,
-    help="Which workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
+    help="Workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
 )
 @click.option(
     "--jobs", type=click.IntRange(2, 100_000_000), default=5000, show_default=True, help="Number of jobs."
@@ -126,23 +126,23 @@ trace.add_command(convert)
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Seed; the same seed gives the same bytes.",
+    help="Random seed; the same seed gives the same bytes.",
 )
 @click.option(
     "--predictability",
     default="none",
     show_default=True,
     metavar="LEVEL",
-    help="How well durations are predicted: none, causal, informative, or the standard deviation "
-    "of ln(true / predicted).",
+    help="Accuracy of predicted durations: none, causal, informative, or the standard deviation of "
+    "ln(true / predicted).",
 )
 @click.option(
     "--habit",
     type=click.FloatRange(0.0, 1.0),
-    help="How much a user's job name says of its run time, 0 to 1; default: as little as in real traces.",
+    help="How much a job name reveals of its run time, 0 to 1.  [default: as little as in real traces]",
 )
 @click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
-@click.option("--cluster-out", type=_FILE, help="Cluster (TOML) to write.")
+@click.option("--cluster-out", type=_FILE, help="Cluster file (TOML) to write.")
 def synth(
     like: str,
     jobs: int,
@@ -155,10 +155,10 @@ def synth(
     out: Path,
     cluster_out: Path | None,
 ) -> None:
-    """Draw a synthetic trace, and the cluster on which it offers the load.
+    """Draw a synthetic trace, and the cluster on which it has the requested load.
 
-    The parameters are fitted to real traces, or made to meet published figures. docs/explanation/workload.md
-    says to which, how close it comes, and what is assumed.
+    The parameters are fitted to real traces, or match published figures. docs/explanation/workload.md lists
+    which, how close the match is, and the assumptions.
 
     \b
     Example:
@@ -182,7 +182,7 @@ def synth(
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    """The report of `workload.describe` for people."""
+    """Print the report of `workload.describe` as text."""
     facts = [
         f"{report['jobs']:,} jobs over {in_words(report['span_s'])}",
         f"{report['gpu_time_h']:,.0f} GPU-hours",
@@ -252,7 +252,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _when(at_s: float, origin: str | None) -> str:
-    """A second of the trace: by the wall clock where its origin is known, else in days from it."""
+    """Format a second of the trace: by the wall clock if its origin is known, else in days from it."""
     if origin is None:
         return f"day {at_s / 86400:.2f}"
     return f"{datetime.fromisoformat(origin) + timedelta(seconds=at_s):%a %Y-%m-%d %H:%M}"

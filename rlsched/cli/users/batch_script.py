@@ -1,7 +1,7 @@
-"""Job scripts: what their lines `#RLSCHED` and `#SBATCH` ask for, and how the script is run.
+"""Job scripts: options in `#RLSCHED` and `#SBATCH` directives, and the command that runs the script.
 
-As with `sbatch`, the script is taken as it stands at submission. Directives are the lines before the first
-command. Options on the command line stand above them.
+As with `sbatch`, the content of the script is fixed at submission. Directives are the lines before the first
+command. Options on the command line override directives.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _FLAGS: Final = (
     *("--label", "-l", "--unbuffered"),
 )
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
-"""Options of `sbatch` and `srun` without which a job still runs, where and when the policy says."""
+"""Options of `sbatch` and `srun` that rlsched ignores; the policy decides where and when the job runs."""
 
 
 class Script(NamedTuple):
     """A job script.
 
     Attributes:
-        command: What runs it.
-        arguments: Options of its directives.
-        left_out: Those that mean nothing here.
+        command: Command that runs the script.
+        arguments: Options that its directives give.
+        left_out: Options that rlsched ignores.
     """
 
     command: list[str]
@@ -45,14 +45,14 @@ class Script(NamedTuple):
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
-    """The script that a job's command names; None where it names a program.
+    """Return the script that a job's command names; None if it names a program.
 
     Args:
         words: The job's command.
-        command: The verb; its options are the ones that directives may give.
+        command: The verb; directives may give its options.
 
     Raises:
-        InputError: a directive asks for what there is not, or is not closed.
+        InputError: a directive has an unknown option or an unclosed quote.
     """
     try:
         with open(words[0], "rb") as file:
@@ -62,7 +62,7 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
             text = (head + file.read()).decode()
     except (OSError, UnicodeDecodeError):
         return None
-    from pathlib import Path  # a program is no script
+    from pathlib import Path  # not needed for a program
 
     path = Path(words[0])
     runs = _by_shell(text, [str(path.absolute()), *words[1:]])
@@ -72,10 +72,10 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
 
 
 def piped_script(command: click.Command) -> Script | None:
-    """The script that standard input is; None where that is a terminal, or empty.
+    """Return the script on standard input; None if standard input is a terminal or empty.
 
     Raises:
-        InputError: it is no script of a shell, or as of `read_script`.
+        InputError: the text is not a shell script, or as in `read_script`.
     """
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     if not text:
@@ -89,17 +89,17 @@ def piped_script(command: click.Command) -> Script | None:
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
-    """How a script's shell runs its text; None where it is for something else."""
+    """Return the command with which a shell runs the script's text; None for another interpreter."""
     interpreter = text.split("\n", 1)[0][2:].split()
     shell = next((os.path.basename(word) for word in reversed(interpreter) if not word.startswith("-")), "")
     return [*interpreter, "-c", text, *words] if shell in SHELLS else None
 
 
 def directives(where: str, lines: list[str], command: click.Command) -> tuple[list[str], list[str]]:
-    """Options that the lines of a script give, and those that mean nothing here.
+    """Return the options that the lines of a script give, and the options that rlsched ignores.
 
     Raises:
-        InputError: a line asks for what there is not, or is not closed.
+        InputError: a line has an unknown option or an unclosed quote.
     """
     import shlex  # a program has no directives
 
@@ -119,7 +119,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
         if taken.odd:
             raise InputError(
                 f"{where}, line {number}: {mark} {' '.join(taken.odd)}: rlsched has no such option; "
-                "`rlsched submit --help` lists those that there are"
+                "`rlsched submit --help` lists the options"
             )
         arguments += taken.arguments
         left_out += taken.left_out
@@ -127,7 +127,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Words that are options: those of a verb, those that mean nothing, and from the first other word on."""
+    """Sorted words: options of the verb, ignored options, and the rest from the first other word on."""
 
     arguments: list[str]
     left_out: list[str]
@@ -135,13 +135,13 @@ class _Taken(NamedTuple):
 
 
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
-    """Sort options; `left_out`: those that mean nothing here are none that there are not."""
+    """Sort words into options and the rest; `left_out`: accept options of Slurm that rlsched ignores."""
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     taken = _Taken([], [], list(words))
     while taken.odd:
         name, equals, _ = taken.odd[0].partition("=")
         if not name.startswith("--") and len(name) > 2:
-            name, equals = name[:2], "="  # as -N2
+            name, equals = name[:2], "="  # such as -N2
         option = known.get(name)
         is_flag = name in _FLAGS or (isinstance(option, click.Option) and option.is_flag)
         size = 1 if equals or is_flag else 2
@@ -156,10 +156,10 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 
 
 class BatchCommand(click.Command):
-    """A verb whose command may be a job script with directives, also one that comes on standard input."""
+    """A verb whose command may be a job script with directives, also on standard input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, and again with the script's own options before those that were given."""
+        """Parse; if there is a script, parse again with its options before the given ones."""
         typed = _options(list(args), self, left_out=True)
         given = [*typed.arguments, *typed.odd]
         rest = super().parse_args(ctx, list(given))
@@ -180,11 +180,11 @@ class BatchCommand(click.Command):
                 ctx.params["name"] = os.path.basename(words[0]) if words else "sbatch"
         if left_out:
             what = f"{words[0]}: " if words and script is not None else ""
-            click.echo(f"note: {what}means nothing here, and is left out: {', '.join(left_out)}", err=True)
+            click.echo(f"note: {what}ignored, has no effect in rlsched: {', '.join(left_out)}", err=True)
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:
-        """Whether a script may come on standard input: not where something else says what is run."""
+        """Return whether a script may come on standard input: only if no option gives another source."""
         others = ("wrap", "table", "dry_run")
         return (
             "wrap" in ctx.params

@@ -1,4 +1,4 @@
-"""`rlsched submit --dry-run`: when a request would start and end, and its neighbours."""
+"""`rlsched submit --dry-run`: predicted start and end of a request, and of similar requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TONIGHT_HOUR: Final = 20
 
 
 def tonight_s(now_s: float) -> float:
-    """The next 20:00 of this machine's clock, Unix seconds."""
+    """Return the next 20:00 of this machine's clock, Unix seconds."""
     now = datetime.fromtimestamp(now_s)
     tonight = now.replace(hour=TONIGHT_HOUR, minute=0, second=0, microsecond=0)
     return (tonight if tonight > now else tonight + timedelta(days=1)).timestamp()
 
 
 def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
-    """Ask, and print a table, or JSON. `asked`: as of `Client.submit`."""
+    """Ask the broker, and print a table or JSON. `asked`: keywords of `Client.submit`."""
     from rlsched.terminal.show import in_words, print_json, print_table
 
     now_s = time.time()

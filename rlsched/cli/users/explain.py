@@ -1,4 +1,4 @@
-"""`rlsched explain`: why a job was placed as it was, and what else was possible."""
+"""`rlsched explain`: why a job was placed where it is, and which alternatives there were."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlsched.decisions.reading import StoreReader
 
 DEFAULT_HOURS: Final = 24.0
-"""Jobs that wait at a decision have mostly started by then."""
+"""Hours to compare by default; most jobs that wait at a decision have started by then."""
 
 
 @click.command()
@@ -27,18 +27,16 @@ DEFAULT_HOURS: Final = 24.0
     "--run",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="A store of decisions, or a folder with one. [default: this machine's broker]",
+    help="Decision store, or a folder that has one. [default: that of this machine's broker]",
 )
 @click.option(
-    "--at", metavar="WHEN", help="As it stood then: 14:02, 2026-11-01T14:02, 2h ago as 2h; or trace seconds."
+    "--at", metavar="WHEN", help="State at this time: 14:02, 2026-11-01T14:02, 2h (ago), or trace seconds."
 )
-@click.option(
-    "--decision", type=click.IntRange(min=0), metavar="N", help="This decision, whatever it was about."
-)
+@click.option("--decision", type=click.IntRange(min=0), metavar="N", help="Explain decision number N.")
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision: what had come of another choice; its number there, or `rule`.",
+    help="With --decision: replay with another choice, by its number in the decision, or `rule`.",
 )
 @click.option(
     "--hours",
@@ -46,7 +44,7 @@ DEFAULT_HOURS: Final = 24.0
     default=DEFAULT_HOURS,
     show_default=True,
     metavar="H",
-    help="With --instead: compare so many hours; inf: to the end.",
+    help="With --instead: hours to compare; inf: to the end.",
 )
 @click.option(
     "--within",
@@ -54,7 +52,7 @@ DEFAULT_HOURS: Final = 24.0
     type=click.FloatRange(min=0.0, min_open=True),
     default=math.inf,
     metavar="S",
-    help="With --instead: give up after so many seconds.  [default: never]",
+    help="With --instead: give up after this time, seconds.  [default: never]",
 )
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 def explain(
@@ -67,9 +65,9 @@ def explain(
     within_s: float,
     as_json: bool,
 ) -> None:
-    """Say why a job was placed where it is, what else was possible, and at which prices.
+    """Explain why a job was placed where it is, which alternatives there were, and at which prices.
 
-    Without JOB, --at shows the queue of that time and its last decision.
+    Without JOB, --at shows the queue at that time and the last decision before it.
 
     \b
     Example:
@@ -83,7 +81,7 @@ def explain(
     from rlsched.terminal.visible import visible
 
     if instead is not None and decision is None:
-        raise InputError("--instead: expected --decision N beside it, the decision that is taken otherwise")
+        raise InputError("--instead: expected together with --decision N, the decision to change")
     if job is None and at is None and decision is None:
         raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
     folder = _store(run)
@@ -120,7 +118,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """What stands in a package above this one: it is found through its entry point."""
+    """Return an object of a package above this one, by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -131,11 +129,11 @@ def _above(name: str) -> Any:
 
 
 def own_broker(kept: str = STORE_FOLDER) -> Path:
-    """The directory of this machine's broker, of `rlsched broker` or of `up`: the one that runs, or else that
-    wrote last. Says on standard error which, where both have what is looked for.
+    """Return the directory of this machine's broker, of `rlsched broker` or of `up`: of the two, the one that
+    runs, else the one that wrote last. Prints which one on standard error if both have `kept`.
 
     Args:
-        kept: The file or folder that is looked for.
+        kept: File or folder that the directory must contain.
     """
     from rlsched.broker.journal.journal import JOURNAL_FILE
     from rlsched.files.lock import Holder
@@ -147,19 +145,19 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
     def liveliest(folder: Path) -> tuple[bool, float]:
         wrote_s = 0.0
         for file in [folder / kept, *(folder / kept).glob("*")]:
-            with suppress(FileNotFoundError):  # it was the oldest
+            with suppress(FileNotFoundError):  # removed in the meantime, as the oldest
                 wrote_s = max(wrote_s, file.stat().st_mtime)
         return Holder.of(folder / JOURNAL_FILE).runs(), wrote_s
 
     chosen = max(found, key=liveliest, default=home / "broker")
     if len(found) > 1:
         how = "runs" if liveliest(chosen)[0] else "wrote last"
-        click.echo(f"of the broker in {chosen}, which {how}; give a directory for another", err=True)
+        click.echo(f"using the broker in {chosen}, which {how}; give a directory to use another", err=True)
     return chosen
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """The latest part of a store that has what is asked for; the last part where none has."""
+    """Return the latest part of a store for which `has` is true; the last part if there is none."""
     from rlsched.decisions.reading import StoreReader, parts
 
     last: StoreReader | None = None
@@ -174,10 +172,10 @@ def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
 
 
 def _store(run: Path | None) -> Path:
-    """The folder of the one store of a folder.
+    """Return the folder of the only store in a folder.
 
     Raises:
-        InputError: it has none, or several.
+        InputError: the folder has no store, or several.
     """
     from rlsched.decisions.reading import find_stores
     from rlsched.decisions.schema import read_info
@@ -186,9 +184,7 @@ def _store(run: Path | None) -> Path:
     run = own_broker() if run is None else run
     stores = find_stores(run)
     if len(stores) > 1:
-        raise InputError(
-            f"--run {run}: {len(stores)} stores of decisions there; name one: {', '.join(stores)}"
-        )
+        raise InputError(f"--run {run}: {len(stores)} decision stores there; name one: {', '.join(stores)}")
     folder = next(iter(stores.values()), run)
     read_info(folder)
     return folder
@@ -201,7 +197,7 @@ def _numbers(reader: StoreReader) -> str:
 
 
 def _when(folder: Path, text: str) -> float:
-    """A time of the store: trace seconds, or what `--since` takes, or a time of today."""
+    """Parse a time of the store, seconds: trace seconds, a time as for `--since`, or a time of today."""
     import re
     import time
 
@@ -214,7 +210,7 @@ def _when(folder: Path, text: str) -> float:
             return float(text)
         except ValueError:
             raise InputError(
-                f"--at {text!r}: expected seconds of the trace; this store has no others"
+                f"--at {text!r}: expected seconds of the trace; this store has no other times"
             ) from None
     now_s = time.time()
     if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text):

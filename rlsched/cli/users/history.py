@@ -1,4 +1,4 @@
-"""The verbs `history` and `account`: jobs that are over, one by one and as sums."""
+"""The verbs `history` and `account`: finished jobs, one by one and as sums."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import asking, reach
 from rlsched.cli.shared.selecting import states_of
 from rlsched.errors import InputError
-from rlsched.terminal.show import print_json
+from rlsched.terminal.visible.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
     from rlsched.client.sums import By, Sums
 
 LATEST = 100
-"""Jobs that are listed where neither a number nor a time was given."""
+"""Jobs listed if neither a number nor a time is given."""
 SUM_COLUMNS = (
     "jobs",
     "gpu_hours",
@@ -36,13 +36,21 @@ SUM_COLUMNS = (
 )
 _STATES = ("completed", "failed", "cancelled", "rejected", "running")
 _SINCE = click.option(
-    "-S", "--since", "--starttime", metavar="WHEN", help="Over since: 30min, 12h, 7d, 2w ago, or 2026-11-01."
+    "-S",
+    "--since",
+    "--starttime",
+    metavar="WHEN",
+    help="Only jobs that ended since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
 )
 _UNTIL = click.option(
-    "-E", "--until", "--endtime", metavar="WHEN", help="Over before: likewise, or 2026-11-01T13:30."
+    "-E",
+    "--until",
+    "--endtime",
+    metavar="WHEN",
+    help="Only jobs that ended before: as for --since, or 2026-11-01T13:30.",
 )
-_USER = click.option("-u", "--user", metavar="NAME", help="Of this user alone.")
-_VC = click.option("-p", "--vc", metavar="NAME", help="Of this virtual cluster alone.")
+_USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
+_VC = click.option("-p", "--vc", metavar="NAME", help="Only jobs of this virtual cluster.")
 _CSV = click.option("--csv", "as_csv", is_flag=True, help="CSV on standard output; times are Unix seconds.")
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="JSON on standard output; times are Unix seconds."
@@ -58,16 +66,18 @@ _JSON = click.option(
     "states",
     multiple=True,
     metavar="STATE",
-    help=f"In this one: {', '.join(_STATES)}; several.",
+    help=f"Only jobs in this state: {', '.join(_STATES)}; may be repeated.",
 )
-@click.option("-n", "--name", default="", metavar="PATTERN", help="Called so; * and ? as in a shell.")
+@click.option(
+    "-n", "--name", default="", metavar="PATTERN", help="Only jobs whose name matches this glob pattern."
+)
 @_SINCE
 @_UNTIL
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The newest N jobs alone.  [default: 100; with --since all]",
+    help="Only the newest N jobs.  [default: 100; with --since all]",
 )
 @partial(listing, sort=("--sort",))
 @_CSV
@@ -90,7 +100,7 @@ def history(
     keys: Path | None,
     timeout_s: float,
 ) -> None:
-    """List jobs that are over and jobs that run, newest last.
+    """List finished and running jobs, newest last.
 
     \b
     Example:
@@ -107,7 +117,7 @@ def history(
     _one_form(as_csv, as_json)
     check_columns(columns, sort, PastJob)
     asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
-    span_s(since, until, time.time())  # what is wrong with them is said before anybody is asked
+    span_s(since, until, time.time())  # reports wrong times before the broker is asked
 
     def look(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
@@ -144,7 +154,7 @@ def history(
     default="user",
     show_default=True,
     metavar="WHAT,...",
-    help="What makes a row: user, vc, account, day, or several with commas between.",
+    help="Fields to group by: user, vc, account, day; separate several by commas.",
 )
 @_USER
 @_VC
@@ -165,9 +175,9 @@ def account(
     keys: Path | None,
     timeout_s: float,
 ) -> None:
-    """Add up jobs that are over: GPU-hours, energy, waiting, outcomes. By default of this month.
+    """Sum up finished jobs: GPU-hours, energy, waiting, outcomes. The default is this month.
 
-    A job counts when it is over, with all that it has had. Energy is blank where no node has measured it.
+    A job counts when it has finished, with all that it used. Energy is blank where no node has measured it.
 
     \b
     Example:
@@ -245,7 +255,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _harmless(cell: Any) -> Any:
-    """What a user called a job, as no spreadsheet takes it for a formula and no terminal for an order."""
+    """Return a cell that no spreadsheet reads as a formula, and no terminal as a control sequence."""
     from rlsched.terminal.visible import visible
 
     if not isinstance(cell, str):

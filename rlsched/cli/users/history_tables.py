@@ -1,4 +1,4 @@
-"""Jobs that are over, and sums over them, as tables for people."""
+"""Tables of finished jobs, and of sums over them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HISTORY: Final = {
 
 
 def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
-    """A table of jobs. A narrow one leaves out places, and what all of them share. None: nothing is cut."""
+    """Return a table of jobs; a narrow one omits places, and columns that all share. `width` None: uncut."""
     if not jobs:
         return [Text("no jobs; try another --since, or fewer conditions")]
     narrow = width is not None and width < NARROW
@@ -57,7 +57,7 @@ def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = 
 
 
 def _cells(job: PastJob, now_s: float) -> dict[str, str | Text]:
-    """A job's row, by column."""
+    """Return a job's row, by column."""
     return {
         "job": called(job),
         "name": job.name,
@@ -84,14 +84,14 @@ def print_sums(
     until_s: float,
     console: Console | None = None,
 ) -> None:
-    """A table of sums on standard output."""
+    """Print a table of sums on standard output."""
     console = console or show.console()
     between = f"{_minute(since_s)} to {_minute(until_s)}"
     if not rows:
-        console.print(f"no job was over from {between}")
+        console.print(f"no job ended from {between}")
         return
     narrow = console.width < NARROW
-    title = f"jobs that were over from {between}"
+    title = f"jobs that ended from {between}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     hidden = {"kWh"} if total.energy_kwh is None else set()
     hidden |= {"completed", "cancelled", "rejected"} if narrow else set()
@@ -111,7 +111,7 @@ def print_sums(
 
 
 def _figures(row: Sums) -> dict[str, str]:
-    """Sums as cells, by column."""
+    """Return sums as cells, by column."""
     return {
         "jobs": f"{row.jobs:,}",
         "GPU h": f"{row.gpu_hours:,.2f}",
@@ -123,7 +123,7 @@ def _figures(row: Sums) -> dict[str, str]:
 
 
 def local_time(when_s: float, now_s: float) -> str:
-    """A time for people: with its day where that is not today."""
+    """Format a local time, with its day if that is not today."""
     then, now = time.localtime(when_s), time.localtime(now_s)
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%F %H:%M", then)
 

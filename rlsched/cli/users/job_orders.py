@@ -1,4 +1,4 @@
-"""The verbs about jobs that are there: cancel, hold, release, requeue, update."""
+"""The verbs that change existing jobs: cancel, hold, release, requeue, update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 Order = Callable[["Client", JobName], None]
-"""Carries something out for one job, for an array, or for some of its tasks."""
+"""Carries out an order for one job, an array, or some of its tasks."""
 _WAITING: Final = ("queued",)
 _SCONTROL: Final = {
     "jobname": "--name",
@@ -34,18 +34,18 @@ _SCONTROL: Final = {
     "arraytaskthrottle": "--array-limit",
     "features": "--gpu-type",
 }
-"""Words of `scontrol update`, by what they are here."""
+"""Options by their words in `scontrol update`."""
 _LIST: Final = re.compile(r"\d[\d_]*(?:,\d[\d_]*)+")
 
 
 class OrderCommand(click.Command):
-    """A verb about jobs, which are also named as Slurm does: `7,8`, `JobId=7`."""
+    """A verb about jobs; jobs may also be named as in Slurm: `7,8`, `JobId=7`."""
 
     words: Mapping[str, str] = {}
-    """Words of `scontrol update` that mean an option here."""
+    """Options by their words in `scontrol update`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, with Slurm's words in ours."""
+        """Parse, after translating Slurm's words."""
         found: list[str] = []
         for one in args:
             name, equals, value = one.partition("=")
@@ -59,7 +59,7 @@ class OrderCommand(click.Command):
                 found += [self.words[name.lower()], value]
             elif self.words:
                 raise click.UsageError(
-                    f"{name}: that of a job cannot change; {nearest(name.lower(), self.words)}"
+                    f"{name}: cannot be changed; {nearest(name.lower(), self.words)}"
                     "expected some of JobName, TimeLimit, StartTime, Dependency, Priority, "
                     "ArrayTaskThrottle, Features",
                     ctx,
@@ -70,7 +70,7 @@ class OrderCommand(click.Command):
 
 
 class UpdateCommand(OrderCommand):
-    """... and changed as with `scontrol update`: `JobId=7 TimeLimit=2:00:00`."""
+    """A verb about jobs that also takes changes as in `scontrol update`: `JobId=7 TimeLimit=2:00:00`."""
 
     words = _SCONTROL
 
@@ -83,14 +83,14 @@ def order_verb(
     cls: type[OrderCommand] = OrderCommand,
     waits_alone: bool = False,
 ) -> Callable[[Callable[..., Order]], click.Command]:
-    """A verb that tells many jobs the same: those of these numbers, or by user, state, name, VC, or all.
+    """Return a decorator for a verb that gives many jobs one order: by number, user, state, name, VC, or all.
 
     Args:
-        done: What is said of a job afterwards.
-        states: Which jobs can be meant where no numbers are given.
-        by: What they are chosen by then.
-        cls: What the verb is made of.
-        waits_alone: Of an array it can be carried out for the tasks alone that wait.
+        done: Word printed for each job afterwards.
+        states: States that are selected if no numbers are given.
+        by: Options that select jobs if no numbers are given.
+        cls: Class of the verb.
+        waits_alone: The order can be carried out for only the waiting tasks of an array.
     """
 
     def verb(make: Callable[..., Order]) -> click.Command:
@@ -128,14 +128,14 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Of these jobs, what waits.
+    """Return the jobs, restricted to the parts that wait.
 
     Raises:
-        InputError: another state was named.
+        InputError: another state is given.
     """
     if states_of(state) != {"queued"}:
         raise InputError(
-            f"--state {state!r}: expected queued with numbers of jobs, which takes what waits of them"
+            f"--state {state!r}: with job numbers expected queued, which selects their waiting tasks"
         )
     return tuple(job._replace(waiting=True) for job in jobs)
 
@@ -143,9 +143,9 @@ def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]
 def _chosen(
     client: Client, wanted: dict[str, Any], states: Sequence[str], *, waits_alone: bool
 ) -> tuple[JobName, ...]:
-    """The jobs that are meant; of an array that is meant as a whole, not its tasks one by one.
+    """Return the selected jobs; an array that is selected as a whole stands for its tasks.
 
-    Where jobs that run are meant and none that wait, an array is not: its tasks that run are.
+    If running jobs are selected and waiting ones are not, the running tasks of an array stand for it.
     """
     asked = states_of(wanted["state"])
     found = [
@@ -163,7 +163,7 @@ def _chosen(
 
 
 def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> int:
-    """Carry an order out for each job; the exit code of the last that could not be."""
+    """Carry out an order for each job; return the exit code of the last failure, 0 if there is none."""
     from rlsched.terminal.visible import visible
 
     code = 0
@@ -179,9 +179,9 @@ def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> i
 
 @order_verb("cancelled", LIVE, waits_alone=True)
 def cancel() -> Order:
-    """Cancel jobs: take them out of the queue, or end their processes.
+    """Cancel jobs: remove them from the queue, or end their processes.
 
-    With --state queued, tasks of arrays that run go on.
+    With --state queued, running tasks of arrays continue.
 
     \b
     Example:
@@ -195,7 +195,7 @@ def cancel() -> Order:
 
 @order_verb("held", _WAITING)
 def hold() -> Order:
-    """Keep waiting jobs out of the queue until they are released.
+    """Hold waiting jobs until they are released.
 
     \b
     Example:
@@ -208,7 +208,7 @@ def hold() -> Order:
 
 @order_verb("released", _WAITING)
 def release() -> Order:
-    """Let held jobs into the queue.
+    """Release held jobs.
 
     \b
     Example:
@@ -219,7 +219,7 @@ def release() -> Order:
 
 @order_verb("requeued", ACTIVE)
 def requeue() -> Order:
-    """End running jobs' processes, and queue the jobs again.
+    """End the processes of running jobs, and requeue the jobs.
 
     \b
     Example:
@@ -229,30 +229,36 @@ def requeue() -> Order:
 
 
 @order_verb("updated", LIVE, by=("user", "state", "me", "vc"), cls=UpdateCommand)
-@click.option("-J", "--name", "--job-name", metavar="NAME", help="Call it so.")
-@click.option("--priority", type=click.Choice(PRIORITIES), help="Jobs of a higher one go first.")
-@click.option("--time", metavar="TIME", help="End it after so long: minutes, 1:30:00, 90m; UNLIMITED.")
+@click.option("-J", "--name", "--job-name", metavar="NAME", help="New name.")
+@click.option(
+    "--priority", type=click.Choice(PRIORITIES), help="New priority; higher-priority jobs start first."
+)
+@click.option("--time", metavar="TIME", help="New time limit: minutes, 1:30:00, 90m; UNLIMITED.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="The same, in seconds.",
+    help="Same as --time, in seconds.",
 )
-@click.option("-b", "--begin", metavar="TIME", help="Not before: now+1h, 16:00, 2026-11-01T13:30; now.")
+@click.option("-b", "--begin", metavar="TIME", help="Earliest start: now+1h, 16:00, 2026-11-01T13:30; now.")
 @click.option(
-    "-d", "--dependency", metavar="WHAT", help='Wait for these jobs, and for no others; "": for none.'
+    "-d", "--dependency", metavar="WHAT", help='Wait for these jobs, instead of earlier ones; "": for none.'
 )
-@click.option("--gpu-type", metavar="TYPE,...", help="GPUs of these types alone; any.")
-@click.option("--lost-after", metavar="TIME", help="As of `rlsched submit`.")
-@click.option("--share", type=click.Choice(["auto", "yes", "no"]), help="Likewise; its co-tenants stay.")
+@click.option("--gpu-type", metavar="TYPE,...", help="Only these GPU types; any.")
+@click.option("--lost-after", metavar="TIME", help="Same as for `rlsched submit`.")
 @click.option(
-    "--array-limit", type=click.IntRange(min=0), metavar="N", help="So many tasks at once; 0: any number."
+    "--share",
+    type=click.Choice(["auto", "yes", "no"]),
+    help="Whether it may share GPUs; present co-tenants stay.",
+)
+@click.option(
+    "--array-limit", type=click.IntRange(min=0), metavar="N", help="Most tasks to run at once; 0: no limit."
 )
 def update(**asked: Any) -> Order:
-    """Change what was submitted: of waiting jobs all of this, of running ones name, priority, time limit.
+    """Change submitted jobs: waiting jobs in all of these ways, running jobs in name, priority, time limit.
 
-    Users may lower the time limit of a job that runs, and admins may raise it. Of an array it changes for all
-    that is still to come. What cannot change is said, and nothing is done.
+    Users may lower the time limit of a running job; admins may raise it. For an array, the change applies to
+    all tasks that are still to come. If something cannot be changed, nothing is, and an error is printed.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The verbs that look at jobs: queue, why, logs."""
+"""The verbs that show jobs: queue, why, logs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,24 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 10
-"""Of the output of a job that has failed, in `why`."""
+"""Output lines of a failed job that `why` shows."""
 
 
 @click.command()
-@click.option("--all", "finished", is_flag=True, help="Also jobs that are over.")
+@click.option("--all", "finished", is_flag=True, help="Also list finished jobs.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The latest N jobs alone.  [default: all; with --all 2000]",
+    help="Only the latest N jobs.  [default: all; with --all 2000]",
 )
 @selecting
-@click.option("--since", metavar="WHEN", help="Submitted since: 30min, 12h, 7d, 2w ago, or 2026-11-01.")
-@click.option("-j", "--jobs", "numbers", metavar="JOB,...", help="These alone; of an array also its tasks.")
+@click.option(
+    "--since", metavar="WHEN", help="Only jobs submitted since: 30min, 12h, 7d, 2w ago, or 2026-11-01."
+)
+@click.option(
+    "-j", "--jobs", "numbers", metavar="JOB,...", help="Only these jobs; of an array also its tasks."
+)
 @click.option("-l", "--long", "_long", is_flag=True, hidden=True)
 @listing
 @click.option("--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs older than this one.")
@@ -101,7 +105,7 @@ def queue(
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output, with the decision's record.")
 @asking
 def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-    """Say why a job waits, or why it runs where it does.
+    """Explain why a job waits, or why it runs where it does.
 
     \b
     Example:
@@ -130,13 +134,15 @@ def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, time
 
 @click.command()
 @click.argument("job", type=JobParam())
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over; it need not have started.")
-@click.option("--rank", type=click.IntRange(min=0), help="This rank of the gang alone.  [default: all]")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Follow until the job has finished; it need not have started."
+)
+@click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the job.  [default: all]")
 @asking
 def logs(
     job: JobName, follow: bool, rank: int | None, broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    """Show the output of a job; the lines of a gang begin with the number of their rank.
+    """Show the output of a job; lines of a gang begin with the number of their rank.
 
     \b
     Example:

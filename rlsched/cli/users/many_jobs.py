@@ -1,4 +1,4 @@
-"""`rlsched submit --from jobs.csv`: a job a row, in columns that are called as the options are."""
+"""`rlsched submit --from jobs.csv`: a job per row, in columns named like the options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlsched.client.submitting import JobRefusedError
 
 COMMAND: Final = "command"
-"""The column with the program and its arguments, as in a shell; `wrap` has a line for the shell instead."""
+"""Column with the program and its arguments, quoted as in a shell; `wrap` has a line for the shell."""
 _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
@@ -29,8 +29,8 @@ class Row(NamedTuple):
     """A job of the file.
 
     Attributes:
-        line: Where it begins, from 1.
-        asked: Values of the options of `submit`.
+        line: Number of its first line, from 1.
+        asked: Values by option of `submit`.
     """
 
     line: int
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 def read_rows(path: str, ctx: click.Context) -> list[Row]:
-    """The jobs of a file; `-`: of standard input. What a row leaves empty is as on the command line.
+    """Return the jobs of a file; `-`: standard input. Empty cells take the value of the command line.
 
     Raises:
         InputError: the file or a row cannot be read; the message says where, and what was expected.
@@ -83,10 +83,10 @@ def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[Row]:
 
 
 def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, click.Option]:
-    """The option of each column.
+    """Return the option of each column.
 
     Raises:
-        InputError: a column is called as no option is, or twice.
+        InputError: a column has the name of no option, or occurs twice.
     """
     known = {
         name.lstrip("-"): option
@@ -105,14 +105,14 @@ def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, clic
                 f"{path}, line 1: no option of `rlsched submit` is called {name!r}; {hint}".rstrip("; ")
             )
         if name in found or header.count(name) > 1:
-            raise InputError(f"{path}, line 1: column {name!r} stands twice")
+            raise InputError(f"{path}, line 1: column {name!r} occurs twice")
         if name != COMMAND:
             found[name] = known[name]
     return found
 
 
 def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.Context) -> dict[str, Any]:
-    """What a row asks for, read as if it were typed, with the options that were typed before it."""
+    """Parse a row as if it were typed, after the options of the command line."""
     words: list[str] = []
     for name, option in options.items():
         value = given[name]
@@ -138,7 +138,7 @@ def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.C
 
 
 class Asked(NamedTuple):
-    """A job as it is queued: the line of its row, its command and keywords of `Client.submit`."""
+    """A job to queue: the line of its row, its command and keywords of `Client.submit`."""
 
     line: int
     command: list[str]
@@ -146,10 +146,10 @@ class Asked(NamedTuple):
 
 
 def jobs_of(path: str, rows: list[Row]) -> list[Asked]:
-    """What the rows ask for.
+    """Return the jobs of the rows.
 
     Raises:
-        InputError: a row cannot be; the message says which line that is.
+        InputError: a row is invalid; the message names its line.
     """
     found = []
     for line, asked in rows:
@@ -161,10 +161,10 @@ def jobs_of(path: str, rows: list[Row]) -> list[Asked]:
 
 
 def queue_all(client: Client, path: str, jobs: list[Asked]) -> list[int]:
-    """Queue all of them, or none; their numbers. On a terminal a bar shows how far it is.
+    """Queue all jobs or none; return their numbers. A terminal shows a progress bar.
 
     Raises:
-        InputError: the broker refuses one of them; the message says which line that is.
+        InputError: the broker rejects a job; the message names its line.
     """
     from rlsched.client.submitting import JobRefusedError, as_submit
 
@@ -183,7 +183,7 @@ def queue_all(client: Client, path: str, jobs: list[Asked]) -> list[int]:
 
 
 def _refused(error: JobRefusedError, jobs: list[Asked]) -> str:
-    """Why a row is refused, and what is queued all the same."""
+    """Return why a row is rejected, and which jobs are queued nevertheless."""
     if not error.queued:
         return f"{error.why}; nothing is queued"
     last = jobs[len(error.queued) - 1].line

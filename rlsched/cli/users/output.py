@@ -1,4 +1,4 @@
-"""What a job writes, on standard output, and beside it on standard error what becomes of the job."""
+"""A job's output on standard output, and its state changes on standard error."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
-    """Show what all ranks of a job write, those of a gang line by line; whether there was anything.
+    """Show the output of all ranks of a job, of a gang line by line; return whether there was any.
 
     Args:
-        client: Asks.
-        job: Its number; it need not have started.
-        to_its_end: Until the job is over, with a line for each of its states; else what there is now.
-            Of a job that is over already, the line is there unless it has completed.
+        client: Client of the broker.
+        job: Job number; the job need not have started.
+        to_its_end: Follow until the job has finished, with a line for each state; else print what there is
+            now. If the job has already finished, its state is printed unless it is completed.
     """
     said, silent = "", True
     for piece in client.output(job, to_its_end=to_its_end):
@@ -37,7 +37,7 @@ def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
 
 
 def tell(line: str) -> None:
-    """A line on standard error; on a terminal it is cut to its width."""
+    """Print a line on standard error; on a terminal, cut to its width."""
     if sys.stderr.isatty():
         columns = shutil.get_terminal_size().columns
         line = line if len(line) <= columns else f"{line[: columns - 1]}…"
@@ -45,7 +45,7 @@ def tell(line: str) -> None:
 
 
 def state_line(info: JobInfo) -> str:
-    """A job's state in one line, the same as long as nothing has happened."""
+    """Return a job's state in one line, which is the same as long as nothing has happened."""
     from rlsched.terminal.visible import visible
 
     more = ""
@@ -57,7 +57,7 @@ def state_line(info: JobInfo) -> str:
 
 
 def place(job: JobInfo) -> str:
-    """Where a job runs, short: `n0[0-3] n1[0,2]`."""
+    """Return where a job runs, in short form: `n0[0-3] n1[0,2]`."""
     named = [f"{node}[{_ranges(gpus)}]" for node, gpus in zip(job.nodes, job.gpus, strict=True)]
     return " ".join([*named, *([f"+{job.nodes_omitted:,} nodes"] if job.nodes_omitted else [])])
 

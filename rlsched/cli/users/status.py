@@ -1,4 +1,4 @@
-"""`rlsched status`: whether the broker is all right, for people and for monitoring."""
+"""`rlsched status`: health of the broker, for users and for monitoring."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _MOST_COLUMNS = 5
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 @asking
 def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
-    """Say whether the broker is all right, and what is not.
+    """Report whether the broker is healthy, and list problems.
 
-    The exit code is 0 if all is right, 1 if something is degraded, 2 if no broker answers.
+    The exit code is 0 if there are no problems, 1 if something is degraded, 2 if no broker answers.
 
     \b
     Example:
@@ -47,7 +47,7 @@ def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
 
 
 def problems(report: StatsReport) -> list[str]:
-    """What is not all right, a line each."""
+    """Return the problems, a line each."""
     found = [
         "1 node is " + state if count == 1 else f"{count:,} nodes are {state}"
         for state, count in _nodes(report)
@@ -58,9 +58,7 @@ def problems(report: StatsReport) -> list[str]:
         found[-1] += " lost, or in use by a process that rlsched did not start"
     found += skewed_nodes(report.clock_skews_s, report.nodes_off_clock)
     if report.guard is not None and report.guard.now:
-        found.append(
-            f"the fallback {report.fallback} decides in the place of {report.policy}: {report.guard.now}"
-        )
+        found.append(f"the fallback {report.fallback} decides instead of {report.policy}: {report.guard.now}")
     journal = report.journal
     if journal is not None and journal.free_bytes is not None and journal.free_bytes < journal.low_bytes:
         free, low = size(journal.free_bytes), size(journal.low_bytes)
@@ -68,7 +66,7 @@ def problems(report: StatsReport) -> list[str]:
     if report.records is not None:
         found += [f"records: {line}" for line in report.records.troubles.values()]
     if report.prediction is not None and report.prediction.fit_error:
-        found.append(f"predictions: the last fit came to nothing: {report.prediction.fit_error}")
+        found.append(f"predictions: the last fit failed: {report.prediction.fit_error}")
     return found
 
 
@@ -77,7 +75,7 @@ def _lines(report: StatsReport) -> list[str]:
     lines = [
         f"broker {' '.join([*known, f'epoch {report.epoch}' if report.epoch else ''])}".rstrip()
         + f", up for {in_words(report.uptime_s)}",
-        f"jobs: {queued(report)}, {report.running:,} running, {report.ended:,} over",
+        f"jobs: {queued(report)}, {report.running:,} running, {report.ended:,} finished",
         f"nodes: {', '.join(f'{count:,} {state}' for state, count in _nodes(report)) or 'none yet'}",
         *(f"  {name} is {why}" for name, why in report.absent_nodes.items()),
         *(f"  {name} has {why}" for name, why in report.nodes_with_gpus_out.items()),
@@ -96,7 +94,7 @@ def _lines(report: StatsReport) -> list[str]:
     if report.questions is not None:
         asked = report.questions
         lines.append(
-            f"questions: {asked.waiting:,} of {asked.askers:,} connections wait, {asked.refused:,} refused, "
+            f"queries: {asked.waiting:,} of {asked.askers:,} connections wait, {asked.refused:,} refused, "
             f"{asked.failed:,} failed"
         )
     if report.connections:
@@ -113,14 +111,14 @@ def _decisions_line(report: StatsReport) -> str:
 
 
 def _share_lines(report: StatsReport) -> list[str]:
-    """Nothing where no GPU is shared."""
+    """Return a line if GPUs are shared, else nothing."""
     if not report.shares and not report.sharing:
         return []
     return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
 
 
 def _clock_lines(report: StatsReport) -> list[str]:
-    """Nothing where energy counts for nobody."""
+    """Return lines if energy counts for any job, else nothing."""
     if report.speed_energy == 0.0 and not report.clocked:
         return []
     return [
@@ -131,38 +129,38 @@ def _clock_lines(report: StatsReport) -> list[str]:
 
 
 def _connections_line(counts: dict[str, int]) -> str:
-    """Who knocked, and which messages were not heard as they were said."""
+    """Return the numbers of handshakes, and of messages that were rejected or delayed."""
     said = ", ".join(
         f"{counts.get(kind, 0):,} {word}"
         for kind, word in (
             ("malformed", "malformed"),
             ("unauthorised", "not permitted"),
-            ("deferred", "put off to a later turn"),
+            ("deferred", "delayed to a later turn"),
             ("dropped", "dropped, over their sender's budget"),
         )
     )
-    knocked = f"{counts.get('handshakes', 0):,} let in, {counts.get('refused_handshakes', 0):,} refused"
+    knocked = f"{counts.get('handshakes', 0):,} accepted, {counts.get('refused_handshakes', 0):,} refused"
     return f"connections: {knocked}; messages: {said}"
 
 
 def queued(report: StatsReport) -> str:
-    """How many jobs wait, how many of them no policy sees, and why, and how many tasks are still to come:
-    `30 queued (12 Quota), 8 tasks to come`."""
+    """Return the number of waiting jobs, of jobs that the policy does not see, by reason, and of tasks still
+    to come: `30 queued (12 Quota), 8 tasks to come`."""
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
     return waiting + (f", {count(report.tasks_to_come, 'task')} to come" if report.tasks_to_come else "")
 
 
 def guard_line(guard: GuardReport) -> str:
-    """How often the guard stepped in, by kind."""
+    """Return how often the guard intervened, by kind."""
     decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
     masked = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(guard.masked.items()))
-    line = f"guard: {decided or 'no decisions'} in the policy's place"
+    line = f"guard: {decided or 'no decisions'} instead of the policy"
     return line + (f"; it forbade something in {masked}" if masked else "")
 
 
 def drift_lines(guard: GuardReport) -> list[str]:
-    """How far what the policy sees is from its training; nothing of one that has learned nothing."""
+    """Return how far the policy's inputs are from its training; nothing for a policy without training."""
     drift = guard.drift
     if drift is None:
         return []
@@ -174,19 +172,19 @@ def drift_lines(guard: GuardReport) -> list[str]:
     ]
     if drift.settings_refused:
         lines.append(
-            f"  dials were put at 0 {drift.settings_refused:,} times: no numbers came of the strategy"
+            f"  dials were set to 0 {drift.settings_refused:,} times: the strategy returned no numbers"
         )
-    return lines + [f"  unlike its training: {line}" for line in drift.unlike]
+    return lines + [f"  differs from training: {line}" for line in drift.unlike]
 
 
 def _drift_state(drift: DriftReport) -> str:
     if drift.active:
-        return "the policy sees what it did not see in training"
-    return f"none in {drift.looks:,} looks" if drift.looks else "nothing was looked at yet"
+        return "the policy's inputs are outside its training"
+    return f"none in {drift.looks:,} checks" if drift.looks else "nothing was checked yet"
 
 
 def records_line(records: RecordsReport) -> str:
-    """What became of decision records."""
+    """Return the numbers of kept and lost decision records."""
     lost = ", ".join(f"{count:,} not {kind}" for kind, count in sorted(records.lost.items()))
     return f"records: {records.kept:,} kept" + (f", {lost}" if lost else "")
 
@@ -201,5 +199,5 @@ def _journal_line(journal: JournalReport) -> str:
 
 
 def _nodes(report: StatsReport) -> list[tuple[str, int]]:
-    """Nodes by state: those that are up first."""
+    """Return nodes by state, `up` first."""
     return sorted(report.nodes.items(), key=lambda item: (item[0] != "up", item[0]))

@@ -1,4 +1,4 @@
-"""The verbs that start jobs: `submit` queues one, `run` also shows its output until it is over."""
+"""The verbs that start jobs: `submit` queues a job, `run` also shows its output until it has finished."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ INTERRUPTED = 130
 
 @click.command(cls=BatchCommand, context_settings=_ITS_OWN)
 @job_options
-@click.option("--wrap", metavar="COMMAND", help="A line for the shell, in place of a command.")
+@click.option("--wrap", metavar="COMMAND", help="Shell command line to run, instead of COMMAND.")
 @click.option(
     "-W", "--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code."
 )
-@click.option("--parsable", is_flag=True, help="Print the number alone.")
+@click.option("--parsable", is_flag=True, help="Print only the job number.")
 @click.option(
     "--dry-run",
     "--test-only",
     is_flag=True,
-    help="Queue nothing: say when it would start and end, and some requests like it: for its GPUs, "
-    "their type, cores, memory, VC, time limit, --preemptible and --workload.",
+    help="Queue nothing: print when the job would start and end, and likewise for similar requests: for its "
+    "GPUs, their type, cores, memory, VC, time limit, --preemptible and --workload.",
 )
 @click.option(
     "--from",
     "table",
     metavar="FILE",
-    help="A job a row of this CSV file (-: standard input): the first line names options, such as "
-    "name,gpus,time,command; all are queued, or none. Options beside it count where a row says nothing.",
+    help="CSV file with a job per row (-: standard input): the first line names options, such as "
+    "name,gpus,time,command; all are queued, or none. Other options apply to empty cells.",
 )
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run or --from: JSON on standard output.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -64,9 +64,9 @@ def submit(
     timeout_s: float,
     **asked: Any,
 ) -> int:
-    """Submit a job. The job's number is printed once it is on disk.
+    """Submit a job. The job number is printed once the job is on disk.
 
-    COMMAND is a program with its arguments, or a script, whose lines `#RLSCHED` and `#SBATCH` hold options.
+    COMMAND is a program with its arguments, or a script with options in its lines `#RLSCHED` and `#SBATCH`.
 
     \b
     Example:
@@ -115,7 +115,7 @@ def _submit_table(
 ) -> int:
     """Queue all jobs of a file."""
     from rlsched.cli.users.many_jobs import jobs_of, queue_all, read_rows
-    from rlsched.terminal.show import count, print_json
+    from rlsched.terminal.visible.show import count, print_json
 
     jobs = jobs_of(table, read_rows(table, ctx))
     with reach(broker, keys, timeout_s) as client:
@@ -145,9 +145,9 @@ def run(
     timeout_s: float,
     **asked: Any,
 ) -> int:
-    """Run a job as if it were here: its output as it comes, its exit code, and Ctrl-C ends it.
+    """Run a job as if it were local: its output as it comes, its exit code, and Ctrl-C ends it.
 
-    So does the end of the terminal, unless it runs under `nohup`.
+    Closing the terminal ends it too, except under `nohup`.
 
     \b
     Example:
@@ -168,14 +168,14 @@ def run(
             if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
                 raise
             client.cancel(job)
-            with contextlib.suppress(OSError):  # whoever was to see it may be gone
+            with contextlib.suppress(OSError):  # standard error may be closed
                 click.echo(f"job {job}: cancelled", err=True)
             return INTERRUPTED
 
 
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
-    """A terminal that is closed, and SIGTERM, end what runs here as Ctrl-C does; `nohup` says otherwise."""
+    """Let SIGHUP (terminal closed) and SIGTERM end the block as Ctrl-C does; `nohup` prevents it."""
     import signal
 
     from rlsched.signals import on_signals
@@ -183,7 +183,7 @@ def _as_ctrl_c() -> Iterator[None]:
     taken = [one for one in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-        for number in taken:  # a shell says it once more, while the job is being cancelled
+        for number in taken:  # a shell repeats it, while the job is being cancelled
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
@@ -192,7 +192,7 @@ def _as_ctrl_c() -> Iterator[None]:
 
 
 def _shown(client: Client, job: int) -> int:
-    """Show what a job writes, all its ranks', until it is over; its exit code."""
+    """Show the output of all ranks of a job until it has finished; return its exit code."""
     from rlsched.cli.users.output import show_output
 
     show_output(client, job, to_its_end=True)
@@ -200,7 +200,7 @@ def _shown(client: Client, job: int) -> int:
 
 
 def _wait(client: Client, job: int) -> int:
-    """Wait for a job's end, and say what it waits for; its exit code."""
+    """Wait until a job has finished, and print what it waits for; return its exit code."""
     from rlsched.cli.users.output import state_line, tell
 
     said = ""
@@ -222,5 +222,5 @@ def _wait(client: Client, job: int) -> int:
 
 
 def _code(info: Any) -> int:
-    """A job's exit code; 1 where it has none (cancelled, say)."""
+    """Return a job's exit code; 1 if it has none (such as a cancelled job)."""
     return 1 if info.exit_code is None else int(info.exit_code)

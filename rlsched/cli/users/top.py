@@ -11,10 +11,8 @@ from rlsched.terminal.show import print_json
 
 
 @click.command()
-@click.option(
-    "--once", is_flag=True, help="Print it once, as plain text. [default where there is no terminal]"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print it once, as JSON.")
+@click.option("--once", is_flag=True, help="Print the page once, as plain text. [default without a terminal]")
+@click.option("--json", "as_json", is_flag=True, help="Print the page once, as JSON.")
 @click.option(
     "--every",
     "every_s",
@@ -22,16 +20,16 @@ from rlsched.terminal.show import print_json
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(min=0.2, max=3600.0),
-    help="How often to look. A broker that is slow to answer is asked less often.",
+    help="Refresh interval, seconds. A broker that is slow to answer is queried less often.",
 )
 @asking
 def top(
     once: bool, as_json: bool, every_s: float, broker: str | None, keys: Path | None, timeout_s: float
 ) -> None:
-    """Show the cluster: nodes and whose their GPUs are, users, running jobs, the queue, energy.
+    """Show the cluster: nodes and the users of their GPUs, users, running jobs, the queue, energy.
 
-    On a terminal it is a live screen. Arrow keys choose a job; w opens why, l its output, c cancels it after
-    a question, q leaves.
+    On a terminal, it is a live screen. Arrow keys choose a job; w shows why it waits or runs, l its output, c
+    cancels it after a question, q leaves.
 
     \b
     Example:
@@ -43,7 +41,7 @@ def top(
     from rlsched.cli.users.overview.picture import picture
 
     with reach(broker, keys, timeout_s) as client:
-        now = picture(client)  # on a screen too: what is wrong from the start is one line
+        now = picture(client)  # on a screen too: an error at the start is one line
     if as_json:
         print_json(now.as_data())
     elif once or not is_screen():

@@ -123,12 +123,10 @@ def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_
     (outside, *_) = drifting.guard.drift.outside
     assert (outside.column, drifting.guard.drift.active) == ("queue_log", True)
     assert outside.value > outside.high * 1.1
-    assert any(
-        "decides in the place of" in one and "drift: queue_log is " in one for one in problems(drifting)
-    )
+    assert any("decides instead of" in one and "drift: queue_log is " in one for one in problems(drifting))
     page = "\n".join(_lines(drifting))
-    assert "drift: the policy sees what it did not see in training\n  queue_log is " in page
-    assert "  unlike its training: partition shared has 1 nodes, trained on 4 to 8" in page
+    assert "drift: the policy's inputs are outside its training\n  queue_log is " in page
+    assert "  differs from training: partition shared has 1 nodes, trained on 4 to 8" in page
     exposed = {metric.name: metric for metric in figures(drifting)}
     assert exposed["rlsched_drift_active"].samples[0].value == 1.0
     (sample, *_) = exposed["rlsched_drift_outside_ratio"].samples

@@ -1,1 +1,1 @@
-"""What is shown again and again: a terminal's screen, who asks the broker beside it, and the loop."""
+"""Live screens: the terminal, the thread that queries the broker, the pages, and the loop."""

@@ -1,4 +1,4 @@
-"""The loop of a live screen: a view is drawn anew with each answer, and keys lead to other views."""
+"""The loop of a live screen: a view is drawn with each new answer, and keys open other views."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 TICK_S = 1.0
-"""Times on the screen go on between two answers."""
+"""Interval at which times on the screen are updated between two answers, seconds."""
 
 
 class View(Protocol):
-    """Something that fills the screen."""
+    """A view that fills the screen."""
 
     def look(self, client: Client) -> Any:
-        """Ask for what is shown."""
+        """Request the data to show."""
         ...
 
     def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:
-        """What to show of it."""
+        """Return the data as lines."""
         ...
 
     def key(self, key: str, looking: Looking) -> View | None:
-        """Which view is shown after this key; None: nothing more."""
+        """Return the view to show after this key; None: close the screen."""
         ...
 
     def foot(self) -> Text:
-        """The last line: which keys there are, or a question."""
+        """Return the last line: the keys, or a question."""
         ...
 
 
 def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
-    """Show a view, and those that its keys lead to, until somebody leaves."""
+    """Show a view, and the views that its keys open, until the user leaves."""
     with Terminal() as terminal:
         looking = Looking(reach, every_s, terminal.wake)
         looking.begin()
@@ -55,7 +55,7 @@ def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
 
 
 def _page(view: View, looking: Looking, columns: int, height: int) -> list[Text]:
-    """A view's lines, then what went wrong or was done, and its keys on the last line."""
+    """Return a view's lines, then an error or the result of an order, and the keys on the last line."""
     found = looking.at(view.look)
     said = []
     if looking.trouble:

@@ -1,4 +1,4 @@
-"""Who asks the broker beside a screen: what is looked at, again and again, and orders in between."""
+"""Queries to the broker behind a screen, repeated, with orders in between."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 SLOW_S: Final = 2.0
-"""A question that is out for longer is told of."""
+"""Duration of a query from which the screen reports that the broker does not answer, seconds."""
 REST: Final = 10.0
-"""The pause after a look, as a multiple of how long that took: a broker has more to do than to answer."""
+"""Pause after a query, as a multiple of its duration, so that queries take little of the broker's time."""
 Look = Callable[["Client"], Any]
 
 
 class Looking:
-    """Asks in a thread of its own: a broker that does not answer holds no key up.
+    """Queries the broker in a thread, so that a broker that does not answer delays no key.
 
     Args:
-        reach: Makes the client, which that thread alone uses.
-        every_s: How often to look.
-        news: Called, in that thread, when there is something new.
+        reach: Creates the client, which only that thread uses.
+        every_s: Interval between queries, seconds.
+        news: Called in that thread when there is a new answer.
 
     Attributes:
-        trouble: Why there is nothing new, in a line; "" where there is.
-        said: What came of the last order.
+        trouble: Reason why there is no new answer, in a line; "" if there is one.
+        said: Result of the last order.
     """
 
     def __init__(self, reach: Callable[[], Client], every_s: float, news: Callable[[], None]) -> None:
@@ -46,17 +46,17 @@ class Looking:
         self._thread = threading.Thread(target=self._run, daemon=True, name="looking")
 
     def begin(self) -> None:
-        """Start to ask."""
+        """Start the thread."""
         self._thread.start()
 
     def end(self) -> None:
-        """Ask no more. A question that is out is not waited for."""
+        """Stop the thread; do not wait for a pending query."""
         self._is_over = True
         self._asked.set()
         self._thread.join(0.2)
 
     def at(self, look: Look) -> tuple[Any, float] | None:
-        """What this look has found last, and when, Unix seconds; None: nothing yet. It is repeated."""
+        """Return the last answer to this query and its time, Unix seconds; None: none yet."""
         if self._failure is not None:
             raise self._failure
         if look != self._look:
@@ -65,13 +65,13 @@ class Looking:
         return self._found[1:] if self._found is not None and self._found[0] == look else None
 
     def order(self, order: Callable[[Client], str]) -> None:
-        """Carry something out, and look again."""
+        """Carry out an order, then query again."""
         self._orders.append(order)
         self._asked.set()
 
     @property
     def trouble(self) -> str:
-        """Why there is nothing new, in a line; "" where there is."""
+        """Return why there is no new answer, in a line; "" if there is one."""
         since = self._out_since
         if not self._trouble and since is not None and time.monotonic() - since > SLOW_S:
             return f"the broker has not answered for {time.monotonic() - since:.0f} s"

@@ -1,4 +1,4 @@
-"""A page of text that is longer than the screen, and is looked at anew."""
+"""A page of text that may be longer than the screen, and is refreshed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS: Final = (("↑↓", "scroll"), ("q", "back"))
 
 
 def foot(keys: Sequence[tuple[str, str]]) -> Text:
-    """Keys and what they do, in a line."""
+    """Return keys and their actions, in a line."""
     line = Text()
     for key, what in keys:
         line.append(f" {key}", style="bold").append(f" {what} ", style="dim")
@@ -27,12 +27,12 @@ def foot(keys: Sequence[tuple[str, str]]) -> Text:
 
 
 class Page(ABC):
-    """Text with a line of title. Subclasses say what is looked at, and how it is told.
+    """Text with a title line. Subclasses define the query and the text of its answer.
 
     Args:
         title: The first line.
-        back: Where `q` leads; None: out.
-        from_end: Whether the end is shown first, and what comes to it.
+        back: View that `q` opens; None: close the screen.
+        from_end: Show the end first, and follow it.
     """
 
     def __init__(self, title: str, back: View | None, *, from_end: bool = False) -> None:
@@ -42,10 +42,10 @@ class Page(ABC):
 
     @abstractmethod
     def text(self, found: Any, columns: int) -> list[Text]:
-        """All lines, whatever their number."""
+        """Return all lines, of any number."""
 
     def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:  # noqa: ARG002
-        """The title, and the part that the screen holds."""
+        """Return the title, and the lines that fit the screen."""
         text = self.text(found, columns)
         self._height = max(height - 1, 1)
         self._most = max(len(text) - self._height, 0)
@@ -61,20 +61,20 @@ class Page(ABC):
             now = self._most if self._top is None else min(self._top, self._most)
             top = min(max(now + step, 0), self._most)
             self._top = None if self._from_end and top == self._most else top
-        return self  # type: ignore[return-value]  # a subclass looks
+        return self  # type: ignore[return-value]  # a subclass defines look
 
     def foot(self) -> Text:
-        """The keys."""
+        """Return the line of keys."""
         return foot(_KEYS if self._back is not None else (("↑↓", "scroll"), ("q", "quit")))
 
 
 class ListPage(Page):
-    """A list that is shown again and again.
+    """A list that is refreshed.
 
     Args:
         title: The first line.
-        look: Asks for the rows.
-        told: Lines of them for a width.
+        look: Requests the rows.
+        told: Formats the rows as lines of a width.
     """
 
     def __init__(
@@ -84,5 +84,5 @@ class ListPage(Page):
         self.look, self._told = look, told
 
     def text(self, found: Any, columns: int) -> list[Text]:
-        """The lines."""
+        """Return the lines."""
         return self._told(found, columns)

@@ -1,4 +1,4 @@
-"""A terminal as a screen: only lines that changed are written, keys are read, and it is left as it was."""
+"""A terminal as a screen: writes only changed lines, reads keys, and restores the terminal at the end."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _KEYS: Final = {
 _TYPED: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|\x1b|[^\x1b]")
 _BEGUN: Final = re.compile(r"\x1b(\[[0-9;]*|O)?\Z")
 _REST_S: Final = 0.05
-"""A key's code that has begun goes on within this time; else the key was Escape."""
+"""Maximum time between the characters of a key's code, seconds; after it, the key was Escape."""
 _STOPPED = 128
 
 
 def is_screen() -> bool:
-    """Whether standard output is a terminal whose cursor can be moved."""
+    """Return whether standard output is a terminal whose cursor can be moved."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 class Terminal:
     """The alternate screen of the terminal on standard output, and the keys of standard input.
 
-    Use as a context manager: however it is left, by an exception or a signal, the terminal is as it was.
+    Use as a context manager: the terminal is restored even after an exception or a signal.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Terminal:
         self._handlers: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Terminal:
-        """Take the screen over."""
+        """Switch to the screen."""
         for number, handler in (
             (signal.SIGWINCH, self._on_resize),
             (signal.SIGTERM, _on_end),
@@ -72,25 +72,25 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back."""
-        with contextlib.suppress(OSError, termios.error):  # it may be gone
+        """Restore the terminal."""
+        with contextlib.suppress(OSError, termios.error):  # the terminal may be closed
             self._give_back()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
+        """Return columns and lines."""
         columns, lines = os.get_terminal_size(self._out)
         return max(columns, 1), max(lines, 1)
 
     def wake(self) -> None:
-        """Let `keys` return; any thread may call it."""
-        with contextlib.suppress(BlockingIOError):  # it has been woken often enough
+        """Make `keys` return; any thread may call it."""
+        with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
             os.write(self._wake, b".")
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines from the top; what does not fit is cut."""
+        """Show these lines from the top; lines and columns that do not fit are cut."""
         columns, height = self.size
         wanted = [self._codes(line, columns) for line in lines[:height]]
         wanted += [("", 0)] * (height - len(wanted))
@@ -101,14 +101,14 @@ class Terminal:
             if line != before:
                 rest = (
                     "\x1b[K" if line[1] < columns else ""
-                )  # after a full line it would erase the last column
+                )  # after a full line, the code would erase the last column
                 changed.append(f"\x1b[{row};1H{line[0]}{rest}")
         self._shown = wanted
         if changed:
             self._write("".join(changed))
 
     def keys(self, patience_s: float) -> list[str]:
-        """What has been typed; empty after `patience_s`, or when woken."""
+        """Return the keys typed; empty after `patience_s` seconds, or when woken."""
         asked = [self._woken, *([self._in] if self._modes is not None else [])]
         ready, _, _ = select.select(asked, [], [], patience_s)
         if self._woken in ready:
@@ -119,7 +119,7 @@ class Terminal:
         while not typed or (_BEGUN.search(typed) and select.select([self._in], [], [], _REST_S)[0]):
             more = os.read(self._in, 64)
             if not more:
-                return ["q"]  # the keyboard is gone
+                return ["q"]  # standard input is closed
             typed += more.decode(errors="replace")
         return [_KEYS.get(one, one) for one in _TYPED.findall(typed)]
 
@@ -139,7 +139,7 @@ class Terminal:
             self._modes = None
 
     def _codes(self, line: Text, columns: int) -> tuple[str, int]:
-        """A line with its colours as codes, and its width."""
+        """Return a line with its colours as codes, and its width."""
         line = line.copy()
         line.truncate(columns, overflow="ellipsis")
         with self._console.capture() as codes:

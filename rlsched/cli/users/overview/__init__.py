@@ -1,1 +1,1 @@
-"""What `rlsched top` shows: nodes and who has their GPUs, running jobs, the queue, users, energy."""
+"""The page of `rlsched top`: nodes and the users of their GPUs, running jobs, the queue, users, energy."""

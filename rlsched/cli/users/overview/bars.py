@@ -1,4 +1,4 @@
-"""Nodes as bars of GPUs with the letter of whoever has them, and the users that the letters stand for."""
+"""Nodes as bars of GPUs with the letters of their users, and the legend of the letters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rlsched.wire.messages import JobInfo, NodeInfo
 
 FREE, ABSENT, OTHERS = "·", "×", "#"
 MAX_BAR: Final = 32
-"""GPUs of a node that are drawn one by one."""
+"""Most GPUs of a node to draw one by one."""
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HUES: Final = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 _NO_USER: Final = "(no user)"
 
 
 class Marks:
-    """A letter and a colour for each user, kept as long as somebody looks."""
+    """A letter and a colour for each user, constant while the screen is open."""
 
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
 
     def of(self, user: str) -> Text:
-        """The user's letter: the first of their name that is free. When all are given, letters come again."""
+        """Return the user's letter: the first free one of the name. If none is free, letters are reused."""
         letter = self._letters.get(user)
         if letter is None:
             taken = set(self._letters.values())
@@ -55,7 +55,7 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """A node and its GPUs, a sign each: those of jobs, free ones, absent ones, those that others hold."""
+    """Return a node and its GPUs, a character each: of jobs, free, absent, or held by others."""
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
     text = Text(visible(node.name).ljust(width + 1), style="" if is_up else away)
@@ -75,7 +75,7 @@ def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) ->
 
 
 def _of_job(job: JobInfo, marks: Marks) -> Text:
-    """The letter of a GPU's job, underlined where others share it."""
+    """Return the letter of a GPU's job, underlined if other jobs share the GPU."""
     sign = marks.of(job.user)
     if job.beside:
         sign.stylize("underline")
@@ -83,7 +83,7 @@ def _of_job(job: JobInfo, marks: Marks) -> Text:
 
 
 def _counted(signs: Sequence[Text]) -> Text:
-    """`a12 b4 ·16`, where a bar would be too long."""
+    """Return `a12 b4 ·16`, for nodes whose bar would be too long."""
     found: dict[str, tuple[Text, int]] = {}
     for sign in signs:
         found[sign.plain] = (sign, found.get(sign.plain, (sign, 0))[1] + 1)

@@ -1,4 +1,4 @@
-"""A picture of a cluster as lines of text, of any width and height."""
+"""The overview of a cluster as lines of text, of any width and height."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo
 
 WIDE: Final = 110
-"""Columns from which on a forecast has its bounds."""
+"""Width from which a forecast is shown with its interval, columns."""
 
 
 def overview(
@@ -32,18 +32,18 @@ def overview(
     marks: Marks,
     chosen: int | None = None,
 ) -> list[Text]:
-    """The whole picture.
+    """Return the overview as lines.
 
     Args:
-        picture: What there is.
-        columns: No line is wider.
-        height: No more lines than this; None: all that there is.
+        picture: State of the cluster.
+        columns: Maximum width of a line.
+        height: Maximum number of lines; None: no limit.
         now_s: Unix seconds.
         marks: Letters of users.
-        chosen: The job that the cursor is on.
+        chosen: Job at the cursor.
     """
     head = _head(picture, columns)
-    for owner in picture.owners:  # those with most GPUs choose their letters first
+    for owner in picture.owners:  # users with most GPUs get their letters first
         marks.of(owner.user)
     nodes = side_by_side(node_cells(picture, marks), columns)
     users = side_by_side([owner_cell(one, marks) for one in picture.owners], columns)
@@ -81,7 +81,7 @@ def _head(picture: Picture, columns: int) -> list[Text]:
     counts = [
         queued(stats),
         f"{stats.running:,} running",
-        f"{stats.ended:,} over",
+        f"{stats.ended:,} finished",
         f"policy {stats.policy}",
         f"up {in_words(stats.uptime_s)}",
     ]
@@ -100,7 +100,7 @@ def _head(picture: Picture, columns: int) -> list[Text]:
 
 
 def _energy(picture: Picture) -> list[str]:
-    """What the GPUs draw where that is measured, and what energy counts where it does."""
+    """Return the power of the GPUs if it is measured, and the weight of energy if it is above 0."""
     stats, told = picture.stats, []
     if picture.power_w is not None:
         told.append(f"{picture.power_w / 1e3:,.2f} kW")
@@ -117,7 +117,7 @@ def _energy(picture: Picture) -> list[str]:
 
 
 def _cut(lines: list[Text], room: int | None, count: int, what: str) -> list[Text]:
-    """Lines of cells side by side; where not all fit, the last one says how many cells are left out."""
+    """Return lines of cells side by side; if not all fit, the last line has the number of omitted cells."""
     if room is None or len(lines) <= room:
         return lines
     if room < 1:
@@ -160,7 +160,7 @@ def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:
 
 
 def left(job: JobInfo, now_s: float) -> str:
-    """How long a job still runs: by the forecast its median, else `~` as predicted when it was submitted."""
+    """Return the remaining time of a job: the forecast's median, else `~` and the submission's prediction."""
     if job.forecast is not None:
         end_s = job.forecast.end_s[1]
         return ">7d" if end_s is None else brief(max(end_s - now_s, 0.0))
@@ -194,7 +194,7 @@ def _jobs(
     now_s: float,
     chosen: int | None,
 ) -> list[Text]:
-    """A table of jobs; where not all fit, those around the chosen one, and how many are left out."""
+    """Return a table of jobs; if not all fit, jobs around the chosen one, and the number of omitted jobs."""
     if not jobs or room == 0:
         return []
     shown, more = jobs, 0

@@ -1,4 +1,4 @@
-"""What keys of `rlsched top` open: why a job waits or runs where it does, and the end of its output."""
+"""Pages that keys of `rlsched top` open: why a job waits or runs where it does, and its last output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WhyPage(Page):
-    """As `rlsched why` says it."""
+    """The text of `rlsched why`."""
 
     def __init__(self, job: JobInfo, back: View) -> None:
         super().__init__(visible(f"why: job {title(job)}"), back)
@@ -30,7 +30,7 @@ class WhyPage(Page):
         return client.why(self._job)
 
     def text(self, found: Explanation, columns: int) -> list[Text]:
-        """The lines, broken between words."""
+        """Return the lines, wrapped between words."""
         lines = [found.summary, *found.details]
         return [
             Text(part)
@@ -40,7 +40,7 @@ class WhyPage(Page):
 
 
 class LogsPage(Page):
-    """The end of the output of all ranks, as it grows."""
+    """The end of the output of all ranks, updated as it grows."""
 
     def __init__(self, job: JobInfo, back: View) -> None:
         super().__init__(visible(f"output: job {title(job)}"), back, from_end=True)
@@ -51,7 +51,7 @@ class LogsPage(Page):
         return tail(client, client.job(self._job))
 
     def text(self, found: Tail, columns: int) -> list[Text]:  # noqa: ARG002
-        """The lines; what is too long for the screen is cut."""
+        """Return the lines, cut to the width of the screen."""
         if found.is_empty:
             return [Text(visible(f"no output: it is {found.job.state}: {found.job.reason}".rstrip(": ")))]
         return [Text(visible(line.decode(errors="replace"))) for line in found.lines()]

@@ -1,4 +1,4 @@
-"""A cluster at one moment, as its broker tells it."""
+"""State of a cluster at one moment, as its broker reports it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 LEARNT = ("prediction", "forecasts")
-"""Of a broker's report, what `rlsched predictor` tells."""
+"""Fields of the broker's report that `rlsched predictor` shows, and `top` does not."""
 
 
 @dataclass
 class Owner:
-    """What one user has and wants.
+    """GPUs and jobs of a user.
 
     Attributes:
-        user: Who; "": jobs without a user.
-        gpus: GPUs that their jobs have.
+        user: User name; "": jobs without a user.
+        gpus: GPUs that the user's jobs have.
         running: Jobs that have GPUs.
         waiting: Jobs that wait; an array counts once.
-        wanted_gpus: What the waiting ones ask for.
+        wanted_gpus: GPUs that the waiting jobs request.
     """
 
     user: str
@@ -40,13 +40,13 @@ class Owner:
 
 @dataclass(frozen=True)
 class Picture:
-    """What was told.
+    """Answers of the broker.
 
     Attributes:
-        at_s: When, Unix seconds.
-        stats: How the broker does.
-        nodes: All of them, in the order of the numbers in their names.
-        jobs: Those that wait and run.
+        at_s: Time of the answers, Unix seconds.
+        stats: Statistics of the broker.
+        nodes: All nodes, in the order of the numbers in their names.
+        jobs: Waiting and running jobs.
     """
 
     at_s: float
@@ -61,8 +61,8 @@ class Picture:
 
     @cached_property
     def queue(self) -> list[JobInfo]:
-        """Jobs that wait, and arrays of which tasks do, in the order of the queue; then those that are kept
-        out of it, by number."""
+        """Waiting jobs, and arrays with waiting tasks, in the order of the queue; then jobs that are kept out
+        of it, by number."""
         waiting = [job for job in self.jobs if waits(job)]
         return sorted(
             waiting, key=lambda job: (math.inf if job.queue_key is None else job.queue_key, job.job)
@@ -70,7 +70,7 @@ class Picture:
 
     @cached_property
     def owners(self) -> list[Owner]:
-        """Users, those with most GPUs first."""
+        """Users, by number of GPUs, most first."""
         found: dict[str, Owner] = {}
         for job in self.running:
             owner = found.setdefault(job.user, Owner(job.user))
@@ -84,7 +84,7 @@ class Picture:
 
     @cached_property
     def held(self) -> dict[str, dict[int, JobInfo]]:
-        """Of each node, whose each GPU is; without those that nobody has."""
+        """Jobs by node and GPU, of the GPUs that jobs hold."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
             for node, gpus in zip(job.nodes, job.gpus, strict=True):
@@ -93,12 +93,12 @@ class Picture:
 
     @property
     def power_w(self) -> float | None:
-        """What the GPUs draw, W; None where no node has measured it."""
+        """Power of the GPUs, W; None if no node has measured it."""
         drawn = [node.power_w for node in self.nodes if node.state != "down" and node.power_w is not None]
         return sum(drawn) if drawn else None
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the state as plain data, for JSON."""
         import msgspec
 
         stats: dict[str, Any] = msgspec.to_builtins(self.stats)
@@ -124,10 +124,10 @@ class Picture:
 
 
 def picture(client: Client) -> Picture:
-    """Ask for it."""
+    """Request the state of the cluster from the broker."""
     return Picture(at_s=time.time(), stats=client.stats(), nodes=client.nodes(), jobs=client.jobs())
 
 
 def title(job: JobInfo) -> str:
-    """A job's number and name."""
+    """Return a job's number and name."""
     return f"{called(job)} ({job.name})" if job.name else called(job)
