@@ -208,7 +208,7 @@ def test_files_that_cannot_be_read_are_one_clear_line(tmp_path: Path) -> None:
         ("order", "--set order: expected PATH=VALUE"),
         ("order.by=area", "order is no table of settings"),
         ("share.speed=1", "unknown setting 'share.speed'"),
-        ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, alone = 1, got 2"),
+        ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, 1 = not shared, got 2"),
     ],
 )
 def test_changes_that_are_wrong_are_named(change: str, says: str) -> None:
