@@ -118,9 +118,9 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: `RECORD_VERSION`.
-        source: Origin of the decision: the policy, a rule, the guard in place of the policy, a look-ahead that found a
-            better action than the policy's (`search`), or nothing (`automatic`: there was only one way, or
-            all waiting jobs fit at once).
+        source: Origin of the decision: the policy, a rule, the guard in place of the policy, a look-ahead
+            that found a better action than the policy's (`search`), or nothing (`automatic`: only one way,
+            or all waiting jobs fit at once).
         policy_id: Name or content hash of the policy.
         schema_hash: Hash of the feature schema.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
