@@ -205,7 +205,7 @@ def test_what_is_not_recognised_is_taken_for_the_normal_form_or_asked_about(tmp_
         assert recognise(tmp_path / "t.csv") == "normal"
     (tmp_path / "notes.txt").write_text("a page of notes\n")
     with pytest.raises(
-        InputError, match=r"none of the formats that are known; say which with --from \(helios, "
+        InputError, match=r"none of the known formats; say which with --from \(helios, "
     ):
         recognise(tmp_path / "notes.txt")
     with pytest.raises(TraceError, match="cannot read this file: No such file"):
