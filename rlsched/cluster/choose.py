@@ -4,8 +4,7 @@
 *best-fit*: as consolidate, but the remainder of a gang after whole nodes goes where fewest GPUs stay free.
 *worst-fit*: the node (or the GPU, for a share) with most free.
 *spread*: one GPU at a time on the node with most free GPUs, so a gang may span many nodes although one would
-hold
-it; all other rules keep a gang on as few nodes as they can.
+hold it; all other rules keep a gang on as few nodes as they can.
 *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
 fewest free GPUs.
 

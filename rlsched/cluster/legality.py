@@ -101,7 +101,7 @@ def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
     job = columns(state.arrays.job)
     if places_on(state.arrays, int(job["demand"][slot]), n) < places:
         raise AllocationError(
-            f"job {job['seq'][slot]}: node {state.node_names[n]} has too little of what the job asks for"
+            f"job {job['seq'][slot]}: node {state.node_names[n]} has too few resources for the job"
         )
 
 
@@ -143,7 +143,9 @@ def check_join(
     seq, other = int(job["seq"][slot]), int(job["seq"][share_with])
     check_clock(state, seq, sm_clock_frac)
     if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
-        raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
+        raise AllocationError(
+            f"job {seq}: GPUs can be shared only if models predict the speed of jobs; there are none"
+        )
     asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
     if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
         raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")

@@ -145,7 +145,7 @@ class Guarded(Scheduler):
         if self._drifting:
             return self._fall_back(self._drift_words(), state, partition, now_s, record)
         if self.strategy is not None and state.arrays.dials.dial.refused[partition]:
-            why = self._dials_failed or "the strategy set some out of range, or to no number"
+            why = self._dials_failed or "the strategy set dials out of range, or to NaN"
             return self._fall_back(f"dials: {why}; all are at 0", state, partition, now_s, record)
         if self._resting > 0:
             self._resting -= 1

@@ -288,7 +288,7 @@ def check(settings: Settings, where: str) -> None:
         )
     if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(
-            f"{where}: order: the queue goes by the index where jobs preempt by it; leave order out, got "
+            f"{where}: order: the queue is ordered by the index if jobs preempt by it; leave order out, got "
             f"{settings.order!r}"
         )
     if settings.rule == "ppo" and settings.order is not None:

@@ -173,7 +173,7 @@ def filled(
     """Return a profile with the catalogue's values for fields that were not learnt.
 
     Args:
-        learnt: None: nothing.
+        learnt: Learnt profile; None: nothing was learnt.
         catalogue: The catalogue.
         workload: A name in the catalogue; "" or an unknown name: the median of all workloads.
         gpu_type: Name of a GPU type as in a cluster.

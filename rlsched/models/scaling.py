@@ -72,8 +72,7 @@ GANG_OVERHEAD: Final[Mapping[str, Fit]] = MappingProxyType(
 """`gang_overhead` by workload family: Gavel's throughputs on 2, 4 and 8 K80 and P100, relative to one.
 
 The V100's values are excluded: its single GPU is on another machine, and eight are up to 12.6 times as fast
-as one.
-`python -m studies.models.fit_models --only scaling` prints both.
+as one. `python -m studies.models.fit_models --only scaling` prints both.
 """
 
 

@@ -120,7 +120,7 @@ def _by_header(path: Path, header: list[str], cells: Sequence[Any]) -> dict[str,
     """Return the columns by their headers."""
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise TraceError(f"{path}: column {twice!r} stands twice in the header; keep one of them")
+        raise TraceError(f"{path}: column {twice!r} occurs twice in the header; keep one of them")
     return dict(zip(header, cells, strict=True))
 
 
@@ -134,7 +134,7 @@ def _read_parquet(path: Path) -> RawTable:
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise TraceError(f"{path}: column {twice!r} stands twice; keep one of them")
+        raise TraceError(f"{path}: column {twice!r} occurs twice; keep one of them")
     columns = {name: table.column(name).to_pylist() for name in names}
     return RawTable(columns, list(range(1, table.num_rows + 1)))
 

@@ -42,7 +42,7 @@ def check_header(names: Sequence[str], source: str) -> None:
                 f"(rename it to {PASS_THROUGH}... to carry it along)"
             )
         if name in seen:
-            raise TraceError(f"{source}: column {name!r} stands twice in the header; keep one of them")
+            raise TraceError(f"{source}: column {name!r} occurs twice in the header; keep one of them")
         seen.add(name)
     missing = [column.name for column in KNOWN.values() if column.required and column.name not in seen]
     if missing:

@@ -178,7 +178,7 @@ def test_unknown_names_are_refused_with_what_to_write(name: str, says: str) -> N
         ('preempt = { by = "service" }', "preempt.threshold_gpu_s: preempt by service needs the attained"),
         ("preempt = {}\nleave_free = {}", "leave_free and preempt exclude each other"),
         ('reserve_after = "1h"\nleave_free = {}', "reserve_after and leave_free exclude each other"),
-        ('preempt = {}\norder = "area"', "order: the queue goes by the index where jobs preempt by it"),
+        ('preempt = {}\norder = "area"', "order: the queue is ordered by the index if jobs preempt by it"),
         ("blocks = true\npreempt = {}", "blocks holds up the queue of a rule that does nothing else"),
     ],
 )

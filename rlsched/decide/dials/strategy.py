@@ -86,7 +86,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
             if mine != known:
                 odd = next((one for one in mine if one not in known), None)
-                said = f"knows no {odd!r}" if odd else f"has {len(known)} in another order or number"
+                said = f"does not have {odd!r}" if odd else f"has {len(known)} in another order or number"
                 raise InputError(
                     f"{where}: {words}: this version {said}; train it again with `rlsched train`"
                 )

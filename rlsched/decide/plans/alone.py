@@ -101,8 +101,8 @@ def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
     """(G,) seconds from now until each GPU of partition `p` is predicted to be free; 0 if it is free.
 
-    Empty if no
-    job waits for GPUs of another type."""
+    Empty if no job waits for GPUs of another type.
+    """
     if not waits_for_types(s, o):
         return np.empty(0)
     ends_s = np.zeros(s.gpu.shape[0])
@@ -121,8 +121,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 def later_worth(
     s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
 ) -> float:
-    """Worth of waiting for GPUs of a better type, for a job that fits on one node; 0 if it is at most
-    `above`.
+    """Worth of waiting for GPUs of a better type, for a job that fits on one node; 0 if at most `above`.
 
     The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
     that the job then runs. The wait counts `o.later` times, as jobs rarely end as predicted, and other jobs

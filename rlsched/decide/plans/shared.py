@@ -52,10 +52,8 @@ LUCID_LONGER: Final = 2.0
 (its artifact's `policy/lucid.py`)."""
 LUCID_MEDIUM_UTIL: Final = 0.5
 LUCID_JUMBO_UTIL: Final = 0.85
-"""Lucid learns its scores by a decision tree over profiles.
-
-These thresholds use only solo GPU utilisation: below
-0.5 a pair of equals keeps nearly all of its speed, above 0.85 each falls below 0.85 of it."""
+"""Lucid learns its scores by a decision tree over profiles. These thresholds use only solo GPU utilisation:
+below 0.5 a pair of equals keeps nearly all of its speed, above 0.85 each falls below 0.85 of it."""
 
 
 @kernel

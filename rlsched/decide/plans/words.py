@@ -19,7 +19,7 @@ def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
     if plan.gpu_type:
         where += f" ({plan.gpu_type})"
     if plan.how == "preempt":
-        return f"{job(plan.share_with)} gives way"
+        return f"{job(plan.share_with)} is preempted"
     if plan.how == "later":
         if plan.wait_s is None:
             return "later: the running jobs hold too few GPUs to make room"

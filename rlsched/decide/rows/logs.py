@@ -31,7 +31,7 @@ class LogArrays(NamedTuple):
 
 
 def log_arrays(count: int) -> LogArrays:
-    """Scratch for so many numbers."""
+    """Return scratch for `count` numbers."""
     y = np.ones(count)
     return LogArrays(np.zeros(count), y, y.view(np.int64), np.zeros(count, np.float32))
 

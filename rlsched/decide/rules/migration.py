@@ -123,7 +123,7 @@ def keeps_promises(s: StateArrays, p: int, slot: int, gone: NDArray[np.int64]) -
 def next_owed(s: StateArrays, p: int, now_s: float, o: MigrationOptions, gone: NDArray[np.int64]) -> Move:
     """Return the next move of a migration in progress; a move that does nothing if there is none.
 
-    `gone`: `moved_jobs`.
+    `gone`: result of `moved_jobs`.
     """
     if gone.shape[0] == 0:
         return nothing()

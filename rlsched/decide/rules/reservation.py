@@ -65,7 +65,7 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
     Start + prediction if that is in the future; a job that has outlived its prediction gets a new one,
     `remaining_s` from now: half of the time that it has run. With models the prediction is divided by the
-    job's predicted speed where it is now, as if it had had that speed since its start.
+    job's predicted speed where it is now, as if it had run at that speed since its start.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:

@@ -53,7 +53,7 @@ def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints)
     """
     known = trace.status != ""
     if not counts:
-        return missing("The trace does not say how its jobs ended.", "status")
+        return missing("The trace does not record how its jobs ended.", "status")
     numbers = {status: _ORDER.index(outcome_of(status)) for status in counts}
     outcome = np.array([numbers[status] for status in trace.status[known].tolist()], dtype=np.int64)
     work, duration_s, known_classes = gpu_s[known], trace.duration_s[known], classes[known]

@@ -26,7 +26,7 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
         are of the jobs with a known user.
     """
     if not keys.names:
-        return missing("The trace does not say who submitted its jobs.", "user")
+        return missing("The trace does not record who submitted its jobs.", "user")
     known = keys.known
     code, work = keys.code[known], gpu_s[known]
     jobs = np.bincount(code)

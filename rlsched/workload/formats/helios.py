@@ -83,7 +83,7 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
     if not days:
         raise TraceError(f"{path}: expected a row a day, got none that could be read")
     nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))
-    account.note(lines[nearest], f"taken for the cluster: its VCs as on {nearest}")
+    account.note(lines[nearest], f"used for the cluster: its VCs as on {nearest}")
     nodes: list[Node] = []
     for vc, gpus in days[nearest].items():
         whole, rest = divmod(int(gpus), GPUS_PER_NODE)

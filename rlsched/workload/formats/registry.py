@@ -78,7 +78,7 @@ def convert_original(name: str, request: Request) -> Conversion:
     if request.timezone is not None and not found.zone:
         raise InputError(f"{name} needs no time zone; leave out --timezone")
     if request.processors != "cpus" and name != "swf":
-        raise InputError(f"{name} tells GPUs from CPU cores; leave out --processors")
+        raise InputError(f"{name} distinguishes GPUs from CPU cores; leave out --processors")
     if request.more and not found.exports:
         several = ", ".join(one for one, its in FORMATS.items() if its.exports)
         raise InputError(
@@ -168,4 +168,4 @@ def _by_lines(lines: list[str]) -> str | None:
 
 def _unlike(names: list[str]) -> str:
     found = f"looks like {' and '.join(names)}" if names else "looks like none of the known formats"
-    return f"{found}; say which with --from ({', '.join(FORMATS)})"
+    return f"{found}; select one with --from ({', '.join(FORMATS)})"

@@ -168,7 +168,7 @@ def _attempt(row: Row, clock: _Times, account: Account) -> _Attempt:
         elapsed_s = end_s - start_s
     elif abs(elapsed_s - (end_s - start_s)) > _SLACK_S:
         account.note(
-            row.line, "Elapsed, which is taken, is not End - Start: suspended, or clocks were changed"
+            row.line, "Elapsed, which is used, is not End - Start: suspended, or clocks were changed"
         )
     if not elapsed_s and not row.word("NodeList", NO_NODES) and not row.word("AllocTRES"):
         raise LeftOutError("never started")

@@ -42,7 +42,7 @@ def read_span(row: Row, clock: Clock, account: Account) -> Span:
     if end_s is None:
         raise LeftOutError("no end recorded")
     if recorded_s is not None and abs(recorded_s - (end_s - start_s)) > _SLACK_S:
-        account.note(row.line, "the column duration is not end - start, which is taken")
+        account.note(row.line, "the column duration is not end - start, which is used")
     return Span(submit_s, end_s - start_s, queueing(submit_s, start_s, row.line, account))
 
 

@@ -1,4 +1,4 @@
-"""Jobs that a fit may use, as rows of a few large arrays: an ended job takes no object of its own."""
+"""Jobs that a fit may use, as rows of a few large arrays: an ended job needs no Python object."""
 
 from __future__ import annotations
 

@@ -26,10 +26,8 @@ PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
 """By level: weight of the next wider key, in jobs at risk. A user does many things, a name means one."""
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Most keys remembered: keys without a start for longest are removed first.
-
-Names that contain a time are new each
-time."""
+"""Most keys remembered: keys without a start for longest are removed first. Names that contain a time are new
+each time."""
 MAX_RUNNING: Final = 64
 """Most running jobs of a key considered: the latest to start."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
