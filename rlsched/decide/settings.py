@@ -39,13 +39,13 @@ class Share(_Part, frozen=True, kw_only=True):
         min_gain: Least gain of a second job, its predicted speed less the speed that the other loses; -1:
             none.
         min_gain_more: Least gain of a third and fourth job; None: as `min_gain`.
-        by_length: Added to both, times tanh(ln(predicted run time of the new job / 1 h) / 3).
-        by_left: Added to both, times tanh(ln(predicted remaining time of the running job / 1 h) / 3).
-        by_queue: Added to both, times 1 - exp(-4 x waiting jobs per GPU).
-        by_slowest: Added to both, times the amount by which the slowest job is below a speed of 0.85.
-        by_hold: Added to both, times (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the partition's
-            GPUs, and are predicted to hold them for t longer than without the new job. 0: a gang is priced as
-            any job.
+        by_length: Added to both gains, times tanh(ln(predicted run time of the new job / 1 h) / 3).
+        by_left: Added to both gains, times tanh(ln(predicted remaining time of the running job / 1 h) / 3).
+        by_queue: Added to both gains, times 1 - exp(-4 x waiting jobs per GPU).
+        by_slowest: Added to both gains, times the amount by which the slowest job is below a speed of 0.85.
+        by_hold: Added to both gains, times (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the
+            partition's GPUs, and are predicted to hold them for t longer than without the new job. 0: a gang is
+            priced as any job.
     """
 
     min_speed: float = 0.85
@@ -94,8 +94,8 @@ class Preempt(_Part, frozen=True, kw_only=True):
         margin: `gittins`: a job is preempted for a job whose ln(cost) is lower by this.
         age_step: `gittins`: factor between the steps in which ages count.
         first_age: `gittins`: the first age step.
-        tick: Multiples of this time at which decisions that change with time are taken. `quota`: decisions
-            are taken only at them; 0: at every event.
+        tick: Interval between decisions that depend on time. `quota`: all decisions are taken at its
+            multiples; 0: at every event.
         threshold_gpu_s: `service`, `quota`: attained service, GPU-seconds, above which a job is of the second
             level.
         declared: Only jobs that declare it are preempted. Until the first such job is submitted, the queue
@@ -135,8 +135,8 @@ class Types(_Part, frozen=True, kw_only=True):
 
     Attributes:
         price: Price of a type's usual speed; 0: fastest first; 1: fast GPUs go to the jobs that gain most.
-        later: Factor of the wait in the choice to wait for GPUs that are worth more to a job than free ones;
-            infinite: no job waits for them.
+        later: Factor of the waiting time when a job may wait for better GPUs than the free ones; infinite: no
+            job waits.
     """
 
     price: float = 0.0

@@ -137,7 +137,7 @@ def measured_speed(model: str, batch: int, compute: int) -> float:
 
 
 def combined_throughput(model: str, batch: int, compute: int) -> float:
-    """Work of as many equal slices as fit, each with the same job, relative to one on 7g; nan: not measured."""
+    """Work of as many equal slices as fit, each with the same job, relative to one on 7g; nan: unknown."""
     return _at_most(compute) * measured_speed(model, batch, compute)
 
 

@@ -26,7 +26,7 @@ RANGES: Final = {
     "patience": 3.0,
     "type_price": 1.0,
 }
-"""By dial, in the order of the network's outputs: largest change in either direction."""
+"""By dial, in the order of the network's outputs: the change at an output of 1; -1 is the opposite."""
 _SPAN: Final = tuple(RANGES.values())
 
 
