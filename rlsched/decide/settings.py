@@ -44,8 +44,8 @@ class Share(_Part, frozen=True, kw_only=True):
         by_queue: Added to both gains, times 1 - exp(-4 x waiting jobs per GPU).
         by_slowest: Added to both gains, times the amount by which the slowest job is below a speed of 0.85.
         by_hold: Added to both gains, times (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the
-            partition's GPUs, and are predicted to hold them for t longer than without the new job. 0: a gang is
-            priced as any job.
+            partition's GPUs, and are predicted to hold them for t longer than without the new job. 0: a gang
+            is priced as any job.
     """
 
     min_speed: float = 0.85
