@@ -164,7 +164,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
         Raises:
             ClusterSpecError: the file is missing, is not TOML, has an unknown key or no GPU, or its GPUs
-            cannot be partitioned as described.
+                cannot be partitioned as described.
         """
         path = Path(path)
         try:

@@ -94,7 +94,7 @@ class ClusterState(ClusterShape):
 
         Raises:
             AllocationError: it requests less than one GPU, or its submission time or prediction is not
-            usable.
+                usable.
         """
         if demand is None:
             if num_gpus is None or num_gpus < 1:
@@ -197,8 +197,8 @@ class ClusterState(ClusterShape):
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
-            unknown, of another type, on a node that is not up, is short of cores or memory, or serves another
-            VC, or the share is not the job's or the clock is not 1. The state is unchanged then.
+                unknown, of another type, on a node that is not up, is short of cores or memory, or serves
+                another VC, or the share is not the job's or the clock is not 1. The state is unchanged then.
         """
         p, host = self.check_start(
             seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each, by_engine=by_engine
@@ -378,7 +378,7 @@ class ClusterState(ClusterShape):
 
         Raises:
             AllocationError: it does not run, must not be preempted, or started at this instant; or the job
-            that it is moved for does not wait.
+                that it is moved for does not wait.
         """
         slot = self._in_status(seq, RUNNING, "running")
         if self.arrays.job.pinned[slot]:

@@ -81,7 +81,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         Raises:
             InputError: it was trained for other columns or dials, its matrices do not match, or a weight is
-            not a number.
+                not a number.
         """
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
             if mine != known:

@@ -194,7 +194,7 @@ def _seconds(text: str, column: str) -> float | None:
 
 
 def _jobs_of(lines: list[_Attempt]) -> Iterable[list[_Attempt]]:
-    """Split the lines of one number into jobs, each with its attempts:
+    """Split the lines of one number into jobs, each with its attempts.
 
     Slurm reuses numbers after a counter reset.
     """

@@ -67,12 +67,11 @@ class AtSubmission:
 
 
 def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
-    """Return the trace with predictions:
+    """Return the trace with predictions.
 
-    `predicted_duration` (`mean` or `median`), its spread, and `x_` columns.
-
-    P(longer) and the median are no columns of the normal form, because no policy reads them: they are passed
-    through as text, `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
+    Adds `predicted_duration` (`mean` or `median`), its spread, and `x_` columns. P(longer) and the median are
+    no columns of the normal form, because no policy reads them: they are passed through as text,
+    `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
     extra = dict(trace.extra)

@@ -41,7 +41,7 @@ SAID: Final = 1 + len(THRESHOLDS_S)
 
 
 def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
-    """`np.clip`, which is ten times as slow for a few values."""
+    """As `np.clip`, ten times as fast for a few values."""
     return np.asarray(np.minimum(np.maximum(values, low), high))
 
 
