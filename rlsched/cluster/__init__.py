@@ -1,1 +1,1 @@
-"""What a cluster is: its description (TOML), its state (arrays), the ledger that allocates and releases."""
+"""Clusters: the description (TOML), the state (arrays), and the ledger that allocates and releases."""

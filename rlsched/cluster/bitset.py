@@ -1,6 +1,6 @@
-"""Bit sets of nodes, compiled: the lowest numbered member in a few steps, however many nodes there are.
+"""Bit sets of nodes, compiled: finds the lowest member in a few steps for any number of nodes.
 
-A set is an array of words: one bit a node, then one bit for each of those words that is not 0.
+A set is an array of words: one bit per node, then one bit for each word that is not 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rlsched.cluster.arrays import WORD_BITS
 from rlsched.compile.jit import kernel
 
 _MULTIPLIER: Final = 0x077CB531
-"""A de Bruijn sequence of 32 bits: shifted by k, its top five bits are different for every k."""
+"""A de Bruijn sequence of 32 bits: shifted by k, its top five bits differ for every k."""
 _PLACES: Final = np.array([((_MULTIPLIER << k) & 0xFFFFFFFF) >> 27 for k in range(32)]).argsort()
 
 
@@ -31,7 +31,7 @@ def _lowest(word: int) -> int:
 
 @kernel
 def include(members: NDArray[np.int64], nodes: int, n: int) -> None:
-    """Node `n` of `nodes` is a member from now on."""
+    """Add node `n` of `nodes`."""
     word = n // WORD_BITS
     members[word] |= 1 << (n % WORD_BITS)
     members[_low_words(nodes) + word // WORD_BITS] |= 1 << (word % WORD_BITS)
@@ -39,7 +39,7 @@ def include(members: NDArray[np.int64], nodes: int, n: int) -> None:
 
 @kernel
 def exclude(members: NDArray[np.int64], nodes: int, n: int) -> None:
-    """Node `n` of `nodes` is no member any more."""
+    """Remove node `n` of `nodes`."""
     word = n // WORD_BITS
     members[word] &= ~(1 << (n % WORD_BITS))
     if members[word] == 0:
@@ -48,7 +48,7 @@ def exclude(members: NDArray[np.int64], nodes: int, n: int) -> None:
 
 @kernel
 def next_member(members: NDArray[np.int64], nodes: int, start: int) -> int:
-    """Lowest member that is `start` or above, -1 if there is none."""
+    """Return the lowest member that is `start` or above, -1 if there is none."""
     low = _low_words(nodes)
     word = start // WORD_BITS
     if word >= low:

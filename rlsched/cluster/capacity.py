@@ -1,4 +1,4 @@
-"""How many places of a demand class a node holds, compiled: GPU type, shares, CPU cores and memory counted.
+"""Number of places of a demand class on a node, compiled; considers GPU type, shares, CPU cores and memory.
 
 A place is one GPU of a gang with its part of the job's cores and memory; a job without GPUs is one place.
 """
@@ -12,13 +12,13 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """No more places than what is available of one resource feeds; each takes `each`."""
+    """Limit `places` to the number that the available amount of a resource supports, at `each` per place."""
     return min(places, available // each) if each > 0 else places
 
 
 @kernel
 def will_do(s: StateArrays, c: int, n: int) -> bool:
-    """Whether node `n` is of a kind that class `c` accepts."""
+    """Whether node `n` is of a type that class `c` accepts."""
     d = s.demand
     if d.gpus[c] == 0:
         return d.cpu_milli_each[c] > 0 and s.node.cpu_milli[n] < UNCOUNTED
@@ -27,10 +27,10 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 
 @kernel
 def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
-    """Whether class `c` may share the GPUs of a running slot, as far as its nodes go.
+    """Whether class `c` may share the GPUs of a running slot, by the properties of its nodes.
 
-    All of them are up, of one GPU type (what pairs do is known for one at a time), accepted by the class,
-    able to run several jobs on a GPU, and no MIG slices.
+    All nodes must be up, of one GPU type (speeds of pairs are known for one type at a time) that the class
+    accepts, able to run several jobs on a GPU, and without MIG slices.
     """
     place, kind = s.job.head[running], s.node.kind[s.job.host[running]]
     if s.models.gpu.sliced[kind]:
@@ -54,7 +54,7 @@ def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Places of class `c` on node `n` when nothing else runs there; a share of a GPU is one place a node."""
+    """Places of class `c` on node `n` if no job runs there; a share of a GPU is one place per node."""
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -67,7 +67,7 @@ def idle_places(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def has_tenant_place(s: StateArrays, g: int) -> bool:
-    """Whether GPU `g` can take one more job beside those that it has."""
+    """Whether GPU `g` can take one more job."""
     k = 0
     while k < MAX_TENANTS and s.gpu.tenant[g, k] >= 0:
         k += 1
@@ -76,7 +76,7 @@ def has_tenant_place(s: StateArrays, g: int) -> bool:
 
 @kernel
 def tightest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
-    """GPU of node `n` with least left that still has this share, -1 if there is none."""
+    """Return the GPU of node `n` with the smallest sufficient free share, -1 if there is none."""
     best = -1
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         free = s.gpu.free_milli[g]
@@ -87,7 +87,7 @@ def tightest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @kernel
 def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
-    """GPU of node `n` with most left, if that is this share or more; else -1."""
+    """Return the GPU of node `n` with the largest free share, if that is at least this one; else -1."""
     best = -1
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         free = s.gpu.free_milli[g]
@@ -98,10 +98,10 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Places of class `c` that node `n` has now, whether it is up or not.
+    """Free places of class `c` on node `n`, whether it is up or not.
 
-    Plain classes are never short of cores or memory, except where cores are lent (`abilities.cores_for`): a
-    job that comes then starts with what is left.
+    Plain classes never lack cores or memory, except if cores are lent (`abilities.cores_for`): a job then
+    starts with the remaining cores.
     """
     if not will_do(s, c, n):
         return 0
@@ -120,7 +120,7 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
-    """Places of class `c` on node `n` if it is up and part of partition `p`, else 0."""
+    """Places of class `c` on node `n` if it is up and in partition `p`, else 0."""
     if s.node.part_of[n] != p or s.node.status[n] != NODE_UP:
         return 0
     return places_on(s, c, n)

@@ -1,14 +1,14 @@
-"""The placement rules, compiled: on which GPUs a job that fits is put.
+"""The placement rules, compiled: the GPUs that a job that fits gets.
 
-*consolidate*: see `placement`; a share of a GPU goes on the GPU with least left that has it.
-*best-fit*: as consolidate, but what a gang leaves over after whole nodes goes where fewest GPUs stay free.
+*consolidate*: see `placement`; a share of a GPU goes on the GPU with the smallest sufficient free share.
+*best-fit*: as consolidate, but the remainder of a gang after whole nodes goes where fewest GPUs stay free.
 *worst-fit*: the node (or the GPU, for a share) with most free.
-*spread*: one GPU at a time on the node with most free, so a gang may go over many nodes although one would
+*spread*: one GPU at a time on the node with most free GPUs, so a gang may span many nodes although one would
 hold it; all other rules keep a gang on as few nodes as they can.
-*fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to
-the fewest free GPUs.
+*fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
+fewest free GPUs.
 
-Jobs without GPUs go on the node with the fewest GPUs, then with the fewest free cores (worst-fit: the most).
+Jobs without GPUs go on the node with the fewest GPUs, then the fewest free cores (worst-fit: the most).
 All other ties go to the lowest node number.
 """
 
@@ -27,7 +27,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> int:
-    """GPU of node `n` that the rule gives to a share of class `c`, -1 if none has it."""
+    """Return the GPU of node `n` that the rule gives to a share of class `c`, -1 if none has it."""
     rule, share = s.config[0].placement, s.demand.share_milli[c]
     if rule in (WORST_FIT, SPREAD):
         return loosest_gpu(s, n, share)
@@ -44,7 +44,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
-    """What the rule has against node `n`, which fits a job of class `c` on its own: the least is taken."""
+    """Cost of node `n`, which fits a whole job of class `c`, under the rule; the least is chosen."""
     rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:
@@ -62,7 +62,7 @@ def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[f
 
 @kernel
 def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> int:
-    """Node that holds a whole job of class `c` and that the rule likes best, -1 if none holds it."""
+    """Return the rule's preferred node that holds a whole job of class `c`, -1 if none holds it."""
     best, first, second = -1, np.inf, np.inf
     for n in range(s.node.shape[0]):
         if open_places(s, c, p, n) >= max(s.demand.gpus[c], 1):
@@ -83,7 +83,10 @@ def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArra
 
 @array_kernel
 def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
-    """A gang that no node holds: whole nodes, and one more for the rest. Returns its first node or -1."""
+    """Place a gang that no node holds: whole nodes, and one more for the rest.
+
+    Returns its first node or -1.
+    """
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
     taken = np.zeros(nodes, np.bool_)
     rest = needed - take_untouched(s, c, p, needed, taken)
@@ -107,7 +110,10 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 
 @array_kernel
 def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
-    """One GPU at a time on the node with most room. Returns the first node, -1 where it does not fit."""
+    """Place one GPU at a time on the node with most room.
+
+    Returns the first node, -1 if the job does not fit.
+    """
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
     room = np.zeros(nodes, np.int64)
     given = np.zeros(nodes, np.int64)
@@ -128,10 +134,10 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 
 @kernel
 def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
-    """Write the GPUs of the job in a slot into `out` and return the first node, -1 where it does not fit.
+    """Write the GPUs of the job in a slot into `out` and return the first node, -1 if it does not fit.
 
-    `node` >= 0 asks for that node, of a gang that no node holds for nodes of its GPU type; -1 for the rule's
-    own choice.
+    `node` >= 0 requests that node, or, for a gang that no node holds, nodes of its GPU type; -1: the rule
+    chooses.
     """
     if node < 0 and s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
@@ -143,8 +149,8 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
 @array_kernel
 def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int32]) -> int:
-    """A gang that no node holds, on nodes of one GPU type: as if no other would do. Returns its first node,
-    -1 where there are too few."""
+    """Place a gang that no node holds on nodes of one GPU type. Returns its first node, -1 if there are too
+    few nodes."""
     admitted = s.demand.kinds[c]
     if admitted != ANY_KIND and (admitted >> kind) & 1 == 0:
         return -1
@@ -156,7 +162,7 @@ def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int3
 
 @array_kernel
 def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
-    """`choose` for a job of class `c`, with a look at every node."""
+    """`choose` for a job of class `c`, by checking every node."""
     classes = np.empty(s.demand.shape[0], np.int64)
     typical = typical_classes(s, classes) if s.config[0].placement == FGD else 0
     if node >= 0:
@@ -180,7 +186,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 @kernel
 def host_of(s: StateArrays, p: int, slot: int, scratch: NDArray[np.int32]) -> int:
-    """First node that the rule would use for the job in a slot, -1 where it does not fit now."""
+    """Return the first node that the rule would use for the job in a slot, -1 if it does not fit now."""
     if s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return first_node_of(s, p, s.job.gpus[slot])
     return choose(s, p, slot, -1, scratch)

@@ -1,9 +1,9 @@
-"""Jobs by demand class, compiled: of those that wait a pairing heap a partition and class, first job on top.
+"""Jobs by demand class, compiled: waiting jobs in a pairing heap per partition and class, first job on top.
 
 Jobs of one class fit or do not fit together, so the first job that fits is the first among the tops of the
-classes that fit: the length of the queue does not matter. Pairing heaps (Fredman et al., 1986) need no room
-of their own: their links are in the slots. A job waits in two heaps at most, `side` 0 of its VC's own
-partition and `side` 1 of the shared one. Those that run are linked, in no order.
+classes that fit, regardless of the length of the queue. Pairing heaps (Fredman et al., 1986) need no memory
+of their own: their links are in the slots. A job waits in at most two heaps, `side` 0 of its VC's own
+partition and `side` 1 of the shared one. Running jobs are in linked lists, in no order.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def comes_before(s: StateArrays, a: int, b: int) -> bool:
-    """Whether slot `a` is before slot `b` in the order of the queue."""
+    """Whether slot `a` precedes slot `b` in the order of the queue."""
     key = s.derived.slot.key
     return key[a] < key[b] or (key[a] == key[b] and s.job.seq[a] < s.job.seq[b])
 
 
 @kernel
 def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
-    """One heap of two; -1 is an empty one. The links of the new root are the caller's business."""
+    """Merge two heaps; -1 is an empty heap. The caller sets the links of the new root."""
     if a < 0:
         return b
     if b < 0:
@@ -41,7 +41,7 @@ def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
 
 @kernel
 def _combine(s: StateArrays, side: int, first: int) -> int:
-    """One heap of all siblings from `first` on: in pairs to the right, then together to the left."""
+    """Merge all siblings from `first` on into one heap: in pairs to the right, then together to the left."""
     slot = s.derived.slot
     pairs = -1
     while first >= 0:
@@ -68,7 +68,7 @@ def _set_root(s: StateArrays, side: int, p: int, c: int, root: int) -> None:
 
 @kernel
 def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """A slot with its key set comes to wait for partition `p`."""
+    """Add a slot, with its key set, to the waiting slots of partition `p`."""
     c = s.job.demand[slot]
     s.derived.slot.child[slot, side] = -1
     s.derived.slot.next[slot, side] = -1
@@ -82,7 +82,7 @@ def join_class(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
-    """A slot waits for partition `p` no longer."""
+    """Remove a slot from the waiting slots of partition `p`."""
     c, links = s.job.demand[slot], s.derived.slot
     below = _combine(s, side, links.child[slot, side])
     root = s.derived.class_queue.root[p, c]
@@ -102,7 +102,7 @@ def leave_class(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def join_running(s: StateArrays, p: int, slot: int) -> None:
-    """A slot runs in partition `p` from now on."""
+    """Add a slot to the running slots of partition `p`."""
     root, links = s.derived.class_queue.running, s.derived.slot
     c = s.job.demand[slot]
     following = root[p, c]
@@ -114,7 +114,7 @@ def join_running(s: StateArrays, p: int, slot: int) -> None:
 
 @kernel
 def leave_running(s: StateArrays, p: int, slot: int) -> None:
-    """A slot runs in partition `p` no longer."""
+    """Remove a slot from the running slots of partition `p`."""
     links = s.derived.slot
     back, following = links.back_alike[slot], links.next_alike[slot]
     if back >= 0:

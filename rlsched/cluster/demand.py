@@ -1,4 +1,4 @@
-"""What a job asks of the nodes that it runs on: GPUs or a share of one, GPU types, CPU cores, memory."""
+"""Request of a job: GPUs or a share of one, GPU types, CPU cores, memory."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ WHOLE_GPU_MILLI: Final = 1000
 ANY_KIND: Final = -1
 """Bit mask of a job that takes any GPU type."""
 MAX_KINDS: Final = 62
-"""GPU types that one cluster can tell apart: bits of a mask."""
+"""Most GPU types in a cluster: bits of a mask."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one job asks for. Equal demands are one demand class of a cluster's state.
+    """Request of one job. Equal requests form one demand class of a cluster's state.
 
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
-        share_milli: Share of the one GPU of a job that takes less than a whole one; 1,000 = the whole.
-        gpu_types: GPU models that will do, in name order, as `stands_for` reads them; empty: any (but see
+        share_milli: Share of its one GPU, for a job that takes less than a whole GPU; 1,000 = the whole.
+        gpu_types: Accepted GPU models, in name order, as `stands_for` reads them; empty: any (but see
             `accepts`).
-        cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, and not counted.
-        memory_mib: Host memory of the whole job; 0: unknown, and not counted.
-        gpu_memory_mib: What each of its GPUs has at least; 0: any will do.
+        cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
+        memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
+        gpu_memory_mib: Least memory of each of its GPUs, MiB; 0: any.
     """
 
     gpus: int
@@ -45,13 +45,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, num_gpus: float, *, gpu_type: str = "", num_cpus: float = math.nan, memory_mib: float = math.nan
     ) -> Demand:
-        """The demand of a trace's row or of a submission.
+        """Return the demand of a trace row or a submission.
 
         Args:
             num_gpus: A whole number, or a share between 0 and 1 (rounded up to a thousandth).
-            gpu_type: Models that will do, separated by `|`; "": any.
-            num_cpus: CPU cores of the job, nan where unknown.
-            memory_mib: Host memory of the job, nan where unknown.
+            gpu_type: Accepted models, separated by `|`; "": any.
+            num_cpus: CPU cores of the job, nan if unknown.
+            memory_mib: Host memory of the job, MiB, nan if unknown.
 
         Raises:
             AllocationError: more than one GPU, and not a whole number of them.
@@ -74,15 +74,16 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
 
     def names(self, gpu_type: str) -> bool:
-        """Whether this type is among those that it asks for, or it asks for none."""
+        """Whether it requests this type, or requests no type."""
         return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
 
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
-        """Whether GPUs of this type will do, with so much memory (0: unknown, and taken for enough).
+        """Whether GPUs of this type are accepted, with this much memory (0: unknown, assumed sufficient).
 
-        A MIG slice goes whole to a job of one GPU. Gangs get none: between slices there is no peer-to-peer
-        link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG);
-        nor do jobs that ask for a share of a GPU, since slices are not shared further.
+        A MIG slice goes whole to a job of one GPU. Gangs get no slices: between slices there is no
+        peer-to-peer link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS'
+        guide to MIG). Jobs that request a share of a GPU get none either, since slices are not shared
+        further.
         """
         if not self.names(gpu_type):
             return False
@@ -91,7 +92,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus == 0 or not is_slice(gpu_type) or (self.gpus == 1 and self.whole)
 
     def modest(self, cpu_milli: float, memory_mib: float) -> bool:
-        """Whether it takes no more cores (thousandths) and memory than this with each whole GPU."""
+        """Whether it takes at most this many cores (thousandths) and this memory with each whole GPU."""
         if not self.gpus:
             return False
         frac = self.share_milli / WHOLE_GPU_MILLI
@@ -99,21 +100,21 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def places(self) -> int:
-        """Equal parts that the job's CPU cores and memory are split into: one a GPU, one without GPUs."""
+        """Equal parts into which the job's CPU cores and memory are split: one per GPU, one without GPUs."""
         return max(self.gpus, 1)
 
     @property
     def cpu_milli_each(self) -> int:
-        """CPU cores that go with each place, thousandths, rounded up."""
+        """CPU cores with each place, thousandths, rounded up."""
         return -(-self.cpu_milli // self.places)
 
     @property
     def memory_mib_each(self) -> int:
-        """Host memory that goes with each place, rounded up."""
+        """Host memory with each place, MiB, rounded up."""
         return -(-self.memory_mib // self.places)
 
     def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
-        """Places of this job that an idle node of this kind holds; cores and memory of 0 are unknown."""
+        """Places of this job on an idle node of this kind; cores and memory of 0 are unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
         known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0
@@ -130,10 +131,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
-    """Which of these demands counts of free GPUs answer for, on these nodes.
+    """Whether counts of free GPUs suffice to place each of these demands on these nodes.
 
-    Those that ask for whole GPUs of any type that is here; cores and memory may be asked for where they can
-    never be short: while no demand takes more of them a GPU than every node has a GPU.
+    True for demands of whole GPUs of any type in the cluster. They may request cores and memory that never
+    run short: as long as no demand takes more of them per GPU than every node has per GPU.
     """
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)

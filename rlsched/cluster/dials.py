@@ -1,6 +1,6 @@
-"""What a state keeps for a policy that sets dials: where they stand, what it has counted, its network.
+"""State of a policy that sets dials: the dials, the counts for its observation, and its network.
 
-The ledger keeps all of it for `rlsched.decide.dials`, and reads none.
+The ledger stores it for `rlsched.decide.dials` and does not read it.
 """
 
 from __future__ import annotations
@@ -18,68 +18,68 @@ NOBODY: Final = 0
 NETWORK: Final = 1
 OUTSIDE: Final = 2
 CLIPPED: Final = 3
-"""What sets the dials: nothing, and nothing is counted; the network below, its last layer through tanh; a
-caller that is asked in between; the network below, its last layer clipped to -1 to 1."""
+"""Source of the dials: none, and nothing is counted; the network below, its last layer through tanh; a caller
+that is asked in between; the network below, its last layer clipped to -1 to 1."""
 
 DIAL: Final = np.dtype(
     [
-        ("gate_pair", np.float64),  # added to the least gain of a second tenant ...
-        ("gate_more", np.float64),  # ... and of a third and fourth
-        ("by_length", np.float64),  # added to how the gate goes with the newcomer's length ...
-        ("by_left", np.float64),  # ... and with the time left of the running job
-        ("gpu_price", np.float64),  # ln of a factor on what GPU time costs where clocks are chosen
+        ("gate_pair", np.float64),  # added to the least gain of a second tenant
+        ("gate_more", np.float64),  # added to the least gain of a third and fourth tenant
+        ("by_length", np.float64),  # added to the gate's coefficient of the new job's length
+        ("by_left", np.float64),  # added to the gate's coefficient of the running job's remaining time
+        ("gpu_price", np.float64),  # ln of a factor of the cost of GPU time in the choice of clocks
         ("margin", np.float64),  # added to the margin of preemption
         ("must_stay", np.float64),  # added to ln(cost) of a waiting job that must stay once it runs
-        ("patience", np.float64),  # ln of a factor on the time until a job has a reservation
-        ("type_price", np.float64),  # added to the price of GPU types that are usually fast
-        ("due", np.int64),  # 1: they are to be set before anything else is decided
-        ("next_s", np.float64),  # they are set at the first event from then on ...
-        ("arrivals", np.int64),  # ... or when so many jobs have come since they were
-        ("refused", np.int64),  # 1: what was to set them is out of range, or no number: they stand at 0
+        ("patience", np.float64),  # ln of a factor of the time until a job gets a reservation
+        ("type_price", np.float64),  # added to the price of fast GPU types
+        ("due", np.int64),  # 1: they must be set before the next decision
+        ("next_s", np.float64),  # time from which the next event sets them, s
+        ("arrivals", np.int64),  # arrivals since they were set; many of them set the dials too
+        ("refused", np.int64),  # 1: the network's output was out of range or NaN: all dials are 0
     ],
     align=True,
 )
-"""One entry a partition: what is added to the settings of the rule; all 0 is the rule as it is."""
+"""One entry per partition: values added to the settings of the rule; all 0: the settings unchanged."""
 
 SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
-"""Times over which arrivals are counted."""
+"""Time spans over which arrivals are counted, s."""
 
 COUNTED: Final = np.dtype(
     [
-        ("jobs", np.float64, (len(SPANS_S),)),  # that came, fading over each span ...
-        ("gpu_s", np.float64, (len(SPANS_S),)),  # ... and the GPU-seconds that were predicted of them
-        ("noted_s", np.float64),  # up to when they have faded
-        ("first_s", np.float64),  # when the first of them came
-        ("ended", np.float64, (2,)),  # jobs that ended, fading over some 200 of them, and of one instant ...
-        ("ended_s", np.float64),  # ... which is the latest; sums over these:
-        ("said", np.float64, (2,)),  # ... x = ln(prediction)
-        ("took", np.float64, (2,)),  # ... y = ln(run time)
+        ("jobs", np.float64, (len(SPANS_S),)),  # jobs that arrived, decaying over each span
+        ("gpu_s", np.float64, (len(SPANS_S),)),  # their predicted GPU-seconds, decaying likewise
+        ("noted_s", np.float64),  # time up to which the counts have decayed, s
+        ("first_s", np.float64),  # time of the first arrival, s
+        ("ended", np.float64, (2,)),  # ended jobs: decaying over about 200 of them; and at the latest instant
+        ("ended_s", np.float64),  # the latest instant, s; sums over the jobs of `ended`:
+        ("said", np.float64, (2,)),  # x = ln(prediction)
+        ("took", np.float64, (2,)),  # y = ln(run time)
         ("said_square", np.float64, (2,)),
         ("took_square", np.float64, (2,)),
         ("said_took", np.float64, (2,)),
     ],
     align=True,
 )
-"""One entry a partition: what the observation knows that the state alone does not tell."""
+"""One entry per partition: data of the observation that the state does not hold."""
 
 
 @by_reference
 class DialArrays(NamedTuple):
     """F columns of an observation, D dials, a network of hidden layers of H and G; H = 0: linear."""
 
-    who: NDArray[np.int64]  # (1,) NOBODY, NETWORK, OUTSIDE or CLIPPED
+    who: NDArray[np.int64]  # (1,) code of the source of the dials
     dial: Records  # (P,) DIAL
     counted: Records  # (P,) COUNTED
-    seen: NDArray[np.float64]  # (P, F) what was observed when they were last due
+    seen: NDArray[np.float64]  # (P, F) observation
     first: NDArray[np.float64]  # (H, F + 1) weights, the bias last
     second: NDArray[np.float64]  # (G, H + 1)
-    last: NDArray[np.float64]  # (D, G + 1), or (D, F + 1) of a linear one
+    last: NDArray[np.float64]  # (D, G + 1), or (D, F + 1) for a linear network
     between: NDArray[np.float64]  # (2, the larger of H and G) scratch
     moved: NDArray[np.float64]  # (D,) scratch
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
-    """The same where the partitions `before` have become others; those that are new begin at 0."""
+    """Return the dials after the partitions `before` have become `names`; new partitions begin at 0."""
     fresh = no_dials(len(names))
     somebody = dials.who[0] != NOBODY
     seen = np.zeros((fresh.dial.shape[0] if somebody else 0, dials.seen.shape[1]))
@@ -92,7 +92,7 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Dials that nothing sets. There is one row at least: jobs may come before any node."""
+    """Return dials that are not set. There is at least one row: jobs may arrive before any node."""
     none = np.zeros((0, 0))
     partitions = max(1, partitions)
     return DialArrays(

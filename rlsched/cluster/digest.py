@@ -1,8 +1,8 @@
-"""What the digest of a state takes of jobs and GPUs: sums of mixed words, one pass of a compiled kernel.
+"""Digest of the jobs and GPUs of a state: sums of mixed words, in one pass of a compiled kernel.
 
-Sums need no order, so jobs are not sorted by their numbers, and a slot is fetched once. SHA-256 of the same
-columns took ten times as long on clusters of thousands of GPUs. Two states that differ have one sum with a
-chance of 2^-64; whoever wants to make such states can.
+Sums do not depend on order, so jobs need not be sorted by number, and each slot is read once. SHA-256 of the
+same columns took ten times as long on clusters of thousands of GPUs. Two states that differ have the same sum
+with a probability of 2^-64. Collisions can be constructed deliberately.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _NOTHING: Final = np.uint64(0)
 _FOLLOWS: Final = frozenset(
     {"key", "head", "placed_in", "own_partition", "shared_partition", "held_for_slot", "demand"}
 )
-"""Fields of a job that are no part of a digest: what follows from others, or says where something lies."""
+"""Fields of a job that are not in the digest: derived from other fields, or a memory location."""
 _OF_MODELS: Final = frozenset({"energy_ppm", "unshared", "gpu_need_mib"})
-"""... and where there are no models."""
+"""Further fields that are not in the digest without models."""
 _BURST: Final = frozenset(
     {"first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s"}
 )
-"""... and where predictions are not revised."""
+"""Further fields that are not in the digest if predictions are not revised."""
 
 
 @kernel
 def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
-    """A word mixed so that each of its bits, and of the salt's, changes half of the result's."""
+    """Mix a word so that each of its bits, and of the salt's, changes half of the bits of the result."""
     z = word + salt * _STEP
     z = (z ^ (z >> _LESS[0])) * _FIRST
     z = (z ^ (z >> _LESS[1])) * _SECOND
@@ -45,12 +45,12 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 @kernel
 def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
-    """Of the live jobs, and of the places that they hold.
+    """Sums of the live jobs, and of the places that they hold.
 
     Args:
         s: The state.
-        rows: (J, W) its jobs as words.
-        masks: (W,) what of each word counts.
+        rows: (J, W) jobs as words.
+        masks: (W,) bits of each word that count.
     """
     jobs, places = _NOTHING, _NOTHING
     for slot in range(rows.shape[0]):
@@ -69,7 +69,7 @@ def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) ->
 
 @cache
 def _masks(modelled: bool, revises: bool) -> NDArray[np.uint64]:
-    """(W,) what of each word of a job counts."""
+    """(W,) bits of each word of a job that count."""
     unread = _FOLLOWS | (frozenset() if modelled else _OF_MODELS) | (frozenset() if revises else _BURST)
     one = np.zeros(1, JOB)
     for name in JOB.names or ():
@@ -79,13 +79,13 @@ def _masks(modelled: bool, revises: bool) -> NDArray[np.uint64]:
 
 
 def arguments(s: StateArrays) -> tuple[StateArrays, NDArray[np.uint64], NDArray[np.uint64]]:
-    """What `sums` is called with."""
+    """Arguments of `sums`."""
     rows: NDArray[Any] = columns(s.job).view(np.uint64).reshape(len(s.job), -1)
     modelled, revises = columns(s.config)["modelled"][0], columns(s.order.code)["revises"][0]
     return s, rows, _masks(bool(modelled), bool(revises))
 
 
 def of_jobs(s: StateArrays) -> bytes:
-    """What is to be digested of the live jobs, and of the GPUs that they hold."""
+    """Bytes to hash for the live jobs and the GPUs that they hold."""
     jobs, places = sums(*arguments(s))
     return int(jobs).to_bytes(8, "big") + int(places).to_bytes(8, "big")

@@ -1,9 +1,10 @@
 """Fragmentation of a node, compiled: the measure of fragmentation-gradient descent.
 
 Weng et al., "Beware of Fragmentation" (ATC'23): for a task class, the free GPU capacity of a node that the
-class cannot use; averaged over the classes by how many of their tasks have arrived. Ours counts the jobs of
-this state (theirs a sample of the production workload), and classes with fewer than 1 in 200 arrivals are
-left out. CPU-only classes and gangs that no node holds add the same to every choice, and are left out too.
+class cannot use; averaged over the classes by how many of their tasks have arrived. This implementation
+counts the jobs of this state (the paper: a sample of the production workload), and leaves out classes with
+fewer than 1 in 200 arrivals. CPU-only classes and gangs that no node holds add the same to every choice, and
+are left out too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _RAREST: Final = 200
 
 @kernel
 def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
-    """Write the GPU classes that arrive often into `out` (C,); returns how many."""
+    """Write the GPU classes that arrive often into `out` (C,); returns their number."""
     total = 0
     for c in range(s.demand.shape[0]):
         total += s.demand.arrived[c]
@@ -67,7 +68,7 @@ def fragmentation_milli(
     cpu_milli: int,
     memory_mib: int,
 ) -> float:
-    """Sum over classes of arrivals x unusable capacity of node `n` with this much free, milli-GPU x jobs."""
+    """Sum over classes of arrivals x unusable capacity of node `n` with these free GPUs, milli-GPU x jobs."""
     total = 0.0
     for k in range(classes.shape[0]):
         c = classes[k]

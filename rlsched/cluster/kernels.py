@@ -1,7 +1,7 @@
-"""The ledger, compiled: queue, allocation, release and node status, with the derived index kept in step.
+"""The ledger, compiled: queue, allocation, release and node status; keeps the derived index up to date.
 
-Callers check legality (`ClusterState` for people and the broker, the candidate list for the simulator);
-a kernel only does what it is told.
+Callers check legality (`ClusterState` for users and the broker, the candidate list for the simulator);
+kernels do not check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def queue_position(s: StateArrays, p: int, key: float, seq: int) -> int:
-    """First position in the queue of partition `p` that is not before (key, seq)."""
+    """Return the first position in the queue of partition `p` that does not precede (key, seq)."""
     low, high = 0, s.derived.part.queue_len[p]
     while low < high:
         middle = (low + high) // 2
@@ -67,7 +67,7 @@ def _remove(s: StateArrays, side: int, p: int, slot: int) -> None:
 
 @kernel
 def enqueue(s: StateArrays, slot: int, key: float) -> None:
-    """Put a waiting slot into the queues of the partitions that serve it, behind those of a lower key."""
+    """Add a waiting slot to the queues of the partitions that serve it, after slots of a lower key."""
     s.job.key[slot] = s.derived.slot.key[slot] = key
     if s.job.own_partition[slot] >= 0:
         _insert(s, 0, s.job.own_partition[slot], slot)
@@ -77,7 +77,7 @@ def enqueue(s: StateArrays, slot: int, key: float) -> None:
 
 @kernel
 def dequeue(s: StateArrays, slot: int) -> None:
-    """Take a slot out of the queues."""
+    """Remove a slot from the queues."""
     if s.job.own_partition[slot] >= 0:
         _remove(s, 0, s.job.own_partition[slot], slot)
     if s.job.shared_partition[slot] >= 0:
@@ -86,14 +86,14 @@ def dequeue(s: StateArrays, slot: int) -> None:
 
 @kernel
 def reorder(s: StateArrays, slot: int, key: float) -> None:
-    """What the order of a waiting slot goes by has changed: it goes to its new place in the queues."""
+    """Move a waiting slot to its new place in the queues after a change of its key."""
     dequeue(s, slot)
     enqueue(s, slot, key)
 
 
 @kernel
 def note_moved(s: StateArrays, slot: int, gang: int) -> None:
-    """A slot was preempted to make room for the waiting slot `gang`; -1: it was not, or it runs again."""
+    """Record that a slot was preempted to make room for the waiting slot `gang`; -1: clear the record."""
     s.job.moved_for[slot], s.job.moved_attempt[slot] = -1, 0
     if gang >= 0:
         s.job.moved_for[slot], s.job.moved_attempt[slot] = s.job.seq[gang], s.job.attempt[gang]
@@ -112,7 +112,7 @@ def add_job(
     limit_s: float,
     pinned: bool,
 ) -> int:
-    """A job of a demand class arrives. It is in no queue yet: `enqueue` it.
+    """Add a job of a demand class. It is in no queue yet: `enqueue` it.
 
     Returns its slot, -1 if all slots are taken.
     """
@@ -153,7 +153,7 @@ def add_job(
 
 @kernel
 def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
-    """A job is of this level and weight."""
+    """Set level and weight of a job."""
     s.job.level[slot], s.job.ln_weight[slot] = level, ln_weight
 
 
@@ -174,7 +174,7 @@ def admit_job(
     unshared: bool,
     gpu_need_mib: int,
 ) -> int:
-    """`add_job`, `rank_job` and `share_job` of one job, for callers from Python: each call takes its time."""
+    """`add_job`, `rank_job` and `share_job` in one call, as each call from Python has overhead."""
     slot = add_job(s, demand, vc, own, shared, submit_s, predicted_s, spread, limit_s, pinned)
     if slot >= 0:
         rank_job(s, slot, level, ln_weight)
@@ -184,7 +184,7 @@ def admit_job(
 
 @kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
-    """A job is of this workload, and energy counts so much for it (-1: what the cluster says). Its number."""
+    """Set workload and energy weight (-1: the cluster's) of a job. Returns its number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
     if s.job.head[slot] >= 0:
         forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
@@ -193,7 +193,7 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 
 @kernel
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
-    """Whether a job keeps its GPUs to itself, and what it takes of their memory (-1: what models say)."""
+    """Set whether a job refuses to share GPUs, and its GPU memory (-1: as models predict)."""
     s.job.unshared[slot], s.job.gpu_need_mib[slot] = unshared, gpu_need_mib
 
 
@@ -211,7 +211,7 @@ def forget(s: StateArrays, slot: int) -> None:
 
 @kernel
 def _index_node(s: StateArrays, n: int, sign: int) -> None:
-    """Count node `n` in (sign 1) or out (sign -1) of its partition's index, if it is up."""
+    """Add node `n` (sign 1) to its partition's index, or remove it (sign -1), if it is up."""
     if s.node.status[n] != NODE_UP:
         return
     p, free, size = s.node.part_of[n], s.node.free[n], s.node.gpus[n]
@@ -241,7 +241,7 @@ def _set_free(s: StateArrays, n: int, free: int) -> None:
 
 @kernel
 def set_node_status(s: StateArrays, n: int, status: int) -> None:
-    """Take a node into service or out of it; its jobs are the caller's business."""
+    """Set the status of a node; its jobs are the caller's responsibility."""
     _index_node(s, n, -1)
     s.node.status[n] = status
     _index_node(s, n, 1)
@@ -250,7 +250,7 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 @kernel
 def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
-    """Take the cores and the memory of one place of a slot from node `n` (sign 1), or give them back (-1)."""
+    """Take the cores and memory of one place of a slot from node `n` (sign 1), or return them (-1)."""
     if s.node.cpu_milli[n] < UNCOUNTED:
         s.node.cpu_free_milli[n] -= sign * s.job.cpu_milli_each[slot]
     if s.node.memory_mib[n] < UNCOUNTED:
@@ -259,16 +259,16 @@ def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
 
 @kernel
 def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
-    """Whether a job takes cores or memory of its nodes that are counted."""
+    """Whether a job takes counted cores or memory of its nodes."""
     return s.job.cpu_milli_each[slot] > 0 or s.demand.memory_mib_each[s.job.demand[slot]] > 0
 
 
 @kernel
 def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
-    """Make a slot a tenant of these GPUs of partition `p`, and nothing else.
+    """Make a slot a tenant of these GPUs of partition `p`; changes nothing else.
 
     `gpus` is grouped by node, the first on `host`; a job without GPUs takes cores and memory of `host`.
-    Returns the first place of the allocation, -1 where there are no GPUs.
+    Returns the first place of the allocation, -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     head = last = -1
@@ -304,7 +304,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 
 @kernel
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
-    """Undo `occupy`: the GPUs from the place `head` on have this tenant no longer."""
+    """Undo `occupy`: remove this tenant from the GPUs from the place `head` on."""
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     place = head
     if place < 0:
@@ -327,7 +327,7 @@ def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli:
 
 @kernel
 def forget_speeds(s: StateArrays, g: int) -> None:
-    """The jobs on GPU `g`, their cores or its clock have changed: their speeds are no longer known."""
+    """Mark the speeds of the jobs on GPU `g` as unknown after a change of jobs, cores or clock."""
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             s.derived.slot.speed[s.gpu.tenant[g, k]] = np.nan
@@ -356,7 +356,7 @@ def allocate(
 def _run(
     s: StateArrays, slot: int, host: int, p: int, share_milli: int, sm_clock_frac: float, now_s: float
 ) -> None:
-    """A slot that has its GPUs runs from now on."""
+    """Mark a slot that has its GPUs as running."""
     job = s.job
     job.status[slot] = RUNNING
     note_moved(s, slot, -1)
@@ -372,7 +372,7 @@ def _run(
 
 @kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
-    """Cores of node `n`, thousandths, that are free and not the fair part of its free GPUs."""
+    """Free cores of node `n`, thousandths, beyond the proportional part of its free GPUs."""
     if s.node.cpu_milli[n] >= UNCOUNTED:
         return UNCOUNTED
     fair = s.node.cpu_milli[n] // max(s.node.gpus[n], 1)
@@ -381,7 +381,7 @@ def spare_cpu_milli(s: StateArrays, n: int) -> int:
 
 @kernel
 def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
-    """Spare cores, thousandths, that a running job could have more with each of its GPUs."""
+    """Spare cores, thousandths, that a running job could get in addition with each of its GPUs."""
     place, each = s.job.head[slot], UNCOUNTED
     while place >= 0:
         n, on_node = s.gpu.node[place // MAX_TENANTS], 0
@@ -395,10 +395,10 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
 def join(
     s: StateArrays, slot: int, share_with: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
-    """Start a waiting slot on all the GPUs of the running slot `share_with`, which asked for as many, whole.
+    """Start a waiting slot on all the GPUs of the running slot `share_with`, which holds as many whole GPUs.
 
-    All that share these GPUs have equal shares from now on; the first tenant's is what is left over.
-    `cpu_milli_each`: cores that the new job brings for each GPU; all of them share all the cores.
+    All jobs on these GPUs get equal shares; the first tenant gets the remainder. `cpu_milli_each`: cores that
+    the new job brings to each GPU; all jobs share all cores.
     """
     dequeue(s, slot)
     s.job.cpu_milli_each[slot] = cpu_milli_each
@@ -427,7 +427,7 @@ def join(
 
 @kernel
 def tenants_of(s: StateArrays, g: int) -> int:
-    """Jobs on GPU `g`."""
+    """Number of jobs on GPU `g`."""
     count = 0
     for k in range(MAX_TENANTS):
         count += s.gpu.tenant[g, k] >= 0
@@ -436,10 +436,10 @@ def tenants_of(s: StateArrays, g: int) -> int:
 
 @kernel
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
-    """Give all jobs that hold GPU `g`, and all the GPUs that they have in common, equal shares.
+    """Give equal shares to all jobs that hold GPU `g` and have all their GPUs in common.
 
-    The service that they have had keeps the share that they had: attained service is counted from the start
-    of an attempt at its present share, and what that says too much or too little goes to the count before.
+    Service attained so far keeps its previous share: attained service is counted from the start of an attempt
+    at its present share, and the difference is added to the service of earlier attempts.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -456,10 +456,10 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """A job has left GPUs that it shared: the others get its share, and the cores that they asked for.
+    """Give the share of a job that left shared GPUs to the remaining jobs, and the cores they requested.
 
-    `cpu_milli_each`: cores that it had with each GPU, free now. Those that stay may have them even where the
-    node has lent what is left: they shared them all along.
+    `cpu_milli_each`: cores that the job had with each GPU, free now. The remaining jobs may have them even if
+    the node has lent its free cores: they shared them all along.
     """
     first = -1
     for k in range(MAX_TENANTS):
@@ -481,7 +481,7 @@ def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, no
 
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
-    """Take a running slot's GPUs back; it is then in no list: `forget` it or `wait_again`."""
+    """Take back the GPUs of a running slot; it is then in no list: `forget` it or `wait_again`."""
     job, share_milli, head = s.job, s.job.share_milli[slot], s.job.head[slot]
     vacate(s, slot, head, job.host[slot], job.placed_in[slot], share_milli)
     if share_milli < s.demand.share_milli[job.demand[slot]]:
@@ -502,7 +502,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def wait_again(s: StateArrays, slot: int) -> None:
-    """A released slot waits as its next attempt. It is in no queue yet: `enqueue` it."""
+    """Make a released slot wait as its next attempt. It is in no queue yet: `enqueue` it."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
     s.job.held_until_s[slot] = -np.inf
@@ -515,7 +515,7 @@ def wait_again(s: StateArrays, slot: int) -> None:
 
 @kernel
 def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
-    """Waiting slots leave the queues, and are nobody's candidates."""
+    """Remove waiting slots from the queues: they are no candidates."""
     for slot in slots:
         dequeue(s, slot)
         s.job.status[slot] = INELIGIBLE
@@ -523,7 +523,7 @@ def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
 
 @kernel
 def size_class(s: StateArrays, c: int) -> None:
-    """Work out how many places of class `c` a node of each partition holds at most."""
+    """Compute the most places of class `c` on a node of each partition."""
     sizes = s.derived.class_queue.node_size
     for p in range(sizes.shape[0]):
         sizes[p, c] = 0
@@ -533,7 +533,7 @@ def size_class(s: StateArrays, c: int) -> None:
 
 @kernel
 def forget_answers(s: StateArrays) -> None:
-    """What is known of which classes fit holds no longer."""
+    """Invalidate the cached answers of which classes fit."""
     for p in range(s.derived.part.shape[0]):
         s.derived.part.changes[p] += 1
 

@@ -1,4 +1,4 @@
-"""Whether the ledger would take a start: for people and policies; kernels only do what they are told."""
+"""Whether the ledger accepts a start, for users and policies; kernels do not check."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def check_gang(
     *,
     drained_too: bool = False,
 ) -> tuple[int, int]:
-    """(partition, first node) of a start that is legal.
+    """Return (partition, first node) of a legal start.
 
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
-        gpus: Global GPU numbers that it is to have.
-        share_milli: Share of each.
+        gpus: Global GPU numbers that it requests.
+        share_milli: Share of each GPU.
         sm_clock_frac: SM clock.
         node: Node of a job without GPUs.
-        cpu_milli_each: Cores that it is to have with each GPU, thousandths; -1: those that it asked for.
-        drained_too: Its nodes may be drained.
+        cpu_milli_each: Cores with each GPU, thousandths; -1: the cores that it requested.
+        drained_too: Whether its nodes may be drained.
 
     Raises:
-        AllocationError: saying why it is not legal.
+        AllocationError: the start is not legal; the message names the reason.
     """
     job = columns(state.arrays.job)[slot]
     seq = int(job["seq"])
@@ -71,7 +71,7 @@ def check_gang(
 
 
 def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
-    """Raise an AllocationError where a job cannot have this SM clock: without models, any but the highest."""
+    """Raise an AllocationError if a job cannot have this SM clock: without models, any but the highest."""
     if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
         raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
     if not MIN_CLOCK_FRAC <= sm_clock_frac <= 1.0:
@@ -81,7 +81,7 @@ def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
 
 
 def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_frac: float) -> None:
-    """Raise an AllocationError where a job cannot have this SM clock on GPUs of these nodes."""
+    """Raise an AllocationError if a job cannot have this SM clock on GPUs of these nodes."""
     check_clock(state, seq, sm_clock_frac)
     for n in nodes if sm_clock_frac != 1.0 else ():
         if is_slice(state.kind_names[int(state.arrays.node.kind[n])]):
@@ -97,18 +97,18 @@ def check_clocks(state: ClusterShape, seq: int, nodes: Iterable[int], sm_clock_f
 
 
 def check_room(state: ClusterShape, slot: int, n: int, places: int) -> None:
-    """Raise an AllocationError where a node is short of what a job asks for so many of its places."""
+    """Raise an AllocationError if a node lacks the resources for this many places of a job."""
     job = columns(state.arrays.job)
     if places_on(state.arrays, int(job["demand"][slot]), n) < places:
         raise AllocationError(
-            f"job {job['seq'][slot]}: node {state.node_names[n]} has too little of what the job asks for"
+            f"job {job['seq'][slot]}: node {state.node_names[n]} has too few resources for the job"
         )
 
 
 def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_each: int) -> None:
-    """Raise an AllocationError where a node is short of so many cores for each of these places.
+    """Raise an AllocationError if a node lacks this many cores for each of these places.
 
-    A job that asked for cores has some: with none it would never end.
+    A job that requested cores must get some: without cores it would never end.
     """
     node, job = columns(state.arrays.node), columns(state.arrays.job)
     seq = int(job["seq"][slot])
@@ -129,21 +129,23 @@ def check_join(
     sm_clock_frac: float,
     cpu_milli_each: int = -1,
 ) -> None:
-    """Raise an AllocationError where a waiting job cannot share the GPUs of a running one.
+    """Raise an AllocationError if a waiting job cannot share the GPUs of a running one.
 
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
-        share_with: Slot of the running one.
-        gpus: Global GPU numbers that it is to have: all those of the other.
-        sm_clock_frac: SM clock that it asks for.
-        cpu_milli_each: Cores that it brings for each GPU, thousandths; -1: none.
+        share_with: Slot of the running job.
+        gpus: Global GPU numbers that it requests: all GPUs of the running job.
+        sm_clock_frac: SM clock that it requests.
+        cpu_milli_each: Cores that it brings to each GPU, thousandths; -1: none.
     """
     job = columns(state.arrays.job)
     seq, other = int(job["seq"][slot]), int(job["seq"][share_with])
     check_clock(state, seq, sm_clock_frac)
     if state.arrays.config[0].modelled in (0, CLOCKS_ALONE):
-        raise AllocationError(f"job {seq}: GPUs can be shared where models say how fast jobs run; none do")
+        raise AllocationError(
+            f"job {seq}: GPUs can be shared only if models predict the speed of jobs; there are none"
+        )
     asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
     if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
         raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
@@ -169,7 +171,7 @@ def check_join(
 
 
 def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
-    """Raise an AllocationError where the memory of a running job's GPUs or nodes has no room for one more."""
+    """Raise an AllocationError if a running job's GPUs or nodes have too little memory for one more job."""
     arrays, job = state.arrays, state.arrays.job
     seq, other = int(job.seq[slot]), int(job.seq[share_with])
     for n, places in Counter(state.gpu_location(g)[0] for g in state.gpus_of(other)).items():
@@ -185,7 +187,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
 def _places_by_node(
     state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
-    """Places that are asked of each node, by node number, in the order of the GPUs."""
+    """Number of places requested on each node, by node number, in the order of the GPUs."""
     if not gpus:
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")

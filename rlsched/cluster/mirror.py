@@ -1,4 +1,4 @@
-"""A copy of a state, on which somebody may decide and see what would come of it."""
+"""A copy of a state, on which decisions can be tried out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlsched.cluster.state import ClusterState
 
 
 def mirror_of(state: ClusterState) -> ClusterState:
-    """A state that is equal, and whose changes are its own; kernels that know the state know it too.
+    """Return an equal state with its own changes; kernels compiled for the state work on the copy.
 
-    What never changes is shared: what nodes are, and arrays that are read-only. A copy of such an array could
-    be written, which is another type to a compiled function.
+    Immutable data is shared: descriptions of nodes, and read-only arrays. A copy of a read-only array would
+    be writable, which is another type to a compiled function.
     """
     kept = [*state.nodes, *(array for array in _arrays(state.arrays) if not array.flags.writeable)]
     return copy.deepcopy(state, {id(one): one for one in kept})

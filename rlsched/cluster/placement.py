@@ -1,12 +1,12 @@
-"""Whether a job can start in a partition now, and on which GPUs, compiled.
+"""Whether a job can start in a partition now, and on which GPUs; compiled.
 
-The rule *consolidate*: a gang that fits the partition's largest node goes on one node, the one with the
-fewest free GPUs that fits. A larger gang takes wholly free nodes, largest first, and puts what is left over
-on the node with the most free GPUs. Ties go to the lowest node number. On nodes that are all alike this is
-the rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
+The rule *consolidate*: a gang that fits the partition's largest node goes on one node, the node with the
+fewest free GPUs that fits. A larger gang takes wholly free nodes, largest first, and puts the remainder on
+the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the rule of
+Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
 
-Jobs that ask for whole GPUs and nothing else ("plain") are answered from counts of nodes by free GPUs, in
-steps that do not grow with the cluster; the others by a look at every node.
+Jobs that request only whole GPUs ("plain") are answered from counts of nodes by free GPUs, in time
+independent of the size of the cluster; other jobs by checking every node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
-    """Fewest free GPUs on any node that holds `gpus` on its own; -1 if no node does. `holes`: (M + 1,)."""
+    """Fewest free GPUs on any node that holds `gpus`; -1 if no node does. `holes`: (M + 1,)."""
     for free in range(gpus, holes.shape[0]):
         if holes[free] > 0:
             return free
@@ -34,7 +34,7 @@ def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
 
 @kernel
 def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int) -> int:
-    """GPUs of a gang left over after whole nodes, -1 where the gang does not fit. (M + 1,) counts by size."""
+    """GPUs of a gang that remain after whole nodes, -1 if the gang does not fit. (M + 1,) counts by size."""
     left = gpus
     taken_at_least = 0
     for size in range(holes.shape[0] - 1, 0, -1):
@@ -73,7 +73,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
 
 @array_kernel
 def _class_fits(s: StateArrays, p: int, c: int) -> bool:
-    """Whether a job of class `c` that is not plain can start in partition `p` now: a look at every node."""
+    """Whether a job of class `c` that is not plain can start in partition `p` now; checks every node."""
     needed, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
     if size == 0 or (
         s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
@@ -94,7 +94,7 @@ def _class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> bool:
-    """Whether one node that is not taken has so many places of class `c`. `taken`: (N,)."""
+    """Whether a node that is not taken has this many places of class `c`. `taken`: (N,)."""
     n = 0
     while n < s.node.shape[0] and (taken[n] or open_places(s, c, p, n) < needed):
         n += 1
@@ -117,7 +117,7 @@ def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[n
 
 @kernel
 def class_fits(s: StateArrays, p: int, c: int) -> bool:
-    """Whether a job of demand class `c` can start in partition `p` now; kept until a node changes."""
+    """Whether a job of demand class `c` can start in partition `p` now; cached until a node changes."""
     queues = s.derived.class_queue
     if queues.asked_at[p, c] != s.derived.part.changes[p]:
         _ask(s, p, c)
@@ -126,7 +126,7 @@ def class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _ask(s: StateArrays, p: int, c: int) -> None:
-    """Work out whether a job of class `c` can start in partition `p` now, and keep the answer."""
+    """Compute whether a job of class `c` can start in partition `p` now, and cache the answer."""
     queues = s.derived.class_queue
     queues.asked_at[p, c] = s.derived.part.changes[p]
     if s.demand.plain[c]:
@@ -162,7 +162,7 @@ def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: in
 
 @kernel
 def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> int:
-    """Write the GPUs of a plain gang into `out`; returns its first node, -1 where it does not fit."""
+    """Write the GPUs of a plain gang into `out`; returns its first node, -1 if it does not fit."""
     index, nodes = s.derived, s.node.shape[0]
     if gpus <= index.part.node_size[p]:
         free = hole_for(index.holes[p], gpus)
@@ -186,7 +186,7 @@ def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> in
 
 @kernel
 def _emptiest_besides(s: StateArrays, p: int, taken: NDArray[np.int32]) -> int:
-    """Node with the most free GPUs that none of the GPUs in `taken` is on."""
+    """Return the node with the most free GPUs that holds none of the GPUs in `taken`."""
     for free in range(s.derived.holes.shape[1] - 1, 0, -1):
         n = next_member(s.derived.by_free[p, free], s.node.shape[0], 0)
         while n >= 0:
@@ -210,7 +210,7 @@ def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
-    """First node that *consolidate* would use for a plain gang, -1 where it does not fit."""
+    """Return the first node that *consolidate* would use for a plain gang, -1 if it does not fit."""
     index = s.derived
     if gpus <= index.part.node_size[p]:
         free = hole_for(index.holes[p], gpus)
@@ -225,10 +225,10 @@ def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
 
 @array_kernel
 def all_fit(s: StateArrays, p: int) -> bool:
-    """Whether everything that waits in partition `p` can start at once, one after the other in queue order.
+    """Whether all waiting jobs of partition `p` can start at once, one after the other in queue order.
 
-    Exact where the partition's nodes are all alike and all jobs plain; elsewhere it may say no too often,
-    never yes too often.
+    Exact if the partition's nodes are identical and all jobs plain; otherwise it may return False too often,
+    never True too often.
     """
     if s.config[0].placement != CONSOLIDATE:
         return False

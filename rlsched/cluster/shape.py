@@ -1,4 +1,4 @@
-"""ClusterShape: names and arrays of a cluster: its nodes, partitions, GPU types, what jobs can ask for."""
+"""ClusterShape: names and arrays of a cluster: its nodes, partitions, GPU types and demand classes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rlsched.models.slice_name import is_slice
 
 
 class Needs(NamedTuple):
-    """What kernels have to be compiled with for a state.
+    """Features that the kernels of a state must be compiled with.
 
     Attributes:
         models: Models of speed and power.
@@ -48,11 +48,11 @@ class Needs(NamedTuple):
 
 
 class Queue(Protocol):
-    """What waiting jobs are ordered by, and how they are predicted (`rlsched.decide.order`).
+    """Order and predictions of waiting jobs (`rlsched.decide.order`).
 
     Attributes:
-        order: What it goes by, comparable.
-        arrays: What kernels want to know of it.
+        order: The order, comparable.
+        arrays: The order for kernels.
     """
 
     @property
@@ -60,26 +60,26 @@ class Queue(Protocol):
     @property
     def arrays(self) -> OrderArrays: ...
     def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """A job that has just got its slot comes to wait."""
+        """Queue a job that just got its slot."""
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """Level or weight of a waiting job is another one."""
+        """Sort a waiting job again after a change of its level or weight."""
 
     def started(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """An attempt of a job has just begun."""
+        """Record that an attempt of a job has just begun."""
 
     def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """A released job waits as its next attempt."""
+        """Queue a released job for its next attempt."""
 
     def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-        """Ineligible slots wait again."""
+        """Make ineligible slots wait again."""
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """A job that has ended and been released is about to be forgotten."""
+        """Update the siblings of a job that has ended and is about to be forgotten."""
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Nodes, each with the least GPU memory of all of its GPU type: the ledger tells types apart alone."""
+    """Return the nodes, each with the least GPU memory of its type: the ledger knows only types."""
     least: dict[str, int] = {}
     for node in nodes:
         if node.gpu_memory_mib:
@@ -93,16 +93,16 @@ def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
 
 
 class ClusterShape:
-    """What a cluster is made of, and what may be done on it.
+    """Nodes of a cluster, and what policies may do on it.
 
     Attributes:
         arrays: The arrays that kernels work on; replaced when they grow.
         node_names: Name of each node, by node number.
-        partition_names: The VCs that own nodes, in name order, then `shared` if any node serves all.
-        vc_names: Every VC name met so far; its position is its number.
-        kind_names: Every GPU type met so far; its position is its number.
-        ordering: What its queues go by.
-        needs: What kernels have to be compiled with for it.
+        partition_names: The VCs that own nodes, in name order, then `shared` if a node serves all.
+        vc_names: Every VC name so far; its position is its number.
+        kind_names: Every GPU type so far; its position is its number.
+        ordering: The order of its queues.
+        needs: Features that its kernels must be compiled with.
         placement: The placement rule, a key of `PLACEMENT_CODES`.
     """
 
@@ -135,29 +135,29 @@ class ClusterShape:
         *,
         slots: int = 256,
     ) -> Self:
-        """The idle cluster that a description describes."""
+        """Return the idle cluster of a description."""
         return cls(spec.expand(), queue, slots=slots, placement=spec.placement)
 
     @classmethod
     def empty(cls, queue: Queue) -> Self:
-        """A cluster whose nodes are still to come."""
+        """Return a cluster without nodes; they are added later."""
         return cls([], queue)
 
     # ---- shape ------------------------------------------------------------------------------------
 
     @property
     def nodes(self) -> list[NodeSpec]:
-        """The nodes, by number; those that are gone for good too."""
+        """The nodes, by number, including retired nodes."""
         return list(self._nodes)
 
     @property
     def num_partitions(self) -> int:
-        """Partitions, each with a decision loop of its own."""
+        """Number of partitions, each with its own decision loop."""
         return len(self.partition_names)
 
     @property
     def num_gpus(self) -> int:
-        """GPUs on all nodes, up or not."""
+        """Number of GPUs on all nodes, up or not."""
         return int(self.arrays.gpu.node.shape[0])
 
     @property
@@ -166,7 +166,7 @@ class ClusterShape:
         return int(columns(self.arrays.counters)["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
-        """Arrays for these nodes, keeping jobs, allocations and status of the nodes that stay (a prefix)."""
+        """Create the arrays of these nodes. Nodes that stay (a prefix) keep jobs, allocations and status."""
         old = self.arrays
         known = len(self._nodes)
         self._nodes = nodes
@@ -217,7 +217,7 @@ class ClusterShape:
         kernels.rebuild_index(self.arrays)
 
     def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
-        """From now on jobs run and draw as these say; their GPU types are `kind_names`, in that order.
+        """Use these models for speed and power of jobs; their GPU types are `kind_names`, in that order.
 
         `cores_as_asked`: see CORES_AS_ASKED.
         """
@@ -228,13 +228,14 @@ class ClusterShape:
         self._model(CORES_AS_ASKED if cores_as_asked else 1)
 
     def set_dials(self, dials: DialArrays) -> None:
-        """From now on somebody sets dials beside a rule's settings, one set a partition."""
+        """Use dials that adjust a rule's settings, one set per partition."""
         self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
-        """From now on models choose SM clocks and nothing else (`CLOCKS_ALONE`); None: nobody does.
+        """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: clocks are not chosen.
 
-        Their GPU types are `kind_names`, in that order; again where a node of another type has joined.
+        The models' GPU types are `kind_names`, in that order; call again after a node of another type has
+        joined.
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)
@@ -242,17 +243,19 @@ class ClusterShape:
 
     def _model(self, modelled: int) -> None:
         self.arrays.config[0].modelled = modelled
-        self.arrays.derived.slot.speed[:] = math.nan  # kept ones are by the models of before
+        self.arrays.derived.slot.speed[:] = math.nan  # cached speeds are of the previous models
         self.arrays.derived.slot.speed[:] = np.nan
         self.needs = self.needs._replace(models=modelled != 0)
         self._note_kinds()
 
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
-        """What a policy may do on this cluster, which its rows show; rules do what they do.
+        """Set a policy's permissions on this cluster, which its rows show; rules do not depend on them.
 
         Args:
-            preemption: Preempt running jobs; where the order says so, once one declares that it may be.
-            reserve_after_s: Reserve GPUs for the first job that has waited so long and does not fit.
+            preemption: Preempt running jobs; if the order requires it, once a job declares that it may be
+                preempted.
+            reserve_after_s: Waiting time, seconds, after which GPUs are reserved for the first job that does
+                not fit.
         """
         config = self.arrays.config[0]
         waits = self.arrays.order.may_change
@@ -261,18 +264,18 @@ class ClusterShape:
         self.needs = self.needs._replace(preemption=preemption, reservations=not math.isinf(reserve_after_s))
 
     def fix_clocks(self, n: int, is_fixed: bool) -> None:
-        """Say whether nobody can set the SM clocks of a node's GPUs."""
+        """Set whether the SM clocks of a node's GPUs are fixed."""
         self.arrays.node.fixed_clock[self._node(n)] = is_fixed
 
     def let_share(self, n: int, *, shares: bool) -> None:
-        """Say whether several jobs can run on one of a node's GPUs."""
+        """Set whether several jobs can run on one of a node's GPUs."""
         self.arrays.node.unshared[self._node(n)] = not shares
 
     def weigh_energy(self, weight: float) -> None:
-        """What energy counts against time from now on, 0 (nothing) to 1 (alone).
+        """Set the weight of energy against time, 0 (no weight) to 1 (only energy).
 
         Raises:
-            ValueError: it is not in between.
+            ValueError: the weight is outside this range.
         """
         if not 0.0 <= weight <= 1.0:
             raise ValueError(f"expected a weight of energy from 0 to 1, got {weight}")
@@ -280,16 +283,16 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """What energy counts against time for jobs that do not say it themselves, 0 to 1, models or not."""
+        """Weight of energy against time for jobs without their own, 0 to 1, with or without models."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
     def energy_weight(self) -> float:
-        """What energy counts against time, 0 to 1; nothing without models."""
+        """Weight of energy against time, 0 to 1; 0 without models."""
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
-        """The GPU type of most GPUs of each partition; a type of MIG slices where it has no others."""
+        """Note the GPU type of most GPUs of each partition; a type of MIG slices if it has no others."""
         whole = np.array([not is_slice(name) for name in self.kind_names], np.bool_)
         for p in range(self.num_partitions):
             own = self.arrays.node.part_of == p
@@ -299,18 +302,18 @@ class ClusterShape:
             self.arrays.derived.part.kind[p] = int(np.argmax(counts)) if counts.size else 0
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
-        """(partition of the VC's own nodes, partition that serves all); -1 where there is none."""
+        """Return (partition of the VC's own nodes, partition that serves all); -1 if there is none."""
         shared = len(self._owners) if len(self.partition_names) > len(self._owners) else -1
         return (self._owners.index(vc) if vc in self._owners else -1), shared
 
     def vc_number(self, vc: str) -> int:
-        """Number of a VC's name, -1 for none; a new name gets the next number."""
+        """Return the number of a VC's name, -1 for none; a new name gets the next number."""
         if vc and vc not in self.vc_names:
             self.vc_names.append(vc)
         return self.vc_names.index(vc) if vc else -1
 
     def demand_number(self, demand: Demand) -> int:
-        """Number of a demand class; a new one gets the next number."""
+        """Return the number of a demand class; a new one gets the next number."""
         number = self._demands.get(demand)
         if number is None:
             number = len(self._demands)
@@ -328,18 +331,18 @@ class ClusterShape:
 
     @property
     def demands(self) -> list[Demand]:
-        """The demand classes met so far, by number."""
+        """The demand classes so far, by number."""
         return list(self._demands)
 
     def reserve_demands(self, demands: Sequence[Demand]) -> list[int]:
-        """Numbers of many demand classes, making room once."""
+        """Return the numbers of many demand classes, growing the arrays once."""
         wanted = len(self._demands.keys() | set(demands))
         if wanted > self.arrays.demand.shape[0]:
             self._regrow(demands=wanted)
         return [self.demand_number(demand) for demand in demands]
 
     def _mark_plain(self) -> None:
-        """Note the classes that counts of free GPUs answer for."""
+        """Note the classes for which counts of free GPUs suffice."""
         self.arrays.demand.plain[: len(self._demands)] = plain_demands(
             list(self._demands), alike_by_type(self._nodes)
         )
@@ -354,7 +357,7 @@ class ClusterShape:
         return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
 
     def know_kind(self, name: str) -> int:
-        """Number of a GPU type, whether a node has it or not; a new name gets the next number."""
+        """Return the number of a GPU type, whether a node has it or not; a new name gets the next number."""
         return self._kind_number(name)
 
     def _kind_number(self, name: str) -> int:
@@ -369,8 +372,8 @@ class ClusterShape:
 
         Args:
             vc: The VC.
-            demand: What it asks for; a number: so many GPUs.
-            without: Numbers of nodes that are gone for good.
+            demand: Its request; a number: this many GPUs.
+            without: Numbers of retired nodes.
         """
         wanted = Demand(gpus=demand) if isinstance(demand, int) else demand
         part_of, nodes = self.arrays.node.part_of.tolist(), alike_by_type(self._nodes)
@@ -381,7 +384,7 @@ class ClusterShape:
         return False
 
     def grow(self) -> None:
-        """Room for twice as many live jobs."""
+        """Make room for twice as many live jobs."""
         self._regrow(slots=2 * self.arrays.job.shape[0])
 
     def _regrow(self, *, slots: int = 0, demands: int = 0) -> None:
@@ -399,16 +402,16 @@ class ClusterShape:
             raise AllocationError(f"there is no node number {n}")
         return n
 
-    # ---- looking ----------------------------------------------------------------------------------
+    # ---- queries ----------------------------------------------------------------------------------
 
     def slot_of(self, seq: int) -> int:
-        """Slot of a live job.
+        """Return the slot of a live job.
 
         Raises:
             AllocationError: no live job has this number.
         """
         job = columns(self.arrays.job)
-        known = self._slots.get(seq)  # good as long as the slot still says so
+        known = self._slots.get(seq)  # valid as long as the slot still has this number
         if known is not None and job["seq"][known] == seq and job["status"][known] != SLOT_EMPTY:
             return known
         for slot in (job["seq"] == seq).nonzero()[0].tolist():
@@ -420,7 +423,7 @@ class ClusterShape:
         raise AllocationError(f"no live job has number {seq}")
 
     def gpus_of(self, seq: int) -> list[int]:
-        """Global GPU numbers that a job holds, in the order of allocation."""
+        """Return the global GPU numbers that a job holds, in the order of allocation."""
         place = int(self.arrays.job.head[self.slot_of(seq)])
         gpus = []
         while place >= 0:
@@ -429,7 +432,7 @@ class ClusterShape:
         return gpus
 
     def beside(self, seq: int) -> list[int]:
-        """Numbers of the jobs that share the GPUs of a job, in the order of their places there."""
+        """Return the numbers of the jobs that share the GPUs of a job, in the order of their places there."""
         job = columns(self.arrays.job)
         head = int(job["head"][self.slot_of(seq)])
         tenants = columns(self.arrays.gpu)["tenant"][head // MAX_TENANTS].tolist() if head >= 0 else []
@@ -437,18 +440,18 @@ class ClusterShape:
         return [other for other in found if other != seq]
 
     def gpu_location(self, g: int) -> tuple[int, int]:
-        """(node number, GPU number on that node) of a global GPU number."""
+        """Return (node number, GPU number on that node) of a global GPU number."""
         n = int(columns(self.arrays.gpu)["node"][g])
         return n, g - int(columns(self.arrays.node)["first_gpu"][n])
 
     def waiting(self, partition: int) -> list[int]:
-        """Numbers of the jobs that wait for a partition, in queue order."""
+        """Return the numbers of the jobs that wait for a partition, in queue order."""
         return [int(seq) for seq in self.arrays.job.seq[self.queue(partition)]]
 
     def queue(self, partition: int) -> NDArray[np.int32]:
-        """(waiting,) slots that wait for a partition, in queue order."""
+        """Return (waiting,) slots that wait for a partition, in queue order."""
         return self.arrays.derived.queue[partition, : self.arrays.derived.part.queue_len[partition]]
 
     def running(self) -> list[int]:
-        """Numbers of the running jobs, ascending."""
+        """Return the numbers of the running jobs, ascending."""
         return sorted(int(seq) for seq in self.arrays.job.seq[self.arrays.job.status == RUNNING])

@@ -1,4 +1,4 @@
-"""The description of a cluster: TOML in, frozen structs out."""
+"""The description of a cluster: reads TOML into frozen structs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARED_PARTITION = "shared"
 
 
 class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a cluster file and a `NodeGroup` say alike."""
+    """Fields that a cluster file and a `NodeGroup` share."""
 
     count: int = 1
     gpus: int
@@ -29,18 +29,18 @@ class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`count` nodes that are alike.
+    """`count` identical nodes.
 
-    What jobs are given is a GPU: a whole one or, where GPUs are cut by MIG, a slice of one.
+    Jobs get GPUs: whole GPUs, or slices if GPUs are partitioned by MIG.
 
     Attributes:
-        count: How many nodes of this kind there are.
-        gpus: GPUs on each node that jobs can be given: its slices where they are cut.
-        gpu_type: Name of the GPU model, `generic` where it does not matter; of slices `A100-40GB/3g.20gb`.
-        cpus: CPU cores on each node, 0 where unknown.
-        memory_mib: Host memory on each node, 0 where unknown.
-        vc: The virtual cluster that owns these nodes; None: they serve every one.
-        slices: MIG slices that every GPU in the node is cut into; 0: GPUs are whole.
+        count: Number of nodes.
+        gpus: Allocatable GPUs on each node: the slices if GPUs are partitioned.
+        gpu_type: Name of the GPU model, `generic` if it does not matter; of slices `A100-40GB/3g.20gb`.
+        cpus: CPU cores on each node, 0 if unknown.
+        memory_mib: Host memory on each node, MiB, 0 if unknown.
+        vc: The virtual cluster that owns these nodes; None: they serve all.
+        slices: MIG slices that every GPU in the node is partitioned into; 0: GPUs are whole.
     """
 
     slices: int = 0
@@ -57,21 +57,21 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
         memory_mib: int = 0,
         vc: str | None = None,
     ) -> NodeGroup:
-        """Nodes of `gpus` GPUs of this type, each cut into the same MIG slices.
+        """Return nodes of `gpus` GPUs of this type, each partitioned into the same MIG slices.
 
         Args:
             mig: Profiles of the slices of one GPU, all the same.
             gpus: GPUs in each node.
-            gpu_type: Their model, one of those with MIG.
-            count: As for a group, as the next three.
+            gpu_type: GPU model with MIG support.
+            count: Number of nodes.
             cpus: CPU cores on each node.
-            memory_mib: Host memory on each node.
+            memory_mib: Host memory on each node, MiB.
             vc: The virtual cluster that owns them.
 
         Raises:
-            ClusterSpecError: the GPU has no MIG or no such profile, or these slices cannot be made at once.
+            ClusterSpecError: the GPU has no MIG or no such profile, or these slices cannot coexist.
         """
-        from rlsched.models.mig import layout_fault  # compiles kernels at its import: only where it is needed
+        from rlsched.models.mig import layout_fault  # compiles kernels on import: only if needed
 
         fault = layout_fault(gpu_type, mig)
         if fault:
@@ -88,7 +88,7 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def devices(self) -> int:
-        """GPUs in each node, whole or cut."""
+        """GPUs in each node, whole or partitioned."""
         return devices(self)
 
 
@@ -103,32 +103,32 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     vc: str | None = None
     slices: int = 0
     gpu_memory_mib: int = 0
-    """On each GPU, 0 where unknown; the least of all nodes of its GPU type counts."""
+    """Memory of each GPU, MiB, 0 if unknown; the least of all nodes of its GPU type applies."""
 
     @property
     def devices(self) -> int:
-        """GPUs in the node, whole or cut."""
+        """GPUs in the node, whole or partitioned."""
         return devices(self)
 
 
 def devices(node: NodeGroup | NodeSpec) -> int:
-    """GPUs in a node, whole or cut into slices."""
+    """GPUs in a node, whole or partitioned into slices."""
     return node.gpus // node.slices if node.slices else node.gpus
 
 
 class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[[nodes]] of a cluster file: `gpus` and `gpu_type` are those of the machine."""
+    """[[nodes]] of a cluster file: `gpus` and `gpu_type` describe the machine's whole GPUs."""
 
     mig: tuple[str, ...] = ()
 
     def group(self) -> NodeGroup:
-        """The group that it describes. Raises a ClusterSpecError as `NodeGroup.sliced` does."""
+        """Return the group of these nodes. Raises a ClusterSpecError as `NodeGroup.sliced` does."""
         known = {name: getattr(self, name) for name in _Nodes.__struct_fields__}
         return NodeGroup.sliced(self.mig, **known) if self.mig else NodeGroup(**known)
 
 
 class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a cluster file and a `ClusterSpec` say alike."""
+    """Fields that a cluster file and a `ClusterSpec` share."""
 
     name: str
     placement: Placement = "consolidate"
@@ -147,12 +147,12 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cluster as its operator describes it. Nodes are numbered in the order of the groups.
 
     Attributes:
-        name: What it is called.
+        name: Display name.
         placement: The rule that picks a job's GPUs (`rlsched.cluster.choose`).
-        max_retries: How often a job that fails is queued again; None: always.
+        max_retries: Number of times that a failed job is queued again; None: no limit.
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
-            (`rlsched_envs.sim.node_events`); in a cluster file, as seen from there. "": they stay up.
-        preemptible: Which jobs count as declared preemptible: those that say so, or all that do not refuse.
+            (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
+        preemptible: Jobs that count as declared preemptible: jobs that declare it, or all that do not refuse.
         nodes: Its nodes.
     """
 
@@ -163,8 +163,8 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Read a TOML file.
 
         Raises:
-            ClusterSpecError: the file is missing, not TOML, has an unknown key, or holds no GPU, or its GPUs
-                cannot be cut as it says.
+            ClusterSpecError: the file is missing, is not TOML, has an unknown key or no GPU, or its GPUs
+                cannot be partitioned as described.
         """
         path = Path(path)
         try:
@@ -199,10 +199,10 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return spec
 
     def check(self, where: str = "cluster") -> None:
-        """Refuse numbers below zero, a VC without a name of its own, and a cluster without GPUs.
+        """Reject numbers below zero, a VC with an invalid name, and a cluster without GPUs.
 
         Raises:
-            ClusterSpecError: naming the group at fault.
+            ClusterSpecError: names the group at fault.
         """
         if self.max_retries is not None and self.max_retries < 0:
             raise ClusterSpecError(f"{where}: max_retries must be 0 or more, got {self.max_retries}")
@@ -238,21 +238,21 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def num_gpus(self) -> int:
-        """GPUs in all groups that jobs can be given; a MIG slice is one."""
+        """Allocatable GPUs in all groups; a MIG slice counts as one."""
         return sum(group.count * group.gpus for group in self.nodes)
 
     @property
     def num_slices(self) -> int:
-        """MIG slices among them."""
+        """MIG slices in all groups."""
         return sum(group.count * group.gpus for group in self.nodes if group.slices)
 
     @property
     def num_devices(self) -> int:
-        """GPUs in all groups, whole or cut."""
+        """GPUs in all groups, whole or partitioned."""
         return sum(group.count * group.devices for group in self.nodes)
 
     def expand(self) -> list[NodeSpec]:
-        """One `NodeSpec` a node, named n0, n1, ... in order."""
+        """Return one `NodeSpec` per node, named n0, n1, ... in order."""
         specs: list[NodeSpec] = []
         for group in self.nodes:
             first = len(specs)
@@ -282,15 +282,15 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         placement: Placement = "consolidate",
         preemptible: Literal["declared", "all"] = "declared",
     ) -> ClusterSpec:
-        """`nodes` nodes of `gpus` GPUs each, one pool."""
+        """Return `nodes` nodes of `gpus` GPUs each, in one pool."""
         group = NodeGroup(count=nodes, gpus=gpus, gpu_type=gpu_type, cpus=cpus)
         return cls(name=name, placement=placement, preemptible=preemptible, nodes=(group,))
 
     def write(self, path: str | Path) -> None:
-        """Write a TOML file; `read` gives it back.
+        """Write a TOML file; `read` gives the description back.
 
         Raises:
-            ClusterSpecError: the place cannot be written to.
+            ClusterSpecError: the file cannot be written.
         """
         try:
             Path(path).write_text(self.to_toml(), encoding="utf-8")
@@ -298,7 +298,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise ClusterSpecError(f"{path}: cannot write this cluster: {error.strerror}") from error
 
     def to_toml(self) -> str:
-        """This description as TOML; `read` gives it back."""
+        """Return this description as TOML; `read` gives it back."""
         lines = [f"name = {_quote(self.name)}"]
         lines += [f"placement = {_quote(self.placement)}"] if self.placement != "consolidate" else []
         lines += [f"max_retries = {self.max_retries}"] if self.max_retries is not None else []

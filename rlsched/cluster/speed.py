@@ -1,7 +1,7 @@
-"""How fast a job of a state runs, compiled: clock, sharing, GPU type, nodes and cores together.
+"""Speed of a job of a state, compiled: clock, sharing, GPU type, nodes and cores together.
 
-What is predicted for a decision and what the simulator lets happen are the same functions; the simulator
-alone adds the part that no model explains (`sharing.pair_noise`).
+Predictions for decisions and the simulator's outcomes use the same functions; only the simulator adds the
+part that no model explains (`sharing.pair_noise`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def gpu_kind(s: StateArrays, g: int) -> int:
 
 @array_kernel
 def fill_beside(m: ModelArrays) -> None:
-    """Work out the predicted speed of every workload beside every other, on every GPU type.
+    """Compute the predicted speed of every workload next to every other, on every GPU type.
 
-    Nothing has been observed: `beside` is what is modelled."""
+    Without observations: `beside` is the modelled speed."""
     other = np.zeros(1, np.int64)
     for a in range(m.trait.shape[0]):
         for kind in range(m.trait.shape[1]):
@@ -40,13 +40,13 @@ def fill_beside(m: ModelArrays) -> None:
 
 @kernel
 def shared_on(s: StateArrays, slot: int, g: int) -> float:
-    """Predicted speed of a job beside all the others on its GPU `g`, alone = 1."""
+    """Predicted speed of a job next to all the others on its GPU `g`; solo: 1."""
     return shared_with(s, slot, slot, g)
 
 
 @kernel
 def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
-    """Predicted speed of a job beside all the others on GPU `g` and `more`, which comes to it, alone = 1."""
+    """Predicted speed of a job next to all the others on GPU `g` and the additional job `more`; solo: 1."""
     count, others = 0, s.scratch[0].others
     if more != slot:
         others[count] = s.job.workload[more]
@@ -66,16 +66,16 @@ def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
 
 @kernel
 def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, nodes: int, fewest: int) -> float:
-    """Speed that the GPUs of a job allow, enough cores given; 1: alone at full clock on GPUs of this type.
+    """Speed that the GPUs of a job allow with enough cores; 1: solo at full clock on GPUs of this type.
 
     Args:
         s: The state.
         slot: The job.
         kind: Type of its GPUs.
         x: SM clock, of the maximum.
-        shared: Speed that sharing leaves it, alone = 1.
-        nodes: Nodes that it is on ...
-        fewest: ... and the fewest that hold it.
+        shared: Speed with sharing, relative to solo.
+        nodes: Nodes of the job.
+        fewest: Fewest nodes that hold the job.
     """
     t, w = s.models.trait, s.job.workload[slot]
     speed = shared / relative_time(t.clock_bound[w, kind], x)
@@ -84,14 +84,14 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Speed of a job on GPUs of this type against those that its run time is of, both fully used."""
+    """Speed of a job on GPUs of this type relative to the type of its run time, both fully used."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Share of full speed that so many cores a GPU deliver to a job; 1 where it asked for no cores."""
+    """Fraction of full speed with this many cores per GPU; 1 if the job requested no cores."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
@@ -99,20 +99,20 @@ def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
 
 @kernel
 def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """What the cores that a job asked for deliver on GPUs of this type."""
+    """Fraction of full speed with the requested cores on GPUs of this type."""
     return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
 
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """... and on GPUs of the type that its run time is of: its rate is 1 there."""
+    """Fraction of full speed with the requested cores on GPUs of its run time's type, where its rate is 1."""
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 
 
 @kernel
 def cores_given(s: StateArrays, slot: int, kind: int) -> float:
-    """CPU cores for each of a job's GPUs. Those who share GPUs share the cores of all of them, by need."""
+    """CPU cores for each of a job's GPUs. Jobs that share GPUs share the cores of all of them, by need."""
     head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
     if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
         return held
@@ -128,9 +128,9 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
-    """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the smaller of the two.
+    """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the lower of the two.
 
-    Both are shares of what the GPUs of this type do when fully used.
+    Both are fractions of the speed on fully used GPUs of this type.
     """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
     return min(allowed, delivered) / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
@@ -138,18 +138,20 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
 
 @kernel
 def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
-    """Rate that a waiting job is predicted to have alone at full clock on GPUs of a type, as many nodes as it
-    needs, with the cores that it asked for."""
+    """Predicted solo rate of a waiting job at full clock on GPUs of a type.
+
+    It runs on the nodes that it needs, with the cores that it requested.
+    """
     allowed = min(gpu_rate(s, slot, kind, 1.0, 1.0, 1, 1), asked_feed(s, slot, kind))
     return allowed / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
 
 
 @kernel
 def present_speed(s: StateArrays, slot: int) -> float:
-    """Rate that a running job is predicted to have as its GPUs are shared and clocked; 1 without GPUs.
+    """Predicted rate of a running job with the current sharing and clock of its GPUs; 1 without GPUs.
 
-    The clock is that of its GPUs where somebody notes it, as the simulator does, else the one that it was
-    given. Kept until its GPUs change (`rlsched.cluster.kernels.forget_speeds`).
+    The clock is the recorded clock of its GPUs if there is one, as in the simulator, else the clock that the
+    job was given. Cached until its GPUs change (`rlsched.cluster.kernels.forget_speeds`).
     """
     if s.job.head[slot] < 0:
         return 1.0
@@ -168,13 +170,13 @@ def _present_speed(s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float:
-    """Rate of a running job: of the slowest of its GPUs, fed by its cores.
+    """Rate of a running job: the rate of the slowest of its GPUs, fed by its cores.
 
     Args:
         s: The state.
         slot: The job.
         clock: SM clock of its GPUs, of the maximum.
-        shared: Speed that sharing leaves it, alone = 1.
+        shared: Speed with sharing, relative to solo.
     """
     head = s.job.head[slot]
     nodes, last_node, place = 0, -1, head
@@ -198,20 +200,20 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
 
 @kernel
 def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Share of what GPUs of this type do when fully used that a job of this rate makes of them."""
+    """Fraction of the speed on fully used GPUs of this type that a job of this rate reaches."""
     return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 
 @kernel
 def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Rate of a job, of what its GPUs would do for it alone at this SM clock with cores enough."""
+    """Rate of a job relative to its solo rate at this SM clock with enough cores."""
     alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
     return min(use_of_gpus(s, slot, kind, rate) / alone, 1.0)
 
 
 @kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Power that a job of this rate adds to each of its GPUs of a type, at this SM clock."""
+    """Power that a job of this rate adds to each of its GPUs of a type at this SM clock, W."""
     t, w = s.models.trait, s.job.workload[slot]
     busy = busy_frac(s, slot, kind, clock, rate)
     return dynamic_power_w(s.models.gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, busy)
@@ -219,10 +221,10 @@ def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: floa
 
 @kernel
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Share of the time in which a job of this rate, alone, has a GPU at work.
+    """Fraction of the time in which a job of this rate keeps a GPU busy, without its co-tenants.
 
-    The catalogue's utilisation alone, less what cores that do not suffice, partners or other nodes hold up.
-    That a lower clock leaves fewer pauses is not in it.
+    The catalogue's solo utilisation, reduced by insufficient cores, co-tenants or additional nodes. Does not
+    include that a lower clock leaves fewer pauses.
     """
     util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
     return util_frac * busy_frac(s, slot, kind, clock, rate)
@@ -230,7 +232,7 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
 
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """CPU cores that a job of this rate keeps busy for each of its places; 0 where it asked for none."""
+    """CPU cores that a job of this rate keeps busy for each of its places; 0 if it requested none."""
     if s.job.head[slot] < 0:
         return s.job.cpu_milli_each[slot] / 1000.0
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:

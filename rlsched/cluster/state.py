@@ -1,6 +1,6 @@
-"""ClusterState: a cluster and its live jobs, and the ledger that keeps them true.
+"""ClusterState: a cluster and its live jobs, and the ledger that keeps them consistent.
 
-It holds only what a broker can know: no true durations. The simulator and the broker fill the same one.
+It holds only facts that a broker has: no true durations. Simulator and broker use the same class.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import AllocationError
 
 _UNKNOWN_HOLD_S = 86_400.0
-"""For how long GPUs of others are taken to be away where nobody knows."""
+"""Assumed time until GPUs used outside the cluster come back, seconds, if unknown."""
 
 
 class ClusterState(ClusterShape):
-    """A cluster now.
+    """State of a cluster.
 
     Attributes:
-        stops_take_time: Whether a preempted job waits again only once its processes are gone, when it is
-            requeued; until then it is nobody's candidate. As in a broker; in the simulator it waits at once.
+        stops_take_time: Whether a preempted job waits again only once its processes have exited, when it is
+            requeued; until then it is no candidate. True in a broker; in the simulator it waits at once.
     """
 
     stops_take_time = False
 
     def count_decision(self) -> None:
-        """One more decision has been taken."""
+        """Count a decision."""
         columns(self.arrays.counters)["decisions"][0] += 1
 
     # ---- jobs -------------------------------------------------------------------------------------
@@ -73,26 +73,28 @@ class ClusterState(ClusterShape):
         level: int = 0,
         ln_weight: float = 0.0,
     ) -> int:
-        """A job arrives and waits; returns its number.
+        """Add a waiting job; returns its number.
 
         Args:
-            num_gpus: Whole GPUs of any type, where nothing else is asked for.
-            demand: Everything that it asks for.
+            num_gpus: Number of whole GPUs of any type, if nothing else is requested.
+            demand: Its complete request.
             vc: Its virtual cluster.
-            submit_s: When it was submitted.
-            predicted_s: Its prediction: the predicted run time ...
-            spread: ... and the standard deviation of ln(run time / prediction).
-            time_limit_s: The user's limit, nan where there is none.
-            preemptible: Whether it may be stopped for another job's sake.
-            workload: Number in the catalogue of workloads, 0 where unknown.
-            energy_weight: What energy counts against time for it, 0 to 1; None: what the cluster says.
-            shares: Whether it may share its GPUs with other jobs, where GPUs are shared.
-            gpu_need_mib: Memory that it takes on each of its GPUs; -1: what models say of its workload.
+            submit_s: Time of submission.
+            predicted_s: Predicted run time, seconds.
+            spread: Standard deviation of ln(run time / prediction).
+            time_limit_s: The user's time limit, nan if there is none.
+            preemptible: Whether it may be stopped in favour of another job.
+            workload: Number in the catalogue of workloads, 0 if unknown.
+            energy_weight: Weight of energy against time, 0 to 1; None: the cluster's.
+            shares: Whether it may share its GPUs with other jobs, if GPUs are shared.
+            gpu_need_mib: Memory that it takes on each of its GPUs, MiB; -1: as models predict for its
+                workload.
             level: Its priority; jobs of a higher level go first.
             ln_weight: ln of its weight in the order of the queue.
 
         Raises:
-            AllocationError: it asks for less than one GPU, or has no usable time of submission or prediction.
+            AllocationError: it requests less than one GPU, or its submission time or prediction is not
+                usable.
         """
         if demand is None:
             if num_gpus is None or num_gpus < 1:
@@ -127,25 +129,25 @@ class ClusterState(ClusterShape):
         return int(kernels.describe_job(self.arrays, slot, workload, energy_ppm))
 
     def rank_job(self, seq: int, level: int, ln_weight: float, now_s: float) -> None:
-        """Level and weight of a live job are these from now on."""
+        """Set level and weight of a live job."""
         slot = self.slot_of(seq)
         kernels.rank_job(self.arrays, slot, level, float(ln_weight))
         if self.arrays.job.status[slot] == WAITING:
             self.ordering.rank(self.arrays, slot, now_s)
 
     def share_job(self, seq: int, *, shares: bool, gpu_need_mib: int) -> None:
-        """Whether a live job may share GPUs, and what it takes of their memory, are these from now on.
+        """Set whether a live job may share GPUs, and the memory that it takes on them.
 
-        Co-tenants that it has, it keeps.
+        It keeps its current co-tenants.
         """
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def limit_job(self, seq: int, time_limit_s: float) -> None:
-        """The user's limit of a live job is this from now on, nan: none."""
+        """Set the user's time limit of a live job, nan: none."""
         self.arrays.job.limit_s[self.slot_of(seq)] = time_limit_s
 
     def remove_waiting(self, seq: int) -> None:
-        """A waiting job leaves, one that is not eligible too.
+        """Remove a waiting job, eligible or not.
 
         Raises:
             AllocationError: it does not wait.
@@ -165,7 +167,7 @@ class ClusterState(ClusterShape):
         kernels.make_ineligible(self.arrays, self._all_in_status(seqs, WAITING, "waiting"))
 
     def make_eligible(self, seqs: Sequence[int], now_s: float) -> None:
-        """Ineligible jobs are back in the queues, in the order of their submission where keys are equal.
+        """Return ineligible jobs to the queues, in the order of their submission if keys are equal.
 
         Raises:
             AllocationError: one of them is not ineligible.
@@ -188,15 +190,15 @@ class ClusterState(ClusterShape):
     ) -> None:
         """Give a waiting job exactly these GPUs, or a job without GPUs a place on this node.
 
-        `share_milli`: share of each GPU; None: what the job asked for. `share_with`: number of the running
-        job that shares all of its GPUs with this one, -1: nobody has them. `cpu_milli_each`: cores with each
-        GPU, -1: those that it asked for. `by_engine`: it has begun there already, where nothing is started
-        from here.
+        `share_milli`: share of each GPU; None: the share that the job requested. `share_with`: number of the
+        running job that shares all of its GPUs with this job, -1: the GPUs are free. `cpu_milli_each`: cores
+        with each GPU, -1: the cores that it requested. `by_engine`: the job runs there already, and another
+        component has started it.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
                 unknown, of another type, on a node that is not up, is short of cores or memory, or serves
-                another VC, or the share is not the job's or the clock is not 1. Nothing has changed then.
+                another VC, or the share is not the job's or the clock is not 1. The state is unchanged then.
         """
         p, host = self.check_start(
             seq, gpus, share_milli, sm_clock_frac, node, share_with, cpu_milli_each, by_engine=by_engine
@@ -217,17 +219,17 @@ class ClusterState(ClusterShape):
         self.ordering.started(self.arrays, slot, now_s)
 
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
-        """Somebody else has these free GPUs of one node, which may be drained or down.
+        """Mark free GPUs of one node, which may be drained or down, as used outside the cluster.
 
-        Returns the number of a job that stands for that, runs at once and is never preempted; `release` it.
+        Returns the number of a placeholder job that runs at once and is never preempted; `release` it.
 
         Args:
             gpus: Global GPU numbers.
-            now_s: When.
-            until_s: When they come back at the latest; None: nobody knows.
+            now_s: Current time.
+            until_s: Latest time at which they come back; None: unknown.
 
         Raises:
-            AllocationError: one of them is taken, or they are of several nodes.
+            AllocationError: one of them is taken, or they are on several nodes.
         """
         nodes = {int(self.arrays.gpu.node[g]) for g in gpus}
         if len(nodes) != 1 or any(self.arrays.gpu.free_milli[g] != WHOLE_GPU_MILLI for g in gpus):
@@ -262,10 +264,10 @@ class ClusterState(ClusterShape):
         *,
         by_engine: bool = False,
     ) -> tuple[int, int]:
-        """(partition, first node) of a start that is legal.
+        """Return (partition, first node) of a legal start.
 
         Raises:
-            AllocationError: the one that `start` would raise; nothing has changed.
+            AllocationError: as `start` would raise; the state is unchanged.
         """
         slot = self._in_status(seq, WAITING, "waiting")
         if share_with >= 0:
@@ -277,21 +279,21 @@ class ClusterState(ClusterShape):
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each, drained_too=by_engine)
 
     def queue_key(self, seq: int) -> float | None:
-        """What a waiting job's place in the queue goes by, the lowest first; None: it is in no queue."""
+        """Return the queue key of a waiting job, the lowest first; None: it is in no queue."""
         slot = self.slot_of(seq)
         return float(self.arrays.job.key[slot]) if self.arrays.job.status[slot] == WAITING else None
 
     def release(self, seq: int, now_s: float, *, ended: bool = True) -> None:
-        """The attempt of a running job, or of one that was preempted, is over, and the job with it.
+        """End the attempt of a running or preempted job, and the job.
 
         Args:
             seq: Its number.
-            now_s: When.
-            ended: Whether it came to its own end. Only then, and where no earlier attempt is unknown to the
-                ledger, do jobs of its burst learn how long it ran.
+            now_s: Current time.
+            ended: Whether it ended by itself. Only then, and if the ledger knows all earlier attempts, its
+                run time revises the predictions of its burst.
 
         Raises:
-            AllocationError: it neither runs nor leaves.
+            AllocationError: it neither runs nor is being stopped.
         """
         job = columns(self.arrays.job)
         ran_until_now = job["status"][self.slot_of(seq)] == RUNNING
@@ -301,13 +303,13 @@ class ClusterState(ClusterShape):
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
-        """The attempt of a running job, or of one that was preempted, is over; it waits, as its next attempt.
+        """End the attempt of a running or preempted job; it waits, as its next attempt.
 
-        `gpu_memory_mib`: what each of its GPUs has to have from now on, where that is more than before.
-        `alone`: it shares none from now on.
+        `gpu_memory_mib`: least memory of each of its GPUs from now on, if more than before. `alone`: it
+        shares no GPUs from now on.
 
         Raises:
-            AllocationError: it neither runs nor leaves.
+            AllocationError: it neither runs nor is being stopped.
         """
         slot = self._stopped(seq, now_s)
         if alone:
@@ -319,7 +321,7 @@ class ClusterState(ClusterShape):
         self.ordering.requeue(self.arrays, slot, now_s)
 
     def ask_for_types(self, seq: int, gpu_types: Sequence[str]) -> None:
-        """A job that waits, eligible or not, takes GPUs of these types from now on; none: of any.
+        """Set the GPU types that a waiting job, eligible or not, accepts; none: any.
 
         Raises:
             AllocationError: it does not wait.
@@ -337,11 +339,11 @@ class ClusterState(ClusterShape):
         kernels.enqueue(self.arrays, slot, key)
 
     def _now_asks(self, slot: int, demand: Demand) -> None:
-        number = self.demand_number(demand)  # which may move the arrays
+        number = self.demand_number(demand)  # may replace the arrays
         self.arrays.job.demand[slot] = number
 
     def _stopped(self, seq: int, now_s: float) -> int:
-        """Slot of a job whose attempt is over; it has no GPUs from now on."""
+        """Return the slot of a job after ending its attempt; it has no GPUs from now on."""
         slot = self.slot_of(seq)
         if columns(self.arrays.job)["status"][slot] != LEAVING:
             self._in_status(seq, RUNNING, "running")
@@ -349,15 +351,15 @@ class ClusterState(ClusterShape):
         return slot
 
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
-        """Stop a running job for another one's sake: its GPUs are free for others in this ledger.
+        """Stop a running job in favour of another job: its GPUs are free in this ledger.
 
-        It waits again, as its next attempt: at once, or, where `stops_take_time`, when it is requeued.
+        It waits again, as its next attempt: at once, or, with `stops_take_time`, when it is requeued.
 
         Args:
             seq: Its number.
-            now_s: When.
-            moved_for: Number of the waiting job that it makes room for, where it is to go on elsewhere at
-                once (`rules.migration`); -1: it just gives way.
+            now_s: Current time.
+            moved_for: Number of the waiting job that it makes room for, if it will restart elsewhere at once
+                (`rules.migration`); -1: it is preempted to wait.
 
         Raises:
             AllocationError: see `check_preempt`.
@@ -372,11 +374,11 @@ class ClusterState(ClusterShape):
         kernels.note_moved(self.arrays, slot, self.slot_of(moved_for) if moved_for >= 0 else -1)
 
     def check_preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> int:
-        """Slot of a job that may be preempted now.
+        """Return the slot of a job that may be preempted now.
 
         Raises:
-            AllocationError: it does not run, must not be preempted, or started at this very instant; or the
-                job that it is to be moved for does not wait.
+            AllocationError: it does not run, must not be preempted, or started at this instant; or the job
+                that it is moved for does not wait.
         """
         slot = self._in_status(seq, RUNNING, "running")
         if self.arrays.job.pinned[slot]:
@@ -404,22 +406,22 @@ class ClusterState(ClusterShape):
     # ---- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> int:
-        """A node joins, up and idle; jobs that wait may now use it. Returns its number."""
+        """Add a node, up and idle; waiting jobs may use it. Returns its number."""
         if spec.name in self.node_names:
             raise AllocationError(f"node {spec.name!r} is already part of the cluster")
         self._lay_out([*self._nodes, spec])
         return len(self._nodes) - 1
 
     def add_nodes(self, specs: Sequence[NodeSpec]) -> None:
-        """Many nodes join a cluster that has none, up and idle, numbered in this order."""
+        """Add many nodes to a cluster that has none, up and idle, numbered in this order."""
         self._lay_out(list(specs))
 
     def refit_node(
         self, n: int, *, cpus: int, memory_mib: int, gpu_memory_mib: int = 0, gpu_type: str | None = None
     ) -> None:
-        """A node has so many cores and so much memory from now on, 0 where unknown, and GPUs of this type.
+        """Set cores and memory of a node, 0 if unknown, and its GPU type.
 
-        What jobs hold there they keep: with less than that, less than nothing is free.
+        Jobs keep what they hold there: if the node has less than that, its free amount is negative.
         """
         before = self._nodes[n]
         kind = before.gpu_type if gpu_type is None else gpu_type
@@ -445,7 +447,7 @@ class ClusterState(ClusterShape):
         kernels.rebuild_index(self.arrays)
 
     def retire_node(self, n: int) -> None:
-        """A node is gone for good, and its name is free for another.
+        """Remove a node permanently, and free its name.
 
         Raises:
             AllocationError: jobs hold GPUs there.
@@ -457,35 +459,38 @@ class ClusterState(ClusterShape):
         self._nodes[n] = msgspec.structs.replace(self._nodes[n], name=self.node_names[n])
 
     def fail_node(self, n: int) -> list[int]:
-        """A node is gone. Returns the jobs that hold GPUs there, in `seq` order: release or requeue each."""
+        """Mark a node as down.
+
+        Returns the jobs that hold GPUs there, in `seq` order: release or requeue each.
+        """
         kernels.set_node_status(self.arrays, self._node(n), NODE_DOWN)
         return self.jobs_on(n)
 
     def drain_node(self, n: int) -> None:
-        """A node takes no new jobs; those that run there go on."""
+        """Drain a node: it gets no new jobs; running jobs continue."""
         kernels.set_node_status(self.arrays, self._node(n), NODE_DRAINED)
 
     def resume_node(self, n: int) -> None:
-        """A drained or failed node is up again."""
+        """Mark a drained or failed node as up again."""
         kernels.set_node_status(self.arrays, self._node(n), NODE_UP)
 
     def sleep_node(self, n: int) -> None:
-        """An idle node is powered down; no job starts there until `resume_node`."""
+        """Mark an idle node as powered down; no job starts there until `resume_node`."""
         kernels.set_node_status(self.arrays, self._node(n), NODE_ASLEEP)
 
     def boot_node(self, n: int) -> None:
-        """A node is powered up; no job starts there until `resume_node`."""
+        """Mark a node as booting; no job starts there until `resume_node`."""
         kernels.set_node_status(self.arrays, self._node(n), NODE_BOOTING)
 
     def jobs_on(self, n: int) -> list[int]:
-        """Numbers of the jobs that hold GPUs on a node, ascending."""
+        """Return the numbers of the jobs that hold GPUs on a node, ascending."""
         job = self.arrays.job
         tenants = self.arrays.gpu.tenant[self.arrays.gpu.node == n]
         hosted = np.flatnonzero((job.status == RUNNING) & (job.host == n))
         return sorted({int(job.seq[slot]) for slot in [*tenants[tenants >= 0], *hosted]})
 
     def digest(self) -> str:
-        """Hash of everything but the derived index, of live jobs only: equal states, equal digests."""
+        """Hash of everything but the derived index and empty slots: equal states, equal digests."""
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
         if dials.who[0] != NOBODY:

@@ -1,7 +1,7 @@
 """Progress of kernel compilation, printed on standard error if a verb asks for it.
 
-`rlsched.compile.kernel_cache` reports every kernel that is compiled or found. This module imports no numba, so
-the command line can turn it on before anything is compiled.
+`rlsched.compile.kernel_cache` reports every kernel that is compiled or found. This module imports no numba,
+so the command line can turn it on before anything is compiled.
 """
 
 from __future__ import annotations

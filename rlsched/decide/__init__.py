@@ -1,1 +1,1 @@
-"""How a decision is made: legal candidates, features, the Scheduler interface, the guard, the record."""
+"""Decisions: legal candidates, features, the Scheduler interface, the guard, the record."""

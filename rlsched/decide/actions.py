@@ -1,4 +1,4 @@
-"""What a scheduler may do: a closed union."""
+"""Actions of a scheduler: a closed union."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
     Attributes:
         seq: The job's sequence number.
-        gpus: Global GPU numbers, one entry a GPU of the gang, ascending.
-        share_milli: Share of each GPU, 1,000 = the whole of it.
+        gpus: Global GPU numbers, one entry per GPU of the gang, ascending.
+        share_milli: Share of each GPU, 1,000 = the whole GPU.
         sm_clock_frac: SM clock as a fraction of the maximum.
-        node: Node of a job without GPUs, -1 where the GPUs say it.
-        share_with: Number of the running job that it shares all of these GPUs with, -1: nobody has them.
-        cpu_milli_each: CPU cores with each GPU, thousandths; -1: those that it asked for.
+        node: Node of a job without GPUs; -1 for a job with GPUs, whose node follows from `gpus`.
+        share_with: Number of the running job whose GPUs it shares, all of them; -1: the GPUs are free.
+        cpu_milli_each: CPU cores with each GPU, thousandths; -1: the cores that the job requested.
     """
 
     seq: int
@@ -30,17 +30,17 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
-    """Stop a running job for another one's sake, and queue it again.
+    """Stop a running job in favour of another job, and queue it again.
 
-    In a broker it is told to end, and waits again when its processes are gone; whoever is started on its GPUs
-    begins then. Not legal for a job that must not be preempted (`job.pinned`), nor for one that started at
-    this instant.
+    A broker sends the job a stop signal. The job waits again once its processes have exited, and the jobs
+    that get its GPUs start then. Not legal for a job that must not be preempted (`job.pinned`), nor for a job
+    that started at this instant.
 
     Attributes:
         seq: The job's sequence number.
-        moved_for: Number of the waiting job that it makes room for, where it is moved: that job starts next,
-            and this one before all others, on GPUs that are free elsewhere (`rules.migration`). -1: it gives
-            way, and waits its turn.
+        moved_for: Number of the waiting job that it makes room for when it is moved: the waiting job starts
+            next, and the moved job restarts before all others on GPUs that are free elsewhere
+            (`rules.migration`). -1: it is preempted and waits in the queue.
     """
 
     seq: int
@@ -48,17 +48,17 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait"):
-    """Do nothing: until the next decision point, or until a time if that comes first.
+    """Do nothing until the next decision point, or until a given time if that is earlier.
 
     Attributes:
-        until_s: Ask again at this time, even if nothing has happened by then; a later *wait* of the same
-            partition replaces it. None: ask at the next decision point.
+        until_s: Time to ask again, seconds, even without an event; a later *wait* of the same partition
+            replaces it. None: ask at the next decision point.
     """
 
     until_s: float | None = None
 
     def check(self, now_s: float) -> None:
-        """Raise an AllocationError if the time to ask again at is not still to come."""
+        """Raise an AllocationError if `until_s` is not in the future."""
         if self.until_s is not None and not self.until_s > now_s:
             raise AllocationError(f"a wait has to end after now, {now_s} s; got {self.until_s} s")
 

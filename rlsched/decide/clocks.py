@@ -1,4 +1,4 @@
-"""SM clocks and CPU cores of a job that is about to start, compiled; both by what models say."""
+"""SM clock and CPU cores of a job that is about to start, both chosen by models; compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched.decide.options import FIXED, FULL, LULL, WEIGHED, StartOptions, ene
 from rlsched.models.clocks import best_level, power_at, priced_level
 
 MOST_PRESSURE: Final = 3.0
-"""A second of GPU time is worth up to so much more where jobs wait for it: the queue's length a node."""
+"""Queued jobs per node above which a longer queue no longer raises the weight of time."""
 
 
 @kernel
@@ -31,7 +31,7 @@ def can_set_clocks(s: StateArrays, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> float:
-    """SM clock of a job on these GPUs of partition `p`: 1 where somebody cannot set it on all of them."""
+    """SM clock of a job on these GPUs of partition `p`; 1 unless the clocks of all of them can be set."""
     if not MODELLED or gpus.shape[0] == 0 or not can_set_clocks(s, gpus):
         return 1.0
     return clock_for(s, p, slot, gpu_kind(s, gpus[0]), o)
@@ -41,8 +41,8 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
     """SM clock that a rule gives a waiting job on GPUs of this type in partition `p`, of the maximum.
 
-    A job that says itself what energy counts for it has that weighed, whatever the rule does. Where models
-    are there for clocks alone, a rule that says nothing of them goes by what energy counts on the cluster.
+    A job with its own energy weight has its clock weighed by it under every rule. If models exist only for
+    clocks, a rule without clock settings uses the cluster's energy weight.
     """
     if not MODELLED or not s.config[0].modelled or s.models.gpu.sliced[kind]:
         return 1.0
@@ -72,10 +72,9 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
 def weighed_level(
     s: StateArrays, p: int, kind: int, clock_bound: float, dynamic_w: float, weight: float, jobs: int
 ) -> int:
-    """Level of the clock where time and energy cost least, energy weighed by `weight` (0: the highest clock).
+    """Clock level of least cost of time and energy, energy weighed by `weight` (0: the highest clock).
 
-    Both are relative to the full clock. Time counts more the more jobs wait, this one included: others wait
-    for it.
+    Time and energy are relative to the full clock. Time counts more the more jobs wait, including this job.
     """
     if weight == 0.0:
         return 0
@@ -87,11 +86,11 @@ def weighed_level(
 
 @kernel
 def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> int:
-    """CPU cores (thousandths) that a rule gives a job for each of these GPUs, which it is to start on.
+    """CPU cores (thousandths) that a rule gives a job with each of these GPUs, on which it is about to start.
 
-    What the job asked for; with the ability, what it has a use for: less where that is enough, more where
-    its nodes have cores to spare. Cores that are lent come back when the borrower ends: until then a node may
-    have fewer than its free GPUs were to have, and a job that starts there gets its part of those.
+    Default: the cores that the job requested. With `cores`: the cores that it can use, which is fewer if
+    fewer suffice and more if its nodes have spare cores. Lent cores return when the borrower ends; until then
+    a node may have fewer cores than its free GPUs need, and a job that starts there gets a proportional part.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
@@ -116,9 +115,9 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 
 @kernel
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
-    """CPU cores (thousandths) that a waiting job brings for each GPU that it comes to share.
+    """CPU cores (thousandths) that a waiting job brings to each GPU that it joins.
 
-    Spare ones of the nodes, as many as all of them together lack.
+    Spare cores of the nodes, as many as all jobs on them together lack.
     """
     job, cores = s.job, s.models.trait.cores_each
     asked = s.demand.cpu_milli_each[job.demand[slot]]
@@ -135,6 +134,6 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
 
 @kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Whether a job that is to have the cores that it asked for finds fewer to spare beside a running one."""
+    """Whether a job that must get the cores it requested finds fewer spare cores next to a running job."""
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

@@ -1,4 +1,4 @@
-"""Kernels of decisions compiled for what a state needs: models or none, preemption, reservations."""
+"""Decision kernels, compiled for the needs of a state: models, preemption, reservations."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _FOUND: dict[tuple[Any, ...], Any] = {}
 
 
 def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
-    """The kernel of a template that this state needs.
+    """Return the kernel of a template that this state needs.
 
     Args:
-        template: It leaves open what `decide.constants` names.
-        state: The state that it will be called with.
-        **bound: What else it leaves open.
+        template: Kernel that leaves the constants of `decide.constants` open.
+        state: The state that the kernel will be called with.
+        **bound: Values of further open constants.
     """
     return for_needs(template, needs=state.needs, **bound)
 
 
 def for_needs(template: Any, *, needs: Needs, **bound: Any) -> Any:
-    """As `for_state`, for states of these needs."""
-    more = needs.preemption or needs.reservations  # what may do one is mostly served where it may do both
+    """As `for_state`, for states with these needs."""
+    more = needs.preemption or needs.reservations  # a caller that may do either mostly may do both
     key = (template, needs.models, more, *bound.values())
     found = _FOUND.get(key)
     if found is None:

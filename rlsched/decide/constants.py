@@ -1,6 +1,6 @@
-"""What kernels of decisions leave open until they are compiled (`rlsched.compile.jit.specialise`).
+"""Constants of decision kernels that are bound at compile time (`rlsched.compile.jit.specialise`).
 
-A cluster without models, without preemption or without reservations compiles none of what these need.
+A cluster without models, preemption or reservations compiles none of the code for them.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Any, Final
 from rlsched.compile.jit import compile_time
 
 MODELLED: Final[Any] = compile_time("MODELLED")
-"""Whether models of speed and power may be there (`config.modelled`)."""
+"""Whether models of speed and power may exist (`config.modelled`)."""
 PREEMPTING: Final[Any] = compile_time("PREEMPTING")
 """Whether running jobs may be preempted (`config.preempts`)."""
 RESERVING: Final[Any] = compile_time("RESERVING")
-"""Whether jobs that do not fit may have reservations (`config.reserve_after_s`)."""
+"""Whether jobs that do not fit may get reservations (`config.reserve_after_s`)."""
 
 MIGRATES: Final[Any] = compile_time("MIGRATES")
-"""Whether a rule moves running jobs so that a gang finds its GPUs together (`options.migration`)."""
+"""Whether a rule moves running jobs to defragment GPUs for a gang (`options.migration`)."""
 
 DIALLED: Final[Any] = compile_time("DIALLED")
-"""Whether somebody sets dials beside a rule's settings (`rlsched.decide.dials`)."""
+"""Whether dials adjust the settings of a rule (`rlsched.decide.dials`)."""
 
 begin: Final[Any] = compile_time("begin")
 """The four functions of a rule: see `rlsched.decide.rules`."""

@@ -1,4 +1,4 @@
-"""Counter-based draws: seed, decision number and half give the number, in any process, in any order."""
+"""Counter-based random draws: a function of seed, decision number and half, in any process and order."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def draw(seed: int, number: int, half: int) -> float:
 
 
 def generator(seed: int, number: int, half: int) -> np.random.Generator:
-    """All the numbers that this half of this decision may draw."""
+    """Return a generator of all the numbers that this half of this decision may draw."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, half, number]))

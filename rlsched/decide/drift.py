@@ -1,4 +1,4 @@
-"""Whether a policy that was trained sees what it saw in training: ranges by column, and a watch over them."""
+"""Drift detection for trained policies: ranges of the columns seen in training, and a watch over them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
 MARGIN: Final = 0.1
-"""A range is taken to be wider than what was seen, on either side by this share of its width."""
+"""Share of a range's width by which it is widened on either side."""
 TOLERANCE: Final = 1e-5
-"""What was always the same in training may differ by this: rows are float32."""
+"""Tolerance for a column that was constant in training: rows are float32."""
 BEGIN_FRAC: Final = 0.5
-"""Drift begins when a column is outside its range in more than this share of the looks remembered ..."""
+"""Drift begins when a column is outside its range in more than this share of the remembered looks."""
 END_FRAC: Final = 0.25
-"""... and is over when no column is in more than this."""
+"""Drift ends when no column is outside its range in more than this share of the looks."""
 NO_RANGES: Final = "not watched: no ranges in its card"
 
 
 class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a policy met in training.
+    """Ranges that a policy saw in training.
 
     Attributes:
-        columns: Least and largest value of every column that it saw.
-        nodes: Fewest and most nodes of a partition; (0, 0): it is not told.
-        gpus: Fewest and most GPUs of a partition, likewise.
-        gpu_types: GPU types; empty: they made no difference.
+        columns: Least and largest value of every input column.
+        nodes: Fewest and most nodes of a partition; (0, 0): unknown.
+        gpus: Fewest and most GPUs of a partition; (0, 0): unknown.
+        gpu_types: GPU types; empty: the policy does not depend on them.
     """
 
     columns: dict[str, tuple[float, float]] = {}
@@ -41,12 +41,12 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def with_ranges(
         self, names: Sequence[str], low: NDArray[np.floating], high: NDArray[np.floating]
     ) -> Familiar:
-        """The same, with (F,) least and largest values of the columns of these names."""
+        """Return a copy with (F,) least and largest values of the columns of these names."""
         ranges = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
         return msgspec.structs.replace(self, columns=ranges)
 
     def wrong(self) -> str:
-        """What makes no sense in it, "" if nothing does."""
+        """Description of the first inconsistent field, "" if there is none."""
         for name, (low, high) in self.columns.items():
             if not low <= high:
                 return f"{name}: expected the least value and then the largest, got {low:g} and {high:g}"
@@ -54,15 +54,15 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """A column that was outside its range lately.
+    """A column that was outside its training range in recent looks.
 
     Attributes:
         column: Its name.
-        share_frac: Share of the looks remembered in which it was.
-        value: What it was when it was last: the median of the rows.
-        low: Least value in training ...
-        high: ... and largest.
-        only_warns: It says how the cluster was set up, and is no drift by itself.
+        share_frac: Share of the remembered looks in which it was outside.
+        value: Its value when it was last outside: the median of the rows.
+        low: Least value in training.
+        high: Largest value in training.
+        only_warns: Whether it describes the set-up of the cluster, and does not count as drift by itself.
     """
 
     column: str
@@ -74,7 +74,7 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """For people."""
+        """The column as text for a message."""
         return (
             f"{self.column} is {self.value:.3g}, trained on {self.low:.3g} to {self.high:.3g} "
             f"(outside in {self.share_frac:.0%})"
@@ -82,17 +82,17 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriftWatch:
-    """Remembers of the last looks which columns were outside their ranges.
+    """Remembers which columns were outside their ranges in the latest looks.
 
-    A look is what the policy sees for one decision, or for one setting of its dials: K rows. A column is
-    outside in it where more than half of the rows are. That counts a queue of unheard-of jobs, and not a
-    single odd job in it.
+    A look is the input of the policy for one decision, or for one setting of its dials: K rows. A column is
+    outside in a look if more than half of the rows are. A queue full of unfamiliar jobs counts, a single
+    unusual job in it does not.
 
     Args:
-        familiar: What it saw in training.
-        names: The columns of a look, in order; those without a range are not watched.
-        remembered: Looks that are remembered. Before there are so many, nothing is said.
-        fixed: Columns that say how the cluster was set up: they are counted, and make no drift.
+        familiar: Ranges seen in training.
+        names: The columns of a look, in order; columns without a range are not watched.
+        remembered: Number of looks remembered. Before that many looks, no drift is reported.
+        fixed: Columns that describe the set-up of the cluster: counted, but never drift.
 
     Attributes:
         active: Whether there is drift.
@@ -117,7 +117,7 @@ class DriftWatch:
         self.looks = 0
 
     def look(self, rows: NDArray[np.floating]) -> None:
-        """Take note of (K, F) rows, K at least 1."""
+        """Record a look of (K, F) rows, K at least 1."""
         wrong = ~((rows >= self._from) & (rows <= self._to))
         outside = 2 * wrong.sum(axis=0) > len(rows)
         if outside.any():
@@ -131,7 +131,7 @@ class DriftWatch:
             self.active = most > (END_FRAC if self.active else BEGIN_FRAC) * remembered
 
     def outside(self, most: int = 10) -> list[Outside]:
-        """The columns that were outside lately, those that were most often first; `only_warns` behind."""
+        """Return the columns outside in recent looks, most often first; `only_warns` columns last."""
         looks = min(max(self.looks, 1), len(self._outside))
         order = np.lexsort((-self._counts, ~self._varies))[:most]
         return [
@@ -149,19 +149,19 @@ class DriftWatch:
 
     @property
     def in_words(self) -> str:
-        """The column that is outside most often; "" where none is."""
+        """The column that is outside most often, as text; "" if none is."""
         return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """How far what a policy sees is from its training.
+    """Distance of a policy's input from its training.
 
     Attributes:
-        note: Why nothing is watched; "": it is.
-        active: Whether the fallback decides for it.
-        looks: Looks that the shares are of.
-        outside: Columns that were outside, those that were most often first.
-        settings_refused: Times that dials were put at 0 because the strategy gave no numbers, or raised.
+        note: Why drift is not watched; "": it is watched.
+        active: Whether the fallback decides in place of the policy.
+        looks: Number of looks that the shares refer to.
+        outside: Columns that were outside, most often first.
+        settings_refused: Times that dials were set to 0 because the strategy raised, or returned no numbers.
     """
 
     note: str = ""
@@ -172,9 +172,9 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unlike(familiar: Familiar, state: ClusterState) -> list[str]:
-    """In which ways a cluster is none that a policy met in training, a line each.
+    """Return the ways in which a cluster is outside the ranges seen in training, a line each.
 
-    Nodes that are down count, those that are gone do not.
+    Nodes that are down count; nodes that were removed do not.
     """
     found = []
     node, present = state.arrays.node, state.arrays.node.gpus > 0

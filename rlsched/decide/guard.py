@@ -1,4 +1,4 @@
-"""The guard: outside the network, it keeps a policy's decisions legal, finite and in time."""
+"""The guard: keeps the decisions of a policy legal, finite and in time, outside the network."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
 REMEMBERED_DECISIONS: Final = 200
-"""Decisions of a network that drift is told by ..."""
+"""Decisions of a network that drift is computed over."""
 REMEMBERED_SETTINGS: Final = 24
-"""... and settings of dials, of which there is one in ten minutes at least while something happens."""
+"""Settings of dials that drift is computed over; there is at least one every ten minutes while jobs run."""
 
 
 class Guarded(Scheduler):
-    """A scheduler with a named heuristic in its place whenever it fails.
+    """A scheduler that is replaced by a named heuristic whenever it fails.
 
-    The fallback decides where the policy raises, asks for something that the ledger would refuse, or took
-    longer than the budget for its previous decision; and where its strategy raised, or set dials out of their
-    ranges, with all dials at 0 until they are set again. After a late decision it decides `penalty_decisions`
-    decisions, then the policy gets another try. It decides, too, while what the policy sees is mostly outside
-    what it saw in training (`DriftWatch`), which is a function of the states alone.
+    The fallback decides when the policy raises, requests an action that the ledger would reject, or exceeded
+    the time budget in its previous decision. It also decides, with all dials at 0 until they are set again,
+    when the policy's strategy raised or set dials out of range. After a late decision it takes
+    `penalty_decisions` decisions, then the policy decides again. It also decides during drift: while most of
+    the policy's input is outside the ranges seen in training (`DriftWatch`), which depends only on the
+    states.
 
-    All that is declared of it is the policy's: name, order, abilities.
+    Name, order and abilities are the policy's.
 
     Attributes:
-        interventions: How often the guard stepped in, by reason.
+        interventions: Number of interventions of the guard, by reason.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Guarded(Scheduler):
             )
 
     def replaced_by_fallback(self) -> str:
-        """Why the fallback decides now, "" while the policy does."""
+        """Why the fallback decides now, "" while the policy decides."""
         if self._drifting:
             return self._drift_words()
         if self._dials_failed:
@@ -94,7 +95,7 @@ class Guarded(Scheduler):
         return f"drift: {self._watch.in_words or 'less than before'}"
 
     def drift(self) -> Drift | None:
-        """What is outside the ranges of its training."""
+        """Return the columns that are outside the ranges seen in training."""
         if self.strategy is None and not self.columns:
             return None
         if self._watch is None:
@@ -107,7 +108,7 @@ class Guarded(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """The policy's dials are set; a fallback that is no rule with dials has none."""
+        """Set the policy's dials; a fallback that is not a rule with dials has none."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
         self._set_dials(state, now_s)
         if due is None or not due.any():
@@ -122,12 +123,12 @@ class Guarded(Scheduler):
         if self._watch.active:
             refuse_dials(state)
         elif was:
-            self._dials_failed = "the cluster was unlike those of its training"
+            self._dials_failed = "the cluster was outside the ranges of its training"
 
     def _set_dials(self, state: ClusterState, now_s: float) -> None:
         try:
             self._policy.begin_instant(state, now_s)
-        except Exception as error:  # whatever a strategy raises, the settings as they are decide
+        except Exception as error:  # if a strategy raises, the settings apply without dials
             self._dials_failed = f"{type(error).__name__}: {error}"
             refuse_dials(state)
         else:
@@ -135,16 +136,16 @@ class Guarded(Scheduler):
                 self._dials_failed = ""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The policy's decision, or the fallback's with the reason in its record."""
+        """Return the policy's decision, or the fallback's with the reason in its record."""
         if self._watch is not None and self.strategy is None:
-            with suppress(Exception):  # what it cannot see it cannot decide either
+            with suppress(Exception):  # a policy that cannot observe cannot decide either
                 rows = self._policy.seen(state, partition, now_s)
                 if rows is not None:
                     self._watch.look(rows)
         if self._drifting:
             return self._fall_back(self._drift_words(), state, partition, now_s, record)
         if self.strategy is not None and state.arrays.dials.dial.refused[partition]:
-            why = self._dials_failed or "the strategy set some out of range, or to no number"
+            why = self._dials_failed or "the strategy set dials out of range, or to NaN"
             return self._fall_back(f"dials: {why}; all are at 0", state, partition, now_s, record)
         if self._resting > 0:
             self._resting -= 1
@@ -157,7 +158,7 @@ class Guarded(Scheduler):
             return self._fall_back(f"illegal: {error}", state, partition, now_s, record)
         except FloatingPointError as error:
             return self._fall_back(f"non-finite: {error}", state, partition, now_s, record)
-        except Exception as error:  # whatever a policy raises, the cluster goes on
+        except Exception as error:  # the cluster keeps running, whatever error a policy raises
             return self._fall_back(
                 f"failed: {type(error).__name__}: {error}", state, partition, now_s, record
             )
@@ -177,7 +178,7 @@ class Guarded(Scheduler):
 
 
 def check_action(action: Action, state: ClusterState, now_s: float) -> None:
-    """Raise an AllocationError where the ledger would refuse an action."""
+    """Raise an AllocationError if the ledger would reject an action."""
     if isinstance(action, Start):
         state.check_start(
             action.seq,

@@ -1,4 +1,4 @@
-"""All plans of a waiting job, as a record keeps them: what was compared, and what would come of each."""
+"""All plans of a waiting job, as a record keeps them: the plans compared, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.models.clocks import relative_time
 
 MOST_SHARED: Final = 6
-"""Plans with co-tenants that a record keeps: those that may be taken first, the best first."""
+"""Plans with co-tenants that a record keeps: allowed plans first, the best first."""
 _FREE, _SHARED, _LATER = range(3)
 _HOW: Final = ("free", "share", "later")
 
 
 class _Found(NamedTuple):
-    """One plan, and what would come of it."""
+    """A plan and its predicted outcome."""
 
     how: int
     verdict: int
@@ -64,7 +64,7 @@ FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).i
 
 @array_kernel
 def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Plan, row: Any) -> None:
-    """Write a plan down, and what would come of it."""
+    """Write a plan and its predicted outcome to `row`."""
     job, gpus = s.job, np.empty(s.job.gpus[slot], np.int32)
     row.how, row.verdict, row.share_with, row.tenants = how, plan.verdict, plan.share_with, plan.tenants
     row.own, row.gain, row.asked, row.worth = plan.own, plan.gain, plan.asked, plan.worth
@@ -96,13 +96,13 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
 
 @kernel
 def _rank(verdict: int, worth: float) -> float:
-    """Plans that may be taken go before others."""
+    """Sort key of a plan: allowed plans precede others."""
     return worth if verdict == TAKEN_OR_OPEN else -math.inf
 
 
 @kernel
 def _least(rows: Any, first: int, count: int) -> int:
-    """Which of the rows from `first` to `count` has the least rank; the last of equals."""
+    """Return the index of the row of least rank from `first` to `count`; the last one of equals."""
     least = first
     for at in range(first, count):
         if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
@@ -112,9 +112,9 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @array_kernel
 def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
-    """Write the plans of a waiting job into `out` (N,) FOUND; returns how many there are.
+    """Write the plans of a waiting job into `out` (N,) FOUND; returns their number.
 
-    Of those with co-tenants MOST_SHARED: those that may be taken go before others, then the best.
+    Of the plans with co-tenants, writes MOST_SHARED: allowed plans first, the best first.
     """
     count, best = 0, 0.0
     if fits_slot(s, p, slot):
@@ -157,15 +157,15 @@ def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float,
 def plans_of(
     state: ClusterState, partition: int, seq: int, start: StartOptions, now_s: float, action: Action | None
 ) -> list[PlanSeen]:
-    """Every plan of a waiting job in a partition, the one that an action takes marked.
+    """Return every plan of a waiting job in a partition, with the plan that an action takes marked.
 
     Args:
         state: The state before the action.
         partition: The partition.
         seq: The job.
-        start: How it may start.
+        start: Start options of the job.
         now_s: Now.
-        action: What is done; None: nothing yet.
+        action: Action taken; None: none yet.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     found = records(len(state.kind_names) + MOST_SHARED + 2, FOUND)
@@ -183,7 +183,7 @@ def plans_of(
 
 
 def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, seq: int) -> PlanSeen:
-    """A plan as a record has it; `other` is the number of the job whose GPUs it shares."""
+    """Return a plan in the form of a record; `other` is the number of the job whose GPUs it shares."""
     chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
     if chosen and isinstance(action, Start):
         node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])
@@ -216,10 +216,10 @@ def _giving_way(action: Preempt) -> PlanSeen:
 
 
 def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
-    """Today's prices in a partition, by name; without models there are none.
+    """Current prices in a partition, by name; without models there are none.
 
-    `gpu_types`: power of a type's usual speed that its GPUs cost. `gpu_time`: factor on the time of GPUs
-    where a clock is weighed. `energy`: what energy counts against time.
+    `gpu_types`: power of a type's usual speed that its GPUs cost. `gpu_time`: factor of the time of GPUs in a
+    weighed clock. `energy`: weight of energy against time.
     """
     if not state.needs.models:
         return {}

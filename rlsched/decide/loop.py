@@ -22,13 +22,13 @@ def decide_all(
     record: bool = False,
     job_name: JobName | None = None,
 ) -> Iterator[tuple[int, Decision]]:
-    """Ask the scheduler until it waits, partition by partition, and apply what it says to the state.
+    """Ask the scheduler until it waits, partition by partition, and apply its decisions to the state.
 
-    A partition is asked while some waiting job can start there; for a scheduler that preempts or shares,
-    while any job waits. It is asked again where a start in another one ended a hold in it, and, if the
-    scheduler preempts, after each pass with a preemption: the job may wait for another partition too. Yields
-    (partition, decision), each already applied. A *wait* is yielded only where the scheduler could have done
-    something. Records name their jobs and nodes where `job_name` is given.
+    A partition is asked while a waiting job can start there; for a scheduler that preempts or shares, while
+    any job waits. It is asked again after a start in another partition that ended a hold in it, and, if the
+    scheduler preempts, after each pass with a preemption, as the job may wait for another partition too.
+    Yields (partition, decision), each already applied. A *wait* is yielded only if another action was
+    possible. Records name their jobs and nodes if `job_name` is given.
     """
     can = scheduler.abilities
     shares = (

@@ -1,4 +1,4 @@
-"""`Move`: what a rule, or a policy, does next in a partition."""
+"""`Move`: the next step of a rule, or a policy, in a partition."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Final, NamedTuple
 from rlsched.compile.jit import kernel
 
 BY_OPTIONS: Final = -1.0
-"""As a clock: the one that the start options give."""
+"""Clock value: use the clock that the start options give."""
 
 
 class Move(NamedTuple):
-    """One step of a decision; slots are -1 where there is none.
+    """One step of a decision; slots are -1 if there is none.
 
     Attributes:
         preempt: Running slot to stop now.
         start: Waiting slot to start now; a move either preempts or starts.
         share_with: Running slot whose GPUs the start shares.
-        for_job: Waiting slot that the preempted job makes room for, where the rule has one in mind.
-        for_gang: The same where the preempted job goes on elsewhere at once.
-        place: Node of the start, -1: where the placement rule puts it.
+        for_job: Waiting slot that the preempted job makes room for, if the rule chose one.
+        for_gang: Waiting slot of the gang that the job makes room for, if the job restarts elsewhere at once.
+        place: Node of the start; -1: the placement rule chooses it.
         clock: SM clock of the start, of the maximum, or BY_OPTIONS.
     """
 
@@ -34,23 +34,23 @@ class Move(NamedTuple):
 
 @kernel
 def nothing() -> Move:
-    """Do nothing more now."""
+    """Return the move that does nothing more now."""
     return Move(-1, -1, -1, -1, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
-    """Start a job on free GPUs, or on those of a running one; slot -1: do nothing."""
+    """Start a job on free GPUs, or on the GPUs of a running job; slot -1: do nothing."""
     return Move(-1, slot, share_with, -1, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
-    """Stop a running job; `for_job`: waiting slot that it makes room for, -1 where several do."""
+    """Stop a running job; `for_job`: waiting slot that it makes room for, -1 if for several."""
     return Move(slot, -1, -1, for_job, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def move_of(slot: int, for_gang: int) -> Move:
-    """Stop a running job, which goes on elsewhere: a gang finds its GPUs together."""
+    """Stop a running job, which restarts elsewhere, to defragment GPUs for a gang."""
     return Move(slot, -1, -1, for_gang, for_gang, -1, BY_OPTIONS)

@@ -1,4 +1,4 @@
-"""What a policy asks of rules and of starts, as kernels take it."""
+"""Options of rules and of starts, as kernels take them."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ NEVER: Final = 0
 BLOCKED: Final = 1
 LUCID: Final = 2
 BETTER: Final = 3
-"""Who shares GPUs: nobody; jobs that do not fit otherwise; as in Lucid, whoever may, before free GPUs; jobs
-to which that is worth more than free GPUs (of another type), and those that do not fit."""
+"""Which jobs share GPUs: none; jobs that do not fit otherwise; any job, before free GPUs are used (Lucid);
+jobs for which sharing is worth more than free GPUs (of another type), and jobs that do not fit."""
 
 FULL: Final = 0
 FIXED: Final = 1
 SLOWDOWN: Final = 2
 LULL: Final = 3
 WEIGHED: Final = 4
-"""SM clock of a job: the highest; one for all; the one of least energy within a slowdown; the same, but the
-highest while other jobs wait; the one where time and energy, weighed against each other, cost least."""
+"""SM clock of a job: the highest; the same for all; the clock of least energy within a slowdown; as before,
+but the highest while other jobs wait; the clock of least weighted cost of time and energy."""
 
 KEEP_FRAC: Final = 0.85
-"""Speed that all who share a GPU have to keep. How good a bound it is: `docs/explanation/sharing.md`."""
+"""Speed that all jobs on a shared GPU must keep. Accuracy of this bound: `docs/explanation/sharing.md`."""
 
 
 class Gate(NamedTuple):
-    """What a job has to add to GPUs that others have. Its *gain* is its own predicted speed there, less what
-    its co-tenants lose; the least gain is one of the first two, plus what the others come to.
+    """Least gain of a job that joins GPUs that other jobs hold. Its *gain* is its own predicted speed there,
+    less the speed that its co-tenants lose. The least gain is `pair` or `more`, plus the `by_*` terms.
 
     Attributes:
         is_shut: Whether there is a least gain at all.
-        pair: Least gain of the second job on a GPU ...
-        more: ... and of the third and fourth.
-        by_length: Times tanh(ln(predicted run time of the newcomer / 1 h) / 3).
-        by_left: Times tanh(ln(predicted time left of the running job / 1 h) / 3).
-        by_queue: Times 1 - exp(-4 x waiting jobs a GPU).
-        by_slowest: Times what the slowest of them falls below 0.85.
-        by_hold: Times (2 h)^3 x t / (t + 1 h): they hold the share h of the partition's GPUs, and are
-            predicted to hold them for t longer than without the newcomer.
+        pair: Least gain of the second job on a GPU.
+        more: Least gain of the third and fourth job.
+        by_length: Factor of tanh(ln(predicted run time of the new job / 1 h) / 3).
+        by_left: Factor of tanh(ln(predicted remaining time of the running job / 1 h) / 3).
+        by_queue: Factor of 1 - exp(-4 x waiting jobs per GPU).
+        by_slowest: Factor of the amount by which the slowest job is below a speed of 0.85.
+        by_hold: Factor of (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the partition's GPUs, and are
+            predicted to hold them for t longer than without the new job.
     """
 
     is_shut: bool
@@ -61,20 +61,20 @@ NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class StartOptions(NamedTuple):
-    """How jobs are started where models say how fast they run; on whole GPUs at full clock without models.
+    """How jobs start if models predict their speed; without models, on whole GPUs at full clock.
 
     Attributes:
-        share: Who shares GPUs: NEVER, BLOCKED, LUCID or BETTER.
-        max_jobs: Jobs on a GPU at most.
-        min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
+        share: Which jobs share GPUs: NEVER, BLOCKED, LUCID or BETTER.
+        max_jobs: Most jobs on a GPU.
+        min_speed: Predicted speed that all jobs on a shared GPU must keep; 1: the speed without sharing.
         clock: How a job's SM clock is chosen: FULL ... WEIGHED.
-        clock_value: FIXED: the clock, of the maximum. SLOWDOWN, LULL: the slowdown allowed. WEIGHED: what
-            energy counts against time, -1: what the cluster says.
-        cores: Whether input-bound jobs get idle cores, and others leave those that they have no use for.
-        gate: What sharing has to gain.
-        chooses_type: Whether a job's GPU type is chosen by what it is worth to it (`decide.plans.alone`) ...
-        type_price: ... at this price of fast GPUs.
-        later: How often the wait for GPUs of a better type counts; infinite: no job waits for them.
+        clock_value: FIXED: the clock, of the maximum. SLOWDOWN, LULL: the slowdown allowed. WEIGHED: weight
+            of energy against time, -1: the cluster's weight.
+        cores: Whether input-bound jobs get idle cores, and other jobs release cores that they cannot use.
+        gate: Least gain of sharing.
+        chooses_type: Whether a job's GPU type is chosen by its value to the job (`decide.plans.alone`).
+        type_price: Price of fast GPUs in that choice.
+        later: Factor of the wait for GPUs of a better type; infinite: no job waits for them.
     """
 
     share: int
@@ -90,13 +90,13 @@ class StartOptions(NamedTuple):
 
 
 class MigrationOptions(NamedTuple):
-    """When running jobs are moved so that a gang finds its GPUs together.
+    """When running jobs are moved to defragment GPUs for a gang.
 
     Attributes:
-        dwell_s: A job is moved when its attempt has lasted so long, seconds.
-        gain: The gang's GPUs times its wait otherwise, as predicted, have to be so many times the GPU-seconds
-            of the restarts.
-        first: Whether jobs are moved before any is preempted to wait; else only where nobody gives way.
+        dwell_s: Least duration of a job's attempt before it is moved, seconds.
+        gain: Least ratio of the gang's GPUs times its predicted wait otherwise to the GPU-seconds of the
+            restarts.
+        first: Whether jobs are moved before any is preempted to wait; else only if no job can be preempted.
     """
 
     dwell_s: float
@@ -105,19 +105,19 @@ class MigrationOptions(NamedTuple):
 
 
 class RuleOptions(NamedTuple):
-    """What any rule may be told; each reads what concerns it.
+    """Options of all rules; each rule reads the ones that concern it.
 
     Attributes:
         blocks: Whether the first job that does not fit blocks those behind it.
-        reserve_after_s: A job that does not fit has a reservation once it has waited so long.
-        long_job_s: A job that is predicted to run longer than this ...
-        leave_frac: ... leaves this share of a partition's GPUs free when it starts.
-        threshold_gpu_s: Attained service above which a job comes after all others.
-        tick_s: Decisions are taken at multiples of this time; 0: at every event.
+        reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
+        long_job_s: Predicted run time, seconds, above which a job counts as long.
+        leave_frac: Share of a partition's GPUs that a long job leaves free when it starts.
+        threshold_gpu_s: Attained service, GPU-seconds, above which a job comes after all others.
+        tick_s: Decisions are taken at multiples of this time, seconds; 0: at every event.
         preempts: Whether jobs may be preempted.
         start: How jobs are started.
         migration: When running jobs are moved.
-        own: (n,) numbers that a rule of somebody's own reads.
+        own: (n,) numbers for a user-defined rule.
     """
 
     blocks: bool
@@ -137,27 +137,27 @@ NO_MIGRATION: Final = MigrationOptions(math.inf, math.inf, False)
 PLAIN: Final = RuleOptions(
     False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, NO_MIGRATION, np.zeros(0)
 )
-"""Options of a rule that starts jobs on free GPUs and goes on behind one that does not fit."""
+"""Options of a rule that starts jobs on free GPUs and continues past a job that does not fit."""
 
 
 @kernel
 def energy_weight(s: StateArrays) -> float:
-    """What energy counts against time, 0 to 1; nothing without models."""
+    """Weight of energy against time, 0 to 1; 0 without models."""
     return s.config[0].energy_ppm / 1e6 if MODELLED and s.config[0].modelled else 0.0
 
 
 @kernel
 def job_energy_weight(s: StateArrays, slot: int) -> float:
-    """What energy counts for a job: what it says itself, else `energy_weight`; nothing without models."""
+    """Weight of energy for a job: its own setting, else `energy_weight`; 0 without models."""
     own = s.job.energy_ppm[slot]
     return energy_weight(s) if own < 0 or not MODELLED or not s.config[0].modelled else own / 1e6
 
 
 @kernel
 def policy_start(s: StateArrays) -> StartOptions:
-    """How a policy's reference rule starts jobs on this state: with all that its models know.
+    """Start options of a policy's reference rule on this state: all abilities that its models support.
 
-    Where models are there for clocks alone, it weighs clocks.
+    If models exist only for clocks, it weighs clocks.
     """
     if not MODELLED or not s.config[0].modelled:
         return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
@@ -168,5 +168,5 @@ def policy_start(s: StateArrays) -> StartOptions:
 
 @kernel
 def may_share(s: StateArrays) -> bool:
-    """Whether models say how fast jobs run that share GPUs."""
+    """Whether models predict the speed of jobs that share GPUs."""
     return MODELLED and s.config[0].modelled != 0 and s.config[0].modelled != CLOCKS_ALONE

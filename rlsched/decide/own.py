@@ -1,7 +1,8 @@
-"""Policies of somebody's own: `FILE.py`, or `FILE.py:NAME` for one of several in a file.
+"""User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several in a file.
 
-A file, or a class in it, with kernels `next_move` and so on is a rule (`rlsched.decide.rules`). So is such a
-kernel by itself. A class derived from `rlsched.decide.scheduler.Scheduler` is a scheduler in plain Python.
+A file, or a class in it, with kernels such as `next_move` is a rule (`rlsched.decide.rules`). A single kernel
+`next_move` is a rule too. A class derived from `rlsched.decide.scheduler.Scheduler` is a scheduler in plain
+Python.
 """
 
 from __future__ import annotations
@@ -22,46 +23,46 @@ NO_PATHS: Final = ("", "default", "untrained")
 
 
 def is_inline(dials: str) -> bool:
-    """Whether a policy's setting `dials` is the text of a strategy, and not the path of its file."""
+    """Whether a policy's setting `dials` is the text of a strategy instead of a path."""
     return dials.lstrip().startswith("{")
 
 
 def is_own(rule: str) -> bool:
-    """Whether a rule is somebody's own, and not the name of one that is installed."""
+    """Whether a rule is user-defined instead of the name of an installed rule."""
     return _OWN.fullmatch(rule) is not None
 
 
 def file_of(rule: str) -> Path:
-    """The file of somebody's own rule."""
+    """Return the file of a user-defined rule."""
     return Path(_parts(rule)[0])
 
 
 def name_of(rule: str) -> str:
-    """What to call it: its name in the file, else the file's."""
+    """Return the display name of a rule: its name in the file, else the file's name."""
     return _parts(rule)[1] or file_of(rule).stem
 
 
 def moved(rule: str, file: Path) -> str:
-    """The same in a copy of its file."""
+    """Return the rule's name in a copy of its file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)
 
 
 def decides_itself(rule: str) -> bool:
-    """Whether it is a scheduler, and not a rule. A file without a name behind it is a rule.
+    """Whether it is a scheduler instead of a rule. A file without a name after it is a rule.
 
     Raises:
-        InputError: there is no such file, it cannot be run, or it has nothing of the name.
+        InputError: the file does not exist, cannot be run, or does not define the name.
     """
     found = loaded(rule) if _parts(rule)[1] else None
     return isinstance(found, type) and hasattr(found, "decide")
 
 
 def loaded(rule: str) -> Any:
-    """What a rule names: the file as a module, or something in it.
+    """Return the object that a rule names: the file as a module, or something in it.
 
     Raises:
-        InputError: there is no such file, it cannot be run, or it has nothing of the name.
+        InputError: the file does not exist, cannot be run, or does not define the name.
     """
     file, name = _parts(rule)
     if not Path(file).is_file():
@@ -87,7 +88,7 @@ def _parts(rule: str) -> tuple[str, str]:
 
 
 def _module(file: Path) -> ModuleType:
-    """A file as a module, run once for what it holds."""
+    """Run a file once and return it as a module."""
     name = f"rlsched_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
@@ -98,7 +99,7 @@ def _module(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever is in somebody's file
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         del sys.modules[name]
         raise InputError(f"{file}: this rule cannot be loaded: {type(error).__name__}: {error}") from error
     return module

@@ -1,4 +1,4 @@
-"""The decision record: everything needed to read one decision afterwards. Written by simulator and broker."""
+"""The decision record: everything needed to understand a decision later. Written by simulator and broker."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlsched.decide.actions import Action, Preempt, Start
 
 RECORD_VERSION = 1
 QUEUED = 50
-"""Jobs of the queue that a record keeps."""
+"""Queued jobs that a record keeps."""
 
 Source = Literal["policy", "rule", "guard", "automatic", "search", "engine"]
 JobName = Callable[[int], str]
-"""What people call a job, by its number in the cluster's state."""
+"""Returns the display name of a job, given its number in the cluster's state."""
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """One half of a decision: the rows that were offered, and what was taken.
+    """One half of a decision: the rows offered, and the row taken.
 
     K is the number of rows; lists run in row order.
 
@@ -27,12 +27,12 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
         kind: `job` (which job, or wait) or `how` (which variant of that job).
         seqs: Job of each row, -1 for *wait*.
         nodes: First node of each row's placement, -1 for *wait* and for jobs that do not fit.
-        features: (K, F) actor features, row-major, the very float32 values the network saw.
+        features: (K, F) actor features, row-major: the exact float32 values that the network received.
         legal: Whether each row may be taken.
-        reasons: A reason code a row (of `rlsched.decide.rows.arrays`), 0 where legal.
-        logits: Masked rows included; empty when no network was asked.
-        choice: Row taken; -1 where a rule took a job that the window does not show. What the policy takes is
-            legal; a rule follows its own order, and in the policy's place may take a job that is held back.
+        reasons: Reason code per row (of `rlsched.decide.rows.arrays`), 0 if legal.
+        logits: Logits, masked rows included; empty if no network was used.
+        choice: Row taken; -1 if a rule took a job outside the window. A policy's choice is legal. A rule
+            follows its own order and, as the fallback of a policy, may take a job that is held back.
         reference: Row that the reference rule would have taken.
     """
 
@@ -48,27 +48,28 @@ class Half(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One whole way to start the job whose turn it was, as it looked before the decision.
+    """One way to start the job under consideration, as predicted before the decision.
 
     Attributes:
-        how: On `free` GPUs, on those of others (`share`), on those of a job that gives way (`preempt`), or
-            not now (`later`).
-        verdict: Why it may not be taken; "": it may.
+        how: On `free` GPUs, on GPUs of running jobs (`share`), on GPUs of a preempted job (`preempt`), or not
+            now (`later`).
+        verdict: Why it is not allowed; "": it is allowed.
         chosen: Whether it was taken.
-        node: First node; "" where nothing says it.
-        nodes: How many nodes it takes.
-        gpu_type: Type of its GPUs; "" likewise.
-        share_with: Number of the job whose GPUs it shares or gets, -1: of none.
-        tenants: Jobs on its GPUs then, itself included; 0 where that was not worked out.
+        node: First node; "" if unknown.
+        nodes: Number of nodes that it takes.
+        gpu_type: Type of its GPUs; "" if unknown.
+        share_with: Number of the job whose GPUs it shares or gets, -1: none.
+        tenants: Jobs on its GPUs then, this job included; 0 if not computed.
         sm_clock_frac: SM clock, of the maximum.
         cpu_milli_each: CPU cores with each GPU, thousandths.
-        speed_frac: Predicted speed, alone on the same GPUs = 1.
-        gain_frac: That, less what its co-tenants lose.
-        asked_frac: The gain that is asked for at today's prices; None: none.
-        wait_s: When it could start, from now; None: nobody knows.
-        run_s: Predicted time from start to end.
-        power_w: Power that it would add while it runs; None without models.
-        worth: What plans are compared by: GPUs at work that it adds, by type. None: by the queue's order.
+        speed_frac: Predicted speed; 1: the speed on the same GPUs without co-tenants.
+        gain_frac: Predicted speed less the speed that its co-tenants lose.
+        asked_frac: Least gain required at current prices; None: none.
+        wait_s: Time until it could start, seconds; None: unknown.
+        run_s: Predicted time from start to end, seconds.
+        power_w: Power that it would add while it runs, watts; None without models.
+        worth: Value by which plans are compared: GPUs at work that it adds, by type. None: the queue's order
+            decides.
     """
 
     how: Literal["free", "share", "preempt", "later"]
@@ -91,7 +92,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Names(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What people call the jobs and nodes of a record: those that it mentions, by their numbers in it.
+    """Display names of the jobs and nodes that a record mentions, by their numbers in it.
 
     Attributes:
         jobs: A broker's job numbers, a trace's job ids.
@@ -104,11 +105,11 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = ""
 
     def job(self, seq: int) -> str:
-        """A job in words; records from before there were names have the internal number alone."""
+        """A job as text; records without names give the internal number."""
         return f"job {self.jobs[seq]}" if seq in self.jobs else f"internal job {seq}"
 
     def node(self, number: int) -> str:
-        """A node in words, likewise."""
+        """A node as text; records without names give the internal number."""
         return f"node {self.nodes[number]}" if number in self.nodes else f"internal node {number}"
 
 
@@ -117,33 +118,31 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: `RECORD_VERSION`.
-        source: Who decided: the policy, a rule, the guard in the policy's place, a look-ahead that found
-            something better than the policy would have done (`search`), or nobody (`automatic`: there was one
-            way only, or everything waiting fits at once).
+        source: Origin of the decision: the policy, a rule, the guard in place of the policy, a look-ahead
+            that found a better action than the policy's (`search`), or nothing (`automatic`: only one way,
+            or all waiting jobs fit at once).
         policy_id: Name or content hash of the policy.
         schema_hash: Hash of the feature schema.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
         number: Decision number within the run; action draws are keyed by it.
         now_s: Seconds from the trace's origin (online: Unix time).
         partition: Name of the partition.
-        halves: The first half, and the second where more than one variant was legal. Empty if automatic.
+        halves: The first half, and the second if more than one variant was legal. Empty if automatic.
         temperature: 0 for arg max, else the softmax temperature of the draw.
-        value: The critic's estimate, None where no critic ran.
-        action: What was done.
+        value: The critic's estimate, None if no critic ran.
+        action: The action taken.
         took_us: Time from state to action, microseconds.
-        guard: Why the guard stepped in, "" if it did not.
-        samples: Futures that a policy's search played, 0 for none.
-        overruled: Row of the first half that the policy would have taken where its search took another,
-            else -1.
-        turn: Number of the job whose turn it was: the one that started, or for which another gave way; of a
-            *wait* the first of the queue. -1: of none.
-        queue: int32 numbers of the first `QUEUED` jobs that waited for the partition, in the queue's order;
-            empty in records from before they were kept.
-        plans: Its plans; of what it chose among.
-        prices: Today's prices, by name: of GPU time, of GPU types, what energy counts.
-        plans_failed: Why the plans could not be listed; "": they could.
-        names: What people call the jobs and nodes that everything above has by number; empty in records from
-            before there were names.
+        guard: Why the guard intervened, "" if it did not.
+        samples: Futures simulated by a policy's search, 0 for none.
+        overruled: Row of the first half that the policy would have taken if its search took another, else -1.
+        turn: Number of the job under consideration: the job that started, or that another job was preempted
+            for; for a *wait* the first of the queue. -1: none.
+        queue: int32 numbers of the first `QUEUED` jobs waiting for the partition, in queue order; empty in
+            records of earlier versions.
+        plans: Plans of the job under consideration.
+        prices: Current prices, by name: of GPU time, of GPU types, and the weight of energy.
+        plans_failed: Why the plans could not be listed; "": they were listed.
+        names: Display names of all jobs and nodes in this record; empty in records of earlier versions.
     """
 
     version: int = RECORD_VERSION
@@ -171,14 +170,14 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_names(record: DecisionRecord, job_name: JobName, node_names: Sequence[str]) -> DecisionRecord:
-    """The record with its jobs and nodes named; as it is where a name cannot be found."""
+    """Return the record with its jobs and nodes named; unchanged if a name cannot be found."""
     try:
         names = Names(
             jobs={seq: job_name(seq) for seq in sorted({*_jobs(record)} - {-1})},
             nodes={node: node_names[node] for node in sorted({*_nodes(record)} - {-1})},
             queue="\n".join([job_name(seq) for seq in memoryview(record.queue).cast("i").tolist()]),
         )
-    except Exception:  # what a record cannot say does not stop a decision
+    except Exception:  # a record without names does not stop a decision
         return record
     return msgspec.structs.replace(record, names=names)
 

@@ -1,4 +1,4 @@
-"""A decision while it is being taken: it becomes a `Decision`, with the record if one was asked for."""
+"""A decision in progress: it becomes a `Decision`, with a record if one was requested."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _SCHEMA_HASH: Final = SCHEMA.hash
 
 
 class Recording:
-    """Begun before a scheduler looks at the state: the time counts, and the state's digest is of then.
+    """Created before a scheduler reads the state, so that time and state digest refer to that moment.
 
     Args:
         state: The state.
-        partition: The partition that is decided for.
+        partition: The partition of the decision.
         now_s: Now.
         wanted: Whether a record will be made.
-        start: How jobs may start; None: as the reference rule of a policy starts them.
+        start: Start options of jobs; None: the options of a policy's reference rule.
 
     Attributes:
-        wanted: Whether a record will be made; what only a record needs can be left undone otherwise.
+        wanted: Whether a record will be made; data that only a record needs can be skipped otherwise.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Recording:
         overruled: int = -1,
         made_room_for: int = -1,
     ) -> Decision:
-        """The decision, its time up to now; arguments are those of `Decision` and `DecisionRecord`.
+        """Return the decision, timed until now; arguments as of `Decision` and `DecisionRecord`.
 
-        `made_room_for`: number of the job that another one is preempted for, where that is known.
+        `made_room_for`: number of the job that another job is preempted for, if known.
         """
         record, failed = None, self._failed
         if self.wanted and not failed:
@@ -98,26 +98,26 @@ class Recording:
                     prices=prices,
                     plans_failed=plans_failed,
                 )
-            except Exception as error:  # a record that cannot be made does not stop a decision
+            except Exception as error:  # a failed record does not stop a decision
                 failed = f"{type(error).__name__}: {error}"
         return Decision(
             action=action, source=source, record=record, marks_hold=marks_hold, record_failed=failed
         )
 
     def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
-        """The plans of the job whose turn it was, today's prices, and why they could not be listed."""
+        """Plans of the job under consideration, the current prices, and why they could not be listed."""
         plans, prices = list[PlanSeen](), dict[str, float]()
         try:
             start = self._start or policy_start(self._state)
             prices = prices_of(self._state, self._partition, start)
             if turn >= 0:
                 plans = plans_of(self._state, self._partition, turn, start, self._now_s, action)
-        except Exception as error:  # what a record cannot say does not stop it
+        except Exception as error:  # a record without plans is still a record
             return plans, prices, f"{type(error).__name__}: {error}"
         return plans, prices, ""
 
     def _turn(self, action: Action, made_room_for: int) -> int:
-        """Number of the job whose turn it was, -1 for none."""
+        """Number of the job under consideration, -1 for none."""
         if isinstance(action, Start):
             return action.seq
         if isinstance(action, Wait):
@@ -126,7 +126,7 @@ class Recording:
         return made_room_for
 
     def _queue(self) -> bytes:
-        """Numbers of the first that wait, in the queue's order."""
+        """Numbers of the first waiting jobs, in queue order."""
         arrays = self._state.arrays
         waiting = min(int(columns(arrays.derived.part)["queue_len"][self._partition]), QUEUED)
         first = arrays.derived.queue[self._partition, :waiting]

@@ -1,4 +1,4 @@
-"""Schedulers by policy: rules are made of its settings, others are found as entry points."""
+"""Schedulers by policy: rules are made from its settings, others are entry points."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
 
 GROUP = "rlsched.schedulers"
-"""Entry points `NAME = MODULE:FACTORY`, called as FACTORY(policy, seed); NAME is what `rule` says."""
+"""Entry points `NAME = MODULE:FACTORY`, called as FACTORY(policy, seed); NAME is the value of `rule`."""
 
 
 def scheduler_names() -> list[str]:
-    """Names of all installed schedulers; rules are no part of them."""
+    """Names of all installed schedulers, without rules."""
     return sorted(point.name for point in _points())
 
 
 def load_scheduler(policy: Policy | str | Path, *, seed: int = 0) -> Scheduler:
-    """The scheduler of a policy.
+    """Return the scheduler of a policy.
 
     Args:
-        policy: The policy, or what `Policy.of` reads.
+        policy: The policy, or an argument of `Policy.of`.
         seed: Seed of its draws.
 
     Raises:
@@ -48,19 +48,19 @@ def load_scheduler(policy: Policy | str | Path, *, seed: int = 0) -> Scheduler:
 
 
 def own_scheduler(policy: Policy, seed: int) -> Scheduler:
-    """The scheduler of a policy, where that is a class in somebody's own file.
+    """Return the scheduler of a policy that is a class in a user's file.
 
-    It is made with the policy and the seed where it has an `__init__`, else with nothing. It reads what the
-    settings say of order and predictions where its class does not name an order, and `own`.
+    The class is called with the policy and the seed if it has an `__init__`, else without arguments. Order
+    (unless the class names one) and predictions come from the settings, and so does `own`.
 
     Raises:
-        InputError: it cannot be made, or a setting is set that nobody reads.
+        InputError: it cannot be created, or a setting is set that it does not read.
     """
     policy.check_read("order", "own", "predictions")
     settings, kind = policy.settings, loaded(policy.settings.rule)
     try:
         made: Scheduler = kind() if kind.__init__ is object.__init__ else kind(policy, seed)
-    except Exception as error:  # whatever is in somebody's file
+    except Exception as error:  # a user's file may raise anything
         raise InputError(
             f"{settings.rule}: this policy cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -69,7 +69,7 @@ def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     made.oracle = made.oracle or policy.oracle
     if made.order == Scheduler.order:
         made.order = order_of(settings)
-    if made.reference is None:  # it may fail
+    if made.reference is None:  # a user's scheduler may fail
         behind = plain_rule(settings)
         made.reference = behind if order_of(behind.settings) == made.order else None
     return made

@@ -1,4 +1,4 @@
-"""How long running jobs still need, as predicted; compiled."""
+"""Predicted remaining time of running jobs; compiled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def remaining_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Predicted time that a running job still needs, seconds.
+    """Predicted remaining time of a running job, seconds.
 
-    What is left of the prediction, less what earlier attempts have saved; once that is nearly used up, half
-    of the time it has run (the longer a heavy-tailed job has lasted, the longer it will).
+    The prediction less the time run and the time that earlier attempts saved. Once that is nearly used up,
+    half of the time it has run (the longer a heavy-tailed job has lasted, the longer it will last).
     """
     ran = now_s - s.job.start_s[slot] + s.job.saved_s[slot]
     return max(s.job.predicted_s[slot] - ran, 0.5 * ran, 1.0)

@@ -1,4 +1,4 @@
-"""A rule as a scheduler: what it says next becomes a decision."""
+"""A rule as a scheduler: its next move becomes a decision."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from rlsched.decide.start import join_action, start_action
 
 @kernel
 def first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """What a rule does next in partition `p`, asked for one decision alone."""
+    """Return the next move of a rule in partition `p`, for a single decision."""
     begin(s, p, o, now_s)
     return next_move(s, p, o, now_s)
 
 
 @kernel
 def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """When a rule may say something new of partition `p` though no event happens until then."""
+    """Return when a rule's decision for partition `p` may change without an event."""
     return next_look_s(s, p, o, now_s)
 
 
 class RuleScheduler(Scheduler):
-    """A rule: one preemption or start at a time, then *wait*, until it looks again where it does.
+    """A rule: one preemption or start at a time, then *wait*, until its next look if it has one.
 
-    A rule knows no holds: in a policy's place (`decide.guard`) it may start a job that a *wait* keeps back.
+    A rule has no holds: as a policy's fallback (`decide.guard`) it may start a job that a *wait* keeps back.
 
     Args:
-        policy: Its settings make a rule.
-        strategy: Sets its dials; None: the policy's own, if it has one.
+        policy: A policy whose settings make a rule.
+        strategy: Sets its dials; None: the policy's own strategy, if it has one.
 
     Raises:
-        InputError: they make none, or the rule cannot be loaded.
+        InputError: the settings make no rule, or the rule cannot be loaded.
     """
 
     def __init__(self, policy: Policy, strategy: Strategy | None = None) -> None:
@@ -56,7 +56,7 @@ class RuleScheduler(Scheduler):
             self.policy_id = f"{policy.policy_id}+{rule.strategy.digest}"
             self.familiar = rule.strategy.familiar
             self.reference = policy.with_settings(dials="").named(f"{policy.name} without dials")
-        if policy.settings.rule:  # somebody's own, and may fail
+        if policy.settings.rule:  # user-defined, and may fail
             self.reference = plain_rule(policy.settings)
         self.abilities = Abilities(
             preempts=rule.options.preempts,
@@ -67,7 +67,7 @@ class RuleScheduler(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Dials that are due are set."""
+        """Set the dials that are due."""
         if self.strategy is not None:
             for_state(turn_due, state)(state.arrays, now_s)
 
@@ -79,7 +79,7 @@ class RuleScheduler(Scheduler):
         return recording.decision(action, "rule", self.policy_id, made_room_for=made_room_for)
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
-        """What the rule says, and the number of the job that another one is preempted for, -1 for none."""
+        """The rule's action, and the number of the job that another job is preempted for, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
         move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))

@@ -1,4 +1,4 @@
-"""The one interface of every scheduler: state in, decision out."""
+"""The interface of all schedulers: state in, decision out."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, who decided it, and the record if one was asked for.
+    """An action, the component that chose it, and the record if one was requested.
 
     Attributes:
-        action: What to do.
-        source: Who decided.
-        record: Everything about it, None unless asked for.
+        action: The action.
+        source: The component that decided.
+        record: The decision record, None unless requested.
         marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit (a policy's
             choice does; a rule that blocks its queue follows its own order).
-        guard: Why the guard stepped in, "" if it did not: its kind, a colon, and more.
-        record_failed: Why there is no record although one was asked for; "": there is.
+        guard: Why the guard intervened, "" if it did not: its kind, a colon, and details.
+        record_failed: Why a requested record could not be made; "": no failure.
     """
 
     action: Action
@@ -45,17 +45,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler may do beside starting jobs on free GPUs.
+    """Abilities of a scheduler besides starting jobs on free GPUs.
 
     Attributes:
-        preempts: It may answer `Preempt`; it is asked at every event and timer at which jobs wait.
-        reserve_after_s: A job that does not fit has a reservation, which no start delays, once it has waited
-            so long; infinite: none has.
-        migrates: It moves running jobs so that a gang finds its GPUs together.
-        shares: Where models say how fast jobs run, it may start jobs on GPUs that others have; it is asked
-            even where none is free.
-        needs_models: It shares GPUs, sets clocks or moves cores by what models say.
-        stochastic: Another seed may decide otherwise.
+        preempts: It may return `Preempt`; it is asked at every event and timer at which jobs wait.
+        reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation, which
+            no start delays; infinite: never.
+        migrates: It moves running jobs to defragment GPUs for a gang.
+        shares: If models predict speeds, it may start jobs on GPUs that others use; it is asked even if no
+            GPU is free.
+        needs_models: It shares GPUs, sets clocks or moves cores based on models.
+        stochastic: Its decisions depend on the seed.
         search_ms: Time that a decision may spend on look-ahead, milliseconds; 0: none, or not bounded by
             time.
     """
@@ -75,14 +75,14 @@ class Scheduler(ABC):
     Attributes:
         name: The name of its policy.
         policy_id: Name or content hash of the policy, for records.
-        order: What `ClusterState` keeps the queue by for it.
-        oracle: Whether it is fed the true run times in place of predictions: a bound.
-        abilities: What it may do.
-        rule: The rule that it is, where it is nothing else: simulators run it compiled.
-        strategy: What sets the dials of a rule (`decide.dials`); None: they stay at 0.
-        reference: The policy that decides in its place where it fails; None: nothing in it can.
-        columns: Names of the columns that a network sees of a decision (`seen`); empty: there is no network.
-        familiar: What it met in training; None: nothing was learned, or its card does not say it.
+        order: The queue order that `ClusterState` uses for it.
+        oracle: Whether it receives the true run times instead of predictions: a bound.
+        abilities: Its abilities.
+        rule: The rule, if it is only a rule: simulators run it compiled.
+        strategy: Sets the dials of a rule (`decide.dials`); None: they stay at 0.
+        reference: The fallback policy if it fails; None: it cannot fail.
+        columns: Names of a network's input columns (`seen`); empty: there is no network.
+        familiar: Ranges seen in training; None: nothing was learned, or its card has no ranges.
     """
 
     name: str
@@ -98,39 +98,39 @@ class Scheduler(ABC):
 
     @abstractmethod
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """One decision for one partition: a `Start` or `Preempt` that the ledger will accept, or `Wait`.
+        """Return one decision for one partition: a `Start` or `Preempt` that the ledger accepts, or `Wait`.
 
-        Called at a decision point, again and again until it waits. `record` asks for a `DecisionRecord`.
+        Called at a decision point, repeatedly until it waits. `record` requests a `DecisionRecord`.
         """
 
     def replaced_by_fallback(self) -> str:
-        """Why another decides in its place now, "" while it decides itself."""
+        """Why the fallback decides now, "" while the scheduler decides itself."""
         return ""
 
     def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """(K, F) rows that its network would see of the next decision; None: it would not be asked."""
+        """(K, F) rows that its network would receive for the next decision; None: it would not be asked."""
         del state, partition, now_s
         return None
 
     def drift(self) -> Drift | None:
-        """How far what it sees is from its training; None: it has learned nothing."""
+        """Drift of its input from its training; None: it has learned nothing."""
         return None
 
-    def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - few have to do anything
-        """All events of an instant have happened, and its decisions are about to be asked for."""
+    def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - optional hook
+        """Called after all events of an instant, before its decisions are requested."""
 
-    def foresee(self, run: Any) -> None:  # noqa: B027 - few have to see anything
-        """It is shown the simulated run before that begins (`rlsched_envs.sim.engine.Engine`).
+    def foresee(self, run: Any) -> None:  # noqa: B027 - optional hook
+        """Called with the simulated run before the run begins (`rlsched_envs.sim.engine.Engine`).
 
         Raises:
-            InputError: it has to know what comes, and cannot in such a run.
+            InputError: it needs to know the future, and cannot in such a run.
         """
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Let the rows of a state offer what a scheduler may do, and its dials be set if it sets some.
+    """Enable in a state the rows for a scheduler's abilities, and the dials if it sets some.
 
-    Dials that somebody sets already stay as they are.
+    Dials that are set already stay unchanged.
     """
     if scheduler.strategy is not None and state.arrays.dials.who[0] == NOBODY:
         state.set_dials(scheduler.strategy.arrays(state.num_partitions))

@@ -1,4 +1,4 @@
-"""The feature schema: the columns that a policy sees, in order, with a hash that checkpoints carry."""
+"""The feature schema: the columns that a policy observes, in order, with a hash that checkpoints carry."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ WINDOW_ROWS: Final = 24
 FEASIBLE_ROWS: Final = 12
 OLDEST_ROWS: Final = 3
 MAX_VARIANTS: Final = 4
-"""Placements that a decision chooses from; with models there may be each at every clock, and one beside a
-running job."""
+"""Placements that a decision chooses from; with models each may come at every clock, plus one that shares the
+GPUs of a running job."""
 GUARD_FREE_FRAC: Final = 0.5
 """*Wait* is illegal while this share of the partition's GPUs is free and a job can start."""
 HOLD_S: Final = 1800.0
-"""A *wait* commits: it keeps back what it passed over for this long, or until the blocked job starts."""
+"""A *wait* commits: it keeps back the jobs it passed over for this long, or until the blocked job starts."""
 MAX_HOLD_S: Final = 43_200.0
-"""A job that fits and was first passed over by a *wait* this long ago has to be started before all else."""
+"""A job that fits and was first passed over by a *wait* this long ago must start before all others."""
 PREEMPTING_ROWS: Final = 4
-"""Jobs that can start by preempting others are shown at most."""
+"""Most rows for jobs that can start by preempting others."""
 SCHEMA_VERSION: Final = 3
 SERVED_SINCE: Final = 2
-"""Since this version columns have only been added behind the others: what a name means is the same."""
+"""Version since which columns were only appended: the meaning of a name has not changed."""
 
 ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("is_wait", "1 for the *wait* row"),
@@ -73,7 +73,8 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("ends_after_fit", "ln(predicted run time of the row's job / time until the blocked job fits), likewise"),
     (
         "energy_weight",
-        "what energy counts against time, 0 to 1; this and those to gpu_memory_frac are 0 without models",
+        "what energy counts against time, 0 to 1; "  # prose: quoted
+        "this and those to gpu_memory_frac are 0 without models",
     ),
     ("by_sharing", "1 where the job starts on GPUs that a running one has"),
     ("clock_frac", "SM clock of the variant, of the highest"),
@@ -81,7 +82,7 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("partner_rate", "predicted speed of the job that it shares GPUs with"),
     ("partner_left_log", "ln(1 + predicted time that the job it shares with still needs, in s) / 12"),
     ("power_frac", "power of each of the variant's GPUs / their board's limit"),
-    ("util_frac", "utilisation of a GPU by the row's job alone"),
+    ("util_frac", "utilisation of a GPU by the row's job alone"),  # prose: quoted
     ("clock_bound", "share of the run time of the row's job that follows the SM clock"),
     ("gpu_memory_frac", "GPU memory of the row's job / that of a GPU"),
     ("preempts", "1 where jobs may be preempted; all that follow are 0 elsewhere"),
@@ -89,10 +90,13 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("attained_log", "ln(1 + time on its GPUs that the row's job has had in s) / 12"),
     ("must_stay", "1 where the row's job must not be preempted once it runs"),
     ("by_preempting", "1 where the row's job can start by preempting others"),
-    ("preempted_gpus_frac", "GPUs of those who give way / GPUs of the partition"),
-    ("preempt_margin", "ln(least cost of those who give way / cost of the row's job), clipped at 6, / 6"),
+    ("preempted_gpus_frac", "GPUs of those who give way / GPUs of the partition"),  # prose: quoted
+    (
+        "preempt_margin",
+        "ln(least cost of those who give way / cost of the row's job), clipped at 6, / 6",  # prose: quoted
+    ),
 )
-"""(name, meaning) of every column the actor sees, in the order of the arrays."""
+"""(name, meaning) of every column that the actor receives, in the order of the arrays; both are hashed."""
 
 CRITIC_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("waiting_beyond_reference", "(jobs waiting - jobs waiting in the reference run) / 32"),
@@ -105,8 +109,8 @@ CRITIC_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("reference_in_6h_log", "the same over the next 6 hours"),
     ("reference_in_1d_log", "the same over the next day"),
 )
-"""Columns that only the critic sees while training: the truth and the future, which take the luck out of its
-estimates. Outside the schema's hash."""
+"""Columns that only the critic receives, in training: the truth and the future, which reduce the variance of
+its estimates. Not part of the schema's hash."""
 
 NUM_FEATURES: Final = len(ACTOR_FEATURES)
 NUM_CRITIC: Final = len(CRITIC_FEATURES)
@@ -126,7 +130,7 @@ class FeatureSchema(msgspec.Struct, frozen=True):
     max_hold_s: float
 
     def begins_with(self, other: FeatureSchema) -> bool:
-        """Whether another schema is an earlier one, whose policies are still served."""
+        """Whether another schema is an earlier version whose policies are still served."""
         same = msgspec.structs.replace(self, version=other.version, features=other.features)
         names, others = ([name for name, _ in one.features] for one in (self, other))
         return same == other and other.version >= SERVED_SINCE and names[: len(others)] == others

@@ -1,4 +1,4 @@
-"""The settings of a policy, as typed data: what a TOML file or a constructor may say, each in one place."""
+"""The settings of a policy, as typed data: the fields of a TOML file or a constructor, each defined once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class LeaveFree(_Part, frozen=True, kw_only=True):
-    """A long job starts only where a share of the GPUs stays free (`rules.keep_free`).
+    """A long job starts only if a share of the GPUs stays free (`rules.keep_free`).
 
     Attributes:
-        longer_than: A job predicted to run longer is a long one.
-        share: Of a partition's GPUs, 0 to 1.
+        longer_than: Predicted run time above which a job is long.
+        share: Share of a partition's GPUs that stays free, 0 to 1.
     """
 
     longer_than: Seconds = Seconds(43_200.0)
@@ -28,21 +28,24 @@ class LeaveFree(_Part, frozen=True, kw_only=True):
 
 
 class Share(_Part, frozen=True, kw_only=True):
-    """Jobs share GPUs, where models say how fast they run then (`decide.plans`).
+    """Jobs share GPUs, if models predict their speed (`decide.plans`).
 
     Attributes:
-        min_speed: Predicted speed that all who share a GPU have to keep, alone = 1.
-        max_jobs: Jobs on a GPU at most, 2 to 4; what is measured is pairs.
-        when: `blocked`: jobs that find no free GPUs. `better`: also those to which shared GPUs of another
-            type are worth more than free ones. `lucid`: all that may, before free GPUs, by Lucid's rule.
-        min_gain: What a second job has to add: its predicted speed, less what the other loses; -1: nothing.
-        min_gain_more: The same of a third and fourth; None: as `min_gain`.
-        by_length: Added to both, times tanh(ln(predicted run time of the newcomer / 1 h) / 3).
-        by_left: ... times tanh(ln(predicted time left of the running job / 1 h) / 3).
-        by_queue: ... times 1 - exp(-4 x waiting jobs a GPU).
-        by_slowest: ... times what the slowest of them falls below 0.85.
-        by_hold: ... times (2 h)^3 x t / (t + 1 h): they hold the share h of the partition's GPUs, and are
-            predicted to hold them for t longer than without the newcomer. 0: a gang is priced as any job.
+        min_speed: Predicted speed that all jobs on a shared GPU must keep; 1: the speed without sharing.
+        max_jobs: Most jobs on a GPU, 2 to 4; measurements exist for pairs.
+        when: `blocked`: jobs that find no free GPUs. `better`: also jobs for which shared GPUs of another
+            type are worth more than free ones. `lucid`: all jobs that may share, before free GPUs, by Lucid's
+            rule.
+        min_gain: Least gain of a second job, its predicted speed less the speed that the other loses; -1:
+            none.
+        min_gain_more: Least gain of a third and fourth job; None: as `min_gain`.
+        by_length: Added to both gains, times tanh(ln(predicted run time of the new job / 1 h) / 3).
+        by_left: Added to both gains, times tanh(ln(predicted remaining time of the running job / 1 h) / 3).
+        by_queue: Added to both gains, times 1 - exp(-4 x waiting jobs per GPU).
+        by_slowest: Added to both gains, times the amount by which the slowest job is below a speed of 0.85.
+        by_hold: Added to both gains, times (2 h)^3 x t / (t + 1 h): the jobs hold the share h of the
+            partition's GPUs, and are predicted to hold them for t longer than without the new job. 0: a gang
+            is priced as any job.
     """
 
     min_speed: float = 0.85
@@ -58,15 +61,15 @@ class Share(_Part, frozen=True, kw_only=True):
 
 
 class Clock(_Part, frozen=True, kw_only=True):
-    """SM clocks below the highest, where models say what they cost (`decide.clocks`).
+    """SM clocks below the highest, if models know their cost (`decide.clocks`).
 
     Attributes:
-        rule: `fixed`: one for all jobs. `slowdown`: for each job the one of least energy within a slowdown.
-            `lull`: the same while no other job waits, else the highest. `weighed`: for each job the one at
-            which time and energy cost least, time counting more where jobs wait.
+        rule: `fixed`: the same for all jobs. `slowdown`: for each job the clock of least energy within a
+            slowdown. `lull`: as `slowdown` while no other job waits, else the highest. `weighed`: for each
+            job the clock of least weighted cost of time and energy; time counts more while jobs wait.
         at: `fixed`: the clock, of the maximum, 0.5 to 1.
         slowdown: `slowdown`, `lull`: the slowdown allowed; 0.05: 5 % longer.
-        energy_weight: `weighed`: what energy counts against time, 0 to 1; None: what the cluster says.
+        energy_weight: `weighed`: weight of energy against time, 0 to 1; None: the cluster's weight.
     """
 
     rule: Literal["fixed", "slowdown", "lull", "weighed"]
@@ -76,27 +79,27 @@ class Clock(_Part, frozen=True, kw_only=True):
 
 
 class Preempt(_Part, frozen=True, kw_only=True):
-    """Running jobs give way to waiting ones.
+    """Running jobs are preempted for waiting ones.
 
     Attributes:
-        by: `gittins`: jobs whose index is higher give way where that makes room (`rules.gittins`).
-            `service`: the same by two levels of attained service. `priority`: the queue goes by the index,
-            and only jobs of a lower priority give way. `quota`: the quota walk (`rules.las`), by two levels
-            of attained service and then by the order of the queue.
-        spread: `gittins`: standard deviation of ln(run time / prediction) that is added to what comes with
-            each prediction.
-        trust: `gittins`: factor for the one that comes with each prediction.
-        of_mean: `gittins`: predictions are means of their lognormals, and not medians.
-        gpus_power: `gittins`: power of a gang's GPUs that its service is multiplied by.
-        margin: `gittins`: a job gives way to one whose ln(cost) is lower by this.
-        age_step: `gittins`: ages count in steps of this factor.
-        first_age: `gittins`: the first of these steps.
-        tick: Where time alone changes what is decided, it is decided at multiples of this; `quota`: at these
-            alone, 0: at every event.
+        by: `gittins`: jobs of higher index are preempted if that makes room (`rules.gittins`). `service`: the
+            same with two levels of attained service as the index. `priority`: the queue is in index order,
+            and only jobs of lower priority are preempted. `quota`: the quota walk (`rules.las`), by two
+            levels of attained service and then by the order of the queue.
+        spread: `gittins`: standard deviation of ln(run time / prediction) that is added to the prediction's
+            own.
+        trust: `gittins`: factor of the standard deviation that comes with each prediction.
+        of_mean: `gittins`: predictions are means of their lognormals instead of medians.
+        gpus_power: `gittins`: power of a gang's GPUs by which its service is multiplied.
+        margin: `gittins`: a job is preempted for a job whose ln(cost) is lower by this.
+        age_step: `gittins`: factor between the steps in which ages count.
+        first_age: `gittins`: the first age step.
+        tick: Interval between decisions that depend on time. `quota`: all decisions are taken at its
+            multiples; 0: at every event.
         threshold_gpu_s: `service`, `quota`: attained service, GPU-seconds, above which a job is of the second
             level.
-        declared: Only jobs that declare it give way. Until the first of them is submitted, the queue goes by
-            `order`, with `reserve_after`, and from then on by the index.
+        declared: Only jobs that declare it are preempted. Until the first such job is submitted, the queue
+            follows `order`, with `reserve_after`; from then on, the index.
     """
 
     by: Literal["gittins", "service", "priority", "quota"] = "gittins"
@@ -113,13 +116,13 @@ class Preempt(_Part, frozen=True, kw_only=True):
 
 
 class Migrate(_Part, frozen=True, kw_only=True):
-    """Running jobs are moved so that a gang finds its GPUs together (`rules.migration`).
+    """Running jobs are moved to defragment GPUs for a gang (`rules.migration`).
 
     Attributes:
-        dwell: A job is moved when its attempt has lasted so long.
-        gain: The gang's GPUs times its wait otherwise, as predicted, have to be so many times the GPU-seconds
-            of the restarts.
-        first: Whether jobs are moved before any is preempted to wait; else only where nobody gives way.
+        dwell: Least duration of a job's attempt before it is moved.
+        gain: Least ratio of the gang's GPUs times its predicted wait otherwise to the GPU-seconds of the
+            restarts.
+        first: Whether jobs are moved before any is preempted to wait; else only if no job can be preempted.
     """
 
     dwell: Seconds = Seconds(120.0)
@@ -128,12 +131,12 @@ class Migrate(_Part, frozen=True, kw_only=True):
 
 
 class Types(_Part, frozen=True, kw_only=True):
-    """Jobs go on the GPU type that is worth most to them, where there are several and models know them.
+    """Jobs start on the GPU type that is worth most to them, if there are several and models know them.
 
     Attributes:
-        price: What a type's usual speed costs: 0: fastest first; 1: fast GPUs go to those who gain most.
-        later: A job waits for GPUs that come free where they are worth more to it than any now; the wait
-            counts so many times. Infinite: no job waits for them.
+        price: Price of a type's usual speed; 0: fastest first; 1: fast GPUs go to the jobs that gain most.
+        later: Factor of the waiting time when a job may wait for better GPUs than the free ones; infinite: no
+            job waits.
     """
 
     price: float = 0.0
@@ -141,11 +144,11 @@ class Types(_Part, frozen=True, kw_only=True):
 
 
 class Profile(_Part, frozen=True, kw_only=True):
-    """What a profiler costs: jobs that run longer than `run` begin by so much work that is lost.
+    """Cost of a profiler: jobs that run longer than `run` begin with this much work that is lost.
 
     Attributes:
-        run: How long it runs a job.
-        max_gpus: It takes jobs of up to so many GPUs.
+        run: Time that the profiler runs a job.
+        max_gpus: Most GPUs of a job that is profiled.
     """
 
     run: Seconds = Seconds(200.0)
@@ -153,11 +156,11 @@ class Profile(_Part, frozen=True, kw_only=True):
 
 
 class Search(_Part, frozen=True, kw_only=True):
-    """A network looks ahead before it decides: futures a contested decision, or a time for them.
+    """A network looks ahead before it decides: futures per contested decision, or a time for them.
 
     Attributes:
-        samples: So many futures, 2 or more; 0: as many as fit the time.
-        time_ms: Time for them, milliseconds; 0: not bounded by time.
+        samples: Number of futures, 2 or more; 0: as many as fit the time.
+        time_ms: Time for all futures of a decision, milliseconds; 0: not bounded by time.
     """
 
     samples: int = 0
@@ -165,36 +168,36 @@ class Search(_Part, frozen=True, kw_only=True):
 
 
 class Settings(_Part, frozen=True, kw_only=True):
-    """All settings of a policy. Those that are left out do nothing.
+    """All settings of a policy. Settings that are left out have no effect.
 
     Attributes:
-        rule: What decides, where the other settings do not say it: `ppo`, `sb3`, `random`, `rollout`, another
-            scheduler that is installed, the path of a Python file with a rule of one's own, or `FILE.py:NAME`
-            of a rule or a scheduler in one.
-        order: What the queue goes by: `submit`, `predicted`, `area` (predicted run time x GPUs), `area^0.7`,
-            `remaining` or `index`; none: `index` where jobs preempt by it, else `submit`.
-        blocks: The first job that does not fit holds up all behind it.
-        predictions: `submitted`: as made when a job is submitted. `revised`: they follow what jobs of the
-            same burst do. `oracle`: the true run times, a bound.
-        reserve_after: A job that does not fit has a reservation, which no start delays, once it has waited so
-            long.
+        rule: Rule or scheduler, if the other settings do not define one: `ppo`, `sb3`, `random`, `rollout`,
+            another installed scheduler, the path of a Python file with a rule, or `FILE.py:NAME` of a rule or
+            a scheduler in the file.
+        order: Order of the queue: `submit`, `predicted`, `area` (predicted run time x GPUs), `area^0.7`,
+            `remaining` or `index`; default: `index` if jobs preempt by it, else `submit`.
+        blocks: The first job that does not fit holds up all later jobs.
+        predictions: `submitted`: as made at submission. `revised`: revised by other jobs of the same burst.
+            `oracle`: the true run times, a bound.
+        reserve_after: Waiting time after which a job that does not fit gets a reservation, which no start
+            delays.
         leave_free: Long jobs leave a share of the GPUs free.
-        preempt: Running jobs give way.
+        preempt: Running jobs are preempted.
         migrate: Running jobs are moved.
         share: Jobs share GPUs.
         clock: SM clocks below the highest.
-        cores: Input-bound jobs get idle CPU cores, and others leave those that they have no use for.
-        types: On which GPU type jobs start.
-        profile: What a profiler costs.
+        cores: Input-bound jobs get idle CPU cores, and other jobs release cores that they cannot use.
+        types: Choice of the GPU type of a job.
+        profile: Cost of a profiler.
         checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint. `sb3`: the path of a model of
             Stable-Baselines3.
         search: `ppo`: look-ahead.
-        samples: `rollout`: futures a decision.
+        samples: `rollout`: futures per decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the
-            cores that they asked for; without this, sharing, clocks and cores are an error there.
+            cores that they requested; without this setting, sharing, clocks and cores are an error there.
         dials: File of a strategy that sets dials of these settings (`rlsched train`), or its text, which
             begins with `{`; "": none.
-        own: Numbers that a rule of one's own reads, in order.
+        own: Numbers for a user-defined rule, in order.
     """
 
     rule: str = ""
@@ -219,10 +222,10 @@ class Settings(_Part, frozen=True, kw_only=True):
 
 
 _SAMPLES = "2 to 1000 futures, or 0 for as many as fit"
-"""By one future nothing is known of chance."""
+"""A single future carries no information about chance."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
-    "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, alone = 1"),
+    "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, 1 = not shared"),
     "share.max_jobs": (2, 4, "2 to 4 jobs"),
     **{f"share.{name}": (-1.0, 4.0, "a speed from -1 to 4") for name in ("min_gain", "min_gain_more")},
     **{
@@ -249,10 +252,10 @@ _RANGES: dict[str, tuple[float, float, str]] = {
 
 
 def check(settings: Settings, where: str) -> None:
-    """Find out whether settings are in range and go together.
+    """Check that settings are in range and consistent.
 
     Raises:
-        InputError: naming the setting, what was expected and what came.
+        InputError: names the setting, the value expected and the value given.
     """
     for path, (low, high, expected) in _RANGES.items():
         value: Any = settings
@@ -285,12 +288,12 @@ def check(settings: Settings, where: str) -> None:
         )
     if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(
-            f"{where}: order: the queue goes by the index where jobs preempt by it; leave order out, got "
+            f"{where}: order: the queue is ordered by the index if jobs preempt by it; leave order out, got "
             f"{settings.order!r}"
         )
     if settings.rule == "ppo" and settings.order is not None:
         raise InputError(
-            f"{where}: order: what the queue of ppo goes by follows from the cluster and the jobs; leave it "
+            f"{where}: order: the queue order of ppo follows from the cluster and the jobs; leave it "
             f"out, got {settings.order!r}"
         )
     if settings.share is not None and settings.preempt is not None and not by_index:

@@ -1,4 +1,4 @@
-"""Starts as actions: on which GPUs, at which clock, with how many cores; for Python callers."""
+"""Starts as actions: GPUs, clock and cores; for Python callers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.decide.plans.alone import alone_plan
 
 
 def policy_start(state: ClusterState) -> StartOptions:
-    """How a policy's reference rule starts jobs on this state."""
+    """Start options of a policy's reference rule on this state."""
     if not state.needs.models:
         return PLAIN_START
     return StartOptions(*for_state(options.policy_start, state)(state.arrays))
@@ -27,9 +27,9 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Start a job that fits: on this node, or where the placement rule puts it (`node` -1).
+    """Start a job that fits, on this node, or where the placement rule puts it (`node` -1).
 
-    `start`: what chooses its clock and its cores.
+    `start`: options that choose its clock and its cores.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     job = columns(arrays.job)

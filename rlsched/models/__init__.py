@@ -1,1 +1,1 @@
-"""How fast and how hungry: clocks and power, sharing, CPU cores, locality; the catalogue of workloads."""
+"""Models of speed and power: clocks, sharing, CPU cores, locality; and the catalogue of workloads."""

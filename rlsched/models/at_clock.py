@@ -1,7 +1,8 @@
-"""Time and power at an SM clock as formulas of plain numbers; `clocks` compiles the same for kernels.
+"""Time and power at an SM clock as formulas of plain numbers; `clocks` compiles them for kernels.
 
-No compiled code: a node has no numba, and shares the energy of its GPUs out by the simulator's own formulas.
-Each calls nothing, so that numba can compile it by itself. The model is told in `rlsched.models.clocks`.
+No compiled code: nodes have no numba, and divide the energy of their GPUs by the simulator's own formulas.
+Each formula calls nothing, so that numba can compile it by itself. `rlsched.models.clocks` describes the
+model.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 MIN_CLOCK_FRAC: Final = 0.5
-"""No clock below half of the maximum: the energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on a V100
-(GPU-DVFS-Dataset), and nothing was measured below 0.49."""
+"""Lowest SM clock, as a fraction of the maximum. The energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on
+a V100 (GPU-DVFS-Dataset), and no clock below 0.49 was measured."""
 DWELL_S: Final = 10.0
-"""A clock is kept at least so long. Locking clocks every 50 ms slows collectives, whatever the value
-((NVIDIA/nccl#1551); 10 s is twenty times the worst settling time known (SWITCH_S)."""
+"""Shortest time between changes of a clock, seconds. Locking clocks every 50 ms slows collectives at any
+value (NVIDIA/nccl#1551); 10 s is twenty times the longest known settling time (SWITCH_S)."""
 SWITCH_S: Final = 0.3
-"""Time of neither clock that a switch costs. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
-6000, 480 ms on a GH200 (arXiv:2502.20075: that it varies is read, the figures are recalled)."""
+"""Time that a clock change costs, seconds. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
+6000, 480 ms on a GH200 (arXiv:2502.20075: the variation was read, the figures are recalled)."""
 
 
 def relative_time(clock_bound: float, x: float) -> float:
@@ -38,15 +39,15 @@ def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
 
 
 def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float, speed_frac: float) -> float:
-    """What a job adds to a GPU's static power, W.
+    """Power that a job adds to a GPU's static power, W.
 
     Args:
-        full_w: A: that at full clock, W.
-        theta: Share of it that follows the work done, not the clock.
+        full_w: A: dynamic power at full clock, W.
+        theta: Share of it that follows the work done instead of the clock.
         time: T(x).
         voltage: v(x).
         x: SM clock, fraction of the maximum.
-        speed_frac: What others on the GPU, and a short input, leave of its speed at this clock, 0 to 1.
+        speed_frac: Speed that co-tenants and insufficient input leave the job at this clock, 0 to 1.
     """
     work = theta / time + (1.0 - theta) * x
     return full_w * work * voltage * voltage * speed_frac

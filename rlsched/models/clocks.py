@@ -1,4 +1,4 @@
-"""Time and power of a job as functions of the SM clock, and the clock to choose.
+"""Time and power of a job as functions of the SM clock, and the choice of the clock.
 
 x is the SM clock as a fraction of its maximum. For each job: rho, its clock-bound share, and A, its dynamic
 power at full clock; for each GPU type: P_s, x_c, k and theta (`GPU_MODEL`)::
@@ -36,7 +36,7 @@ _part_w = kernel(at_clock.part_w)
 
 @kernel
 def clock_bound_of(time: float, x: float) -> float:
-    """rho of a job that took `time` relative to full clock at clock `x`: the inverse of `relative_time`.
+    """Return rho of a job that took `time` relative to full clock at clock `x`; inverts `relative_time`.
 
     Args:
         time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
@@ -50,7 +50,7 @@ def clock_bound_of(time: float, x: float) -> float:
 def dynamic_power_w(
     gpu: Records, kind: int, dynamic_w: float, clock_bound: float, x: float, speed_frac: float
 ) -> float:
-    """Dynamic power of one job on one GPU, W: what it adds to the GPU's static power.
+    """Dynamic power of one job on one GPU, W: the power that it adds to the GPU's static power.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -58,9 +58,9 @@ def dynamic_power_w(
         dynamic_w: A, W.
         clock_bound: rho.
         x: SM clock, fraction of the maximum.
-        speed_frac: What partners on the GPU and a short input leave of the job's speed at this clock, 0 to 1.
-            The GPU works for the job in so much of the time, and power falls with it in proportion. (That
-            is assumed: no public data set has power under sharing.)
+        speed_frac: Speed that co-tenants and insufficient input leave the job at this clock, 0 to 1. The GPU
+            works for the job in this share of the time, and power falls in proportion. (Assumed: no public
+            data set has power under sharing.)
     """
     g = gpu[kind]
     v = relative_voltage(g.knee_frac, g.voltage_slope, x)
@@ -71,13 +71,13 @@ def dynamic_power_w(
 def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> float:
     """Power of one GPU, W.
 
-    Without jobs `idle_w`; with them static power and the sum of their dynamic power, never above the board's
-    limit, nor below `idle_w`: the fit of a V100 puts P_s lower than what the idle board draws.
+    Without jobs `idle_w`; with jobs the static power plus the sum of their dynamic power, at most the board's
+    limit and at least `idle_w`: the fit of a V100 puts P_s below the power of the idle board.
 
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        jobs: How many jobs are on the GPU.
+        jobs: Number of jobs on the GPU.
         dynamic_sum_w: Sum of their `dynamic_power_w`.
     """
     g = gpu[kind]
@@ -86,17 +86,17 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
 
 @kernel
 def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
-    """One job's part of the power of a GPU, W; the parts of all jobs on it add up to `gpu_power_w`.
+    """One job's part of the power of a GPU, W; the parts of all its jobs add up to `gpu_power_w`.
 
-    Static power, and what lifts the sum to `idle_w`, is split evenly; dynamic power is its job's own, and is
-    cut in proportion where the sum is above the board's limit.
+    Static power, and the difference that raises the sum to `idle_w`, are split evenly. Dynamic power belongs
+    to its job, and is reduced in proportion if the sum exceeds the board's limit.
 
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
-        jobs: How many jobs are on the GPU, at least 1.
+        jobs: Number of jobs on the GPU, at least 1.
         dynamic_sum_w: Sum of their `dynamic_power_w`.
-        own_dynamic_w: This job's.
+        own_dynamic_w: `dynamic_power_w` of this job.
     """
     g = gpu[kind]
     return _part_w(g.static_w, g.idle_w, g.tdp_w, jobs, dynamic_sum_w, own_dynamic_w)
@@ -110,10 +110,10 @@ def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: f
 
 @kernel
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
-    """Clock at which a GPU with this one job runs under a power cap, fraction of the maximum.
+    """Clock of a GPU with this one job under a power cap, fraction of the maximum.
 
-    The largest x <= 1 with P(x) <= `cap_w`, within 1e-9, and P(x) <= `cap_w` holds for what is returned;
-    never below MIN_CLOCK_FRAC, where a cap may be exceeded. P never falls as x grows.
+    The largest x <= 1 with P(x) <= `cap_w`, within 1e-9; the returned clock satisfies P(x) <= `cap_w`. Never
+    below MIN_CLOCK_FRAC, where the cap may be exceeded. P never falls as x grows.
     """
     if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
         return 1.0
@@ -131,7 +131,7 @@ def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, 
 def best_level(
     gpu: Records, kind: int, clock_bound: float, dynamic_w: float, max_slowdown_frac: float
 ) -> int:
-    """Level of `levels_frac` with the least energy of the GPU, P(x)*T(x), within a slowdown budget.
+    """Return the level of `levels_frac` of least energy of the GPU, P(x)*T(x), within a slowdown budget.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -163,7 +163,7 @@ def priced_level(
     time_price: float,
     energy_price: float,
 ) -> int:
-    """Level of `levels_frac` where time and energy together cost least.
+    """Return the level of `levels_frac` of least cost of time and energy together.
 
     The cost of a unit of work is `time_price`*T(x) + `energy_price`*(P(x) + `overhead_w`)*T(x).
 
@@ -172,9 +172,9 @@ def priced_level(
         kind: Row of `gpu`.
         clock_bound: rho.
         dynamic_w: A, W.
-        overhead_w: Power that is drawn as long as the job runs, whatever the clock: its part of the node.
-        time_price: Of a second.
-        energy_price: Of a joule. With 0 the full clock is chosen; equal costs go to the higher clock.
+        overhead_w: Power drawn while the job runs, at any clock: its part of the node's power.
+        time_price: Price of a second.
+        energy_price: Price of a joule. With 0 the full clock is chosen; equal costs go to the higher clock.
     """
     best, least = 0, np.inf
     for level in range(NUM_LEVELS):

@@ -1,8 +1,8 @@
-"""What CPU cores deliver: a job runs at the smaller of what its GPU and what its input pipeline manage.
+"""Effect of CPU cores: a job runs at the lower of its GPU's speed and its input pipeline's speed.
 
-Throughput of image and audio jobs, relative to three cores a GPU, is min(G, 0.40 * c^0.83) with c cores a GPU
-and G the GPU's own bound. Fitted to Synergy's profiles (OSDI'22; V100, data in memory);
-errors: `docs/explanation/clocks.md`.
+Throughput of image and audio jobs, relative to three cores per GPU, is min(G, 0.40 * c^0.83) with c cores per
+GPU and G the GPU's own bound. Fitted to Synergy's profiles (OSDI'22; V100, data in memory); errors:
+`docs/explanation/clocks.md`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from rlsched.compile.jit import kernel
 
 CORE_EXPONENT: Final = 0.83
 THROUGHPUT_OF_ONE_CORE: Final = 0.40
-"""Of the throughput at three cores. Fitted together with the exponent it is 0.40 to 0.41 for ResNet-18,
-ResNet-50 and MobileNet."""
+"""Coefficient, relative to the throughput at three cores. Fitted together with the exponent it is 0.40 to
+0.41 for ResNet-18, ResNet-50 and MobileNet."""
 FEWEST_CORES: Final = 1.0
-"""Profiles begin at one core a GPU: a job that one core feeds needs one or less, and is taken to need one."""
+"""Fewest cores per GPU that a job needs. Profiles begin at one core: a job that one core feeds counts as
+needing one."""
 
 
 class CoreRow(NamedTuple):
-    """A job's throughput with so many cores a GPU, relative to three (one row of Synergy's profiles)."""
+    """A job's throughput with this many cores per GPU, relative to three (one row of Synergy's profiles)."""
 
     cores_each: float
     throughput: float
@@ -33,8 +34,8 @@ def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
     """Speed that an input pipeline allows, relative to the GPU's own; exactly 1 with enough cores.
 
     Args:
-        cores_each_given: CPU cores for each of the job's GPUs; 0: unknown, and enough.
-        cores_each_needed: Cores a GPU that just feed it at full speed.
+        cores_each_given: CPU cores for each of the job's GPUs; 0: unknown, assumed sufficient.
+        cores_each_needed: Cores per GPU that are just sufficient for full speed.
 
     Returns:
         min(1, (given / needed)^0.83), above 0.
@@ -45,16 +46,16 @@ def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
 
 
 def cores_needed(rows: Iterable[CoreRow]) -> float:
-    """Cores a GPU that just feed a job, from its profile.
+    """Return the cores per GPU that are just sufficient for a job, from its profile.
 
-    The GPU's bound G is the highest throughput of the profile, and the cores are those where 0.40 * c^0.83
+    The GPU's bound G is the highest throughput of the profile, and the cores are those at which 0.40 * c^0.83
     reaches it. A job as fast with one core as with any number needs FEWEST_CORES.
 
     Args:
-        rows: Throughput by cores a GPU, relative to three; with memory enough for the data.
+        rows: Throughput by cores per GPU, relative to three; with enough memory for the data.
 
     Raises:
-        ValueError: no rows, or a throughput that is not above 0.
+        ValueError: there are no rows, or a throughput is not above 0.
     """
     profile = sorted(rows)
     if not profile or not all(row.throughput > 0 and math.isfinite(row.throughput) for row in profile):
@@ -66,5 +67,5 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
 
 
 def throughput(cores_each: float, gpu_bound: float) -> float:
-    """Throughput with so many cores a GPU, where the GPU manages `gpu_bound`; relative to three cores."""
+    """Throughput with this many cores per GPU and a GPU bound of `gpu_bound`; relative to three cores."""
     return min(gpu_bound, THROUGHPUT_OF_ONE_CORE * cores_each**CORE_EXPONENT)

@@ -1,4 +1,4 @@
-"""What GPU types are, each figure with its status and source."""
+"""Figures of GPU types, each with its status and source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GENERIC: Final = "generic"
 
 
 class Figure(NamedTuple):
-    """One figure of a table: its value, `measured`, `fitted` or `assumed`, and where it comes from."""
+    """One figure of a table: its value, `measured`, `fitted` or `assumed`, and its source."""
 
     value: float
     status: str
@@ -46,7 +46,7 @@ class _Curve(NamedTuple):
     source: str
 
     def assumed(self, like: str, static_w: float) -> _Curve:
-        """The same shape for a type of which no curve is public; P_s is what the idle board draws."""
+        """Return this curve for a type without a public curve; P_s is the power of the idle board."""
         source = f"no clock curve is public: shape of the {like}, P_s = idle power"
         return self._replace(static_w=static_w, status=ASSUMED, source=source)
 
@@ -102,10 +102,10 @@ def _figures(row: _Type) -> Mapping[str, Figure]:
 GPU_FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
     {name: _figures(row) for name, row in _TYPES.items()}
 )
-"""By GPU type and field of `GPU_MODEL`: value, status and source. `levels_frac` is left out: a choice.
+"""By GPU type and field of `GPU_MODEL`: value, status and source. `levels_frac` is excluded: it is a choice.
 
-K80: one of the board's two GPUs. Board limits and memory of the SXM board for V100, A100, H100 and H200, of
-the PCIe board for P100; memory as NVML reports it.
+K80: one of the board's two GPUs. Board limits and memory are of the SXM board for V100, A100, H100 and H200,
+and of the PCIe board for P100; memory as reported by NVML.
 """
 
 _PATTERNS: Final = (
@@ -121,21 +121,21 @@ _PATTERNS: Final = (
     (r"^t4(?!\d)", "T4"),
     (r"^k80", "K80"),
 )
-"""What a name begins with once maker, `Tesla` and separators are gone. RTX A6000: the A40's chip and limit;
-A800 and H800: an A100 and an H100 with slower links; GH200: the GPU of an H100."""
+"""Prefix of a name without maker, `Tesla` and separators. RTX A6000: the A40's chip and limit; A800 and H800:
+an A100 and an H100 with slower links; GH200: the GPU of an H100."""
 _MEMORY: Final = re.compile(r"(?:^|[^0-9])(\d{2,3})G(?:I?B)?\b|[0-9]M(\d{2})$", re.IGNORECASE)
 
 _MAKERS: Final = frozenset(("nvidia", "tesla", "geforce", "quadro"))
 
 NAME_TOLERANCE: Final = 0.07
-"""A size of memory in a name is that of the table when they differ by no more than so much."""
+"""Largest relative difference at which a memory size in a name counts as the table's."""
 
 
 def canonical_kind(name: str) -> str:
-    """The type in `GPU_FIGURES` that a name stands for, as traces and drivers write names.
+    """Return the type in `GPU_FIGURES` of a name as written by traces and drivers.
 
-    Case, maker and form do not matter: `Tesla V100-SXM2-32GB`, `v100`, `V100M32` and `nvidia_v100` are a
-    `V100`. What is not known (`G2`, `G3`: undisclosed in Alibaba's traces) is `generic`.
+    Case, maker and form are ignored: `Tesla V100-SXM2-32GB`, `v100`, `V100M32` and `nvidia_v100` are a
+    `V100`. Unknown names (`G2`, `G3`: undisclosed in Alibaba's traces) are `generic`.
     """
     bare = re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)nvidia|tesla|geforce", "", name).lower())
     for pattern, kind in _PATTERNS:
@@ -145,7 +145,7 @@ def canonical_kind(name: str) -> str:
 
 
 def asked_type(text: str) -> str:
-    """A type as it is asked for, spelt as the table spells it where it names one: `h100` is `H100`."""
+    """Return a requested type in the table's spelling if the table has it: `h100` becomes `H100`."""
     text = text.strip()
     kind = canonical_kind(text)
     return kind if kind != GENERIC and "".join(_words(text)) == kind.lower() else text
@@ -153,12 +153,12 @@ def asked_type(text: str) -> str:
 
 @lru_cache(1 << 14)
 def stands_for(asked: str, name: str) -> bool:
-    """Whether who asks for `asked` means GPUs that are called `name`, by a driver or in a cluster file.
+    """Whether a request for `asked` accepts GPUs named `name` by a driver or in a cluster file.
 
-    The very name; or all words of what is asked for are words of the name, makers and case aside:
-    `H100` and `h100-80gb` mean `NVIDIA H100 80GB HBM3`, and `rtx4090` means `NVIDIA GeForce RTX 4090`. A
-    type of the table means that one alone: `RTX6000` no `RTX 6000 Ada`. A slice of a GPU
-    (`A100-40GB/3g.20gb`), and a node of several types (`A40+T4`), are meant by their own names alone.
+    True if the names are equal, or if all words of the request are words of the name, ignoring makers and
+    case: `H100` and `h100-80gb` match `NVIDIA H100 80GB HBM3`, and `rtx4090` matches `NVIDIA GeForce RTX
+    4090`. A type of the table matches only that type: `RTX6000` does not match `RTX 6000 Ada`. A slice of a
+    GPU (`A100-40GB/3g.20gb`), and a node of several types (`A40+T4`), match only by their own names.
     """
     if asked == name:
         return True
@@ -179,9 +179,9 @@ def _words(name: str) -> list[str]:
 
 
 def named_memory_mib(name: str) -> float | None:
-    """Memory that a GPU's name tells (`A100-SXM4-80GB`, `V100M32`), MiB; None where it tells none.
+    """Memory stated in a GPU's name (`A100-SXM4-80GB`, `V100M32`), MiB; None if there is none.
 
-    A board reports up to 6 % less than its name says: ECC, and what the driver keeps.
+    A board reports up to 6 % less than its name states, because of ECC and memory reserved by the driver.
     """
     found = _MEMORY.search(name)
     return float(found[1] or found[2]) * 1024 if found else None

@@ -1,10 +1,10 @@
-"""Learning from observation how workloads share a GPU: an observed speed comes in, better parameters come
-out.
+"""Online learning of how workloads share a GPU: updates the parameters from observed speeds.
 
 No I/O and no compiled code: the broker and a node's telemetry may run it, and `observing` compiles the same
-formulas for the simulator. Each workload has on each GPU type two factors, *sensitivity* and *pressure*; a
-job beside another runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`). Their logarithms are
-believed to be normal, with a mean and a variance, and each observed pair moves both by Bayes' rule."""
+formulas for the simulator. Each workload has two factors on each GPU type, *sensitivity* and *pressure*; a
+job next to another job runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`). The beliefs about
+their logarithms are normal, with a mean and a variance, and each observed pair updates both by Bayes'
+rule."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from rlsched.errors import InputError
 from rlsched.models.arrays import ModelArrays
 
 POPULATION: Final = (0.80, 0.80)
-"""Sensitivity and pressure of a workload of which nothing is known: geometric mean over the 77 of Gavel's
-(K80, P100, V100)."""
+"""Sensitivity and pressure of an unknown workload: geometric mean over the 77 of Gavel's (K80, P100,
+V100)."""
 POPULATION_SD: Final = 0.60
-"""Spread of their logarithms over workloads: .86 on V100, .43 on P100, .31 on K80 (same source), root mean
-square .58."""
+"""Standard deviation of their logarithms over workloads: .86 on V100, .43 on P100, .31 on K80 (same source),
+root mean square .58."""
 INTRODUCED_SD: Final = 0.20
-"""Doubt about the logarithm of factors that were fitted on other pairs of the same workload."""
+"""Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
-"""Spread of ln(speed) about the product form once the factors are fitted: .10 on P100, .09 on K80; .29 on
+"""Standard deviation of ln(speed) about the product form with fitted factors: .10 on P100, .09 on K80; .29 on
 V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
 JOB_SD: Final = 0.05
-"""Spread of one job's ln(speed) about its workload's. Assumed."""
+"""Standard deviation of one job's ln(speed) about its workload's. Assumed."""
 REPEAT_SD: Final = 0.03
-"""Spread of ln(speed) when the same pair is observed again. Assumed."""
+"""Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
 FLOOR_SD: Final = 0.05
-"""No factor is ever believed more exactly: workloads change with their users."""
+"""Least standard deviation of a factor's logarithm: workloads change over time."""
 SLOWEST, FASTEST = 1e-3, 0.999
-"""Observed speeds are taken to lie within these: a logarithm of nothing would move everything."""
+"""Limits of observed speeds: the logarithm of 0 would dominate every mean."""
 WIDEST: Final = 4.0
 """Sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
-"""Pairs that are remembered one by one; beyond it the one not seen for longest is forgotten."""
+"""Most pairs remembered individually; above this, the pair least recently observed is forgotten."""
 _FORM: Final = 1
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """A job was seen beside one other job for long enough to tell its speed.
+    """The observed speed of a job next to one other job.
 
     Attributes:
         workload: Name of its workload.
-        partner: Name of the other's.
+        partner: Name of the other job's workload.
         kind: GPU type.
-        speed: Relative to the same job alone at the same clock.
-        job: Id of the job, where its own deviation from its workload is to be learnt too.
+        speed: Relative to the same job running solo at the same clock.
+        job: Id of the job, if its own deviation from its workload is to be learnt too.
     """
 
     workload: str
@@ -64,7 +64,7 @@ class Observed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Factors:
-    """What is believed of one workload on one GPU type: means and standard deviations of the logarithms."""
+    """Beliefs about one workload on one GPU type: means and standard deviations of the logarithms."""
 
     log_sensitivity: float = math.log(POPULATION[0])
     log_pressure: float = math.log(POPULATION[1])
@@ -73,12 +73,12 @@ class Factors:
 
     @property
     def sensitivity(self) -> float:
-        """The median."""
+        """Median of the sensitivity."""
         return math.exp(self.log_sensitivity)
 
     @property
     def pressure(self) -> float:
-        """The median."""
+        """Median of the pressure."""
         return math.exp(self.log_pressure)
 
 
@@ -86,11 +86,11 @@ STRANGER: Final = Factors()
 
 
 class PairKnowledge:
-    """What is known of workloads that share a GPU. Every query and every update takes constant time.
+    """Knowledge of workloads that share a GPU. Every query and every update takes constant time.
 
-    In the order of their worth, a prediction uses: what this very pair ran at; the factors of the two
-    workloads, by introduction, by observation of either beside others, or of the population; and how this
-    job, if named, deviated from its workload so far."""
+    A prediction uses, in order of preference: the observed speed of the pair; the factors of the two
+    workloads, as introduced, as observed next to others, or of the population; and the deviation of this job,
+    if named, from its workload so far."""
 
     def __init__(self) -> None:
         self._factors: dict[tuple[str, str], Factors] = {}
@@ -100,10 +100,10 @@ class PairKnowledge:
     def introduce(
         self, workload: str, kind: str, sensitivity: float, pressure: float, sd: float = INTRODUCED_SD
     ) -> None:
-        """Begin with these factors, from a catalogue or from a utilisation, instead of the population's.
+        """Set initial factors, from a catalogue or a utilisation, in place of the population's.
 
         Raises:
-            InputError: A factor that is not a positive number.
+            InputError: a factor is not a positive number.
         """
         for name, value in (("sensitivity", sensitivity), ("pressure", pressure), ("sd", sd)):
             if not (math.isfinite(value) and value > 0):
@@ -113,25 +113,24 @@ class PairKnowledge:
         self._factors[kind, workload] = Factors(math.log(sensitivity), math.log(pressure), sd, sd)
 
     def factors(self, workload: str, kind: str) -> Factors:
-        """What is believed of a workload; the population's where it never came up."""
+        """Beliefs about a workload; the population's if it is unknown."""
         return self._factors.get((kind, workload), STRANGER)
 
     def predicted_speed(self, workload: str, partner: str, kind: str, job: str = "") -> float:
-        """Speed of a job beside another, in (0, 1]."""
+        """Predicted speed of a job next to another, in (0, 1]."""
         count, mean = self._pairs.get((kind, workload, partner), (0.0, 0.0))
         log_speed = with_pair(self._modelled(workload, partner, kind), count, mean)
         return math.exp(min(log_speed + self._job_ratio(job), 0.0))
 
     def observe(self, seen: Observed) -> None:
-        """Learn from one observation: the job's own ratio, the pair's mean, and the factors of both
-        workloads.
+        """Learn from one observation: update the job's ratio, the pair's mean, and both workloads' factors.
 
         Raises:
-            InputError: A speed that is not a positive number.
+            InputError: the speed is not a positive number.
         """
         if not (math.isfinite(seen.speed) and seen.speed > 0):
             raise InputError(
-                f"the speed of {seen.workload!r} beside {seen.partner!r} must be a positive number, "
+                f"the speed of {seen.workload!r} next to {seen.partner!r} must be a positive number, "
                 f"not {seen.speed}"
             )
         log_speed = math.log(min(max(seen.speed, SLOWEST), FASTEST))
@@ -143,20 +142,20 @@ class PairKnowledge:
         self._move(seen, log_speed)
 
     def forget_job(self, job: str) -> None:
-        """The job has ended."""
+        """Forget a job that has ended."""
         self._jobs.pop(job, None)
 
     def applied_to(
         self, models: ModelArrays, kinds: Mapping[str, int], workloads: Mapping[str, int]
     ) -> ModelArrays:
-        """The models as they came, with the factors that were introduced or learnt, as the engine reads them.
+        """Return a copy of the models with the introduced or learnt factors, for the engine.
 
-        Measured pairs stay; a pair that was observed stands in `pair` where nobody had measured it.
+        Measured pairs stay; an observed pair is entered in `pair` if it was not measured.
 
         Args:
-            models: As they came from the catalogue; left as they are.
-            kinds: Number of each GPU type; types that it lacks are passed over.
-            workloads: Number of each workload, likewise.
+            models: Models from the catalogue; not modified.
+            kinds: Number of each GPU type; missing types are skipped.
+            workloads: Number of each workload; missing workloads are skipped.
         """
         trait, pair = models.trait.copy(), models.pair.copy()
         for (kind, workload), factors in self._factors.items():
@@ -172,7 +171,7 @@ class PairKnowledge:
         return models._replace(trait=trait, pair=pair)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as a journal or JSON keeps it; `from_dict` gives back the same, to the last bit."""
+        """Return everything in a form for a journal or JSON; `from_dict` restores it to the last bit."""
         return {
             "form": _FORM,
             "factors": [
@@ -185,10 +184,10 @@ class PairKnowledge:
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any]) -> PairKnowledge:
-        """What `to_dict` gave.
+        """Restore the result of `to_dict`.
 
         Raises:
-            InputError: It is of another form, or damaged.
+            InputError: the data has another format, or is damaged.
         """
         if kept.get("form") != _FORM:
             raise InputError(
@@ -214,14 +213,14 @@ class PairKnowledge:
         return total / (count + (OBSERVATION_SD / JOB_SD) ** 2)
 
     def _remember(self, pair: tuple[str, str, str], log_speed: float) -> None:
-        """Take an observation into the mean of its pair."""
+        """Update the mean of the observation's pair."""
         count, mean = self._pairs.pop(pair, (0.0, 0.0))
         self._pairs[pair] = count + 1, mean + (log_speed - mean) / (count + 1)
         if len(self._pairs) > MAX_PAIRS:
             del self._pairs[next(iter(self._pairs))]
 
     def _move(self, seen: Observed, log_speed: float) -> None:
-        """Move the sensitivity of the one and the pressure of the other, each by its share of the doubt."""
+        """Update the sensitivity of one workload and the pressure of the other, by shares of the variance."""
         mine, theirs = self.factors(seen.workload, seen.kind), self.factors(seen.partner, seen.kind)
         of_mine, of_theirs = mine.sensitivity_sd**2, theirs.pressure_sd**2
         both = of_mine + of_theirs
@@ -238,23 +237,22 @@ class PairKnowledge:
 
 
 def most_likely(before: float, variance: float, log_speed: float) -> float:
-    """The likeliest z = ln(sensitivity x pressure) after one observation of ln(speed) = -ln(1 + e^z) + noise.
+    """Return the most likely z = ln(sensitivity x pressure) after observing ln(speed) = -ln(1 + e^z) + noise.
 
-    The likelihood's slope changes sign between what was believed and what was seen: Newton's step is taken
-    where it stays within that interval, else the interval is halved, so a maximum is found however far
-    apart they are.
+    The slope of the likelihood changes sign between the prior and the observation. Newton's step is taken if
+    it stays within that interval, else the interval is halved, so a maximum is found at any distance.
 
     Args:
-        before: Mean of z before.
-        variance: ... and its variance.
-        log_speed: Observed, below 0.
+        before: Mean of z before the observation.
+        variance: Variance of z before the observation.
+        log_speed: Observed ln(speed), below 0.
     """
     seen = math.log(math.expm1(-log_speed))
     low, high = min(before, seen), max(before, seen)
     z = before
     for _ in range(60):
         product = math.exp(z)
-        share = product / (1.0 + product)  # slope of -ln(speed) with z
+        share = product / (1.0 + product)  # slope of -ln(speed) in z
         miss = math.log1p(product) + log_speed
         climb = (z - before) / variance + miss * share / OBSERVATION_SD**2
         if climb > 0.0:
@@ -273,27 +271,27 @@ def most_likely(before: float, variance: float, log_speed: float) -> float:
 def moved(
     log_factor: float, variance: float, both: float, before: float, after: float
 ) -> tuple[float, float]:
-    """Logarithm of a factor, and the doubt about it (sd), after an observation.
+    """Return the logarithm of a factor, and its standard deviation, after an observation.
 
     Args:
-        log_factor: Before it.
-        variance: Of the doubt before.
-        both: The same plus that of the other factor of the product.
-        before: ln of the product before ...
-        after: ... and after, by `most_likely`. The factor moves by its share of the doubt.
+        log_factor: Logarithm of the factor before the observation.
+        variance: Its variance before the observation.
+        both: Sum of its variance and that of the other factor of the product.
+        before: ln of the product before the observation.
+        after: ln of the product after it, by `most_likely`. The factor changes by its share of the variance.
     """
-    slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) with the logarithm of the product
+    slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) in the logarithm of the product
     gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)
     sd = max(math.sqrt(variance * (1.0 - variance * gain)), FLOOR_SD)
     return min(max(log_factor + (after - before) * variance / both, -WIDEST), WIDEST), sd
 
 
 def with_pair(log_speed: float, count: float, mean: float) -> float:
-    """ln(speed) of a pair by the factors, and by what the pair itself was observed at.
+    """Combine the ln(speed) that the factors predict for a pair with the observations of the pair.
 
     Args:
-        log_speed: By the factors.
+        log_speed: Prediction of the factors.
         count: Observations of this pair.
-        mean: Their mean ln(speed).
+        mean: Mean ln(speed) of these observations.
     """
     return log_speed + count / (count + (REPEAT_SD / OBSERVATION_SD) ** 2) * (mean - log_speed)

@@ -1,4 +1,4 @@
-"""Which jobs may share a GPU's memory, and whose fault ends whose job, by the way the GPU is shared."""
+"""GPU memory and fault isolation of jobs that share a GPU, by sharing mode."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from rlsched.compile.jit import kernel
 from rlsched.models.sharing import pair_noise
 
 TIME_SLICED: Final = 0
-"""Plain processes: the GPU runs one context at a time, in turns."""
+"""Plain processes: the GPU runs one context at a time, in turn."""
 MPS: Final = 1
 """One MPS server: kernels of all clients run side by side."""
 MIG: Final = 2
-"""Hardware slices, each with memory, caches and multiprocessors of its own."""
+"""Hardware slices, each with its own memory, caches and multiprocessors."""
 SharingMode = Literal["time-sliced", "mps", "mig"]
 SHARING_MODES: Final[tuple[SharingMode, ...]] = get_args(SharingMode)
 
 MAX_SHARING: Final = 4
-"""Jobs that share a GPU at most. Measured are pairs: what three or four do is the formula's extrapolation."""
+"""Most jobs on a GPU. Only pairs are measured: three or four jobs are an extrapolation of the formula."""
 
 MARGIN_FRAC: Final = 0.10
-"""Part of a shared GPU's memory that is left free. Assumed, for three reasons: a driver keeps some of what is
-on the label (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled peak is not its highest; and a
-framework's caching allocator holds freed blocks that a neighbour cannot use. That sums of solo memory are
-right otherwise is measured: a pair takes 22 MiB more than its parts (median of Lucid's pairs, RTX 3090). When
-memory runs out, whichever tenant asks next fails, and that may be the neighbour: the margin is on the safe
-end."""
+"""Fraction of a shared GPU's memory that stays free. Assumed, for three reasons: the driver reserves some of
+the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled peak is not its highest;
+and a framework's caching allocator holds freed blocks that a neighbour cannot use. Apart from that, sums of
+solo memory are accurate: a pair takes 22 MiB more than its parts (measured: median of Lucid's pairs, RTX
+3090). When memory runs out, the tenant that allocates next fails, which may be the neighbour: the margin is
+conservative."""
 
 CONTEXT_MIB: Final = 512.0
-"""GPU memory of a process before its first tensor, for figures that leave it out, such as the peak that a
-framework's allocator reports. What NVML reports for a process has it inside. Issues of PyTorch show 320 MiB
-for a bare context on a Titan V (28394), some 300 with lazily loaded kernels (107667), 543 for a process that
-holds no tensor (81257) and 1,008 before kernels were loaded lazily (28394). MPS does not take it away: since
-Volta each client keeps an address space of its own, and NVIDIA's MPS guide expects little saving."""
+"""GPU memory of a process before its first tensor, MiB, for figures that exclude it, such as the peak
+reported by a framework's allocator. NVML's figure for a process includes it. Issues of PyTorch show 320 MiB
+for a bare context on a Titan V (28394), about 300 with lazily loaded kernels (107667), 543 for a process
+without tensors (81257) and 1,008 before kernels were loaded lazily (28394). MPS does not avoid it: since
+Volta each client has its own address space, and NVIDIA's MPS guide expects little saving."""
 
 FAULT_SHARED: Final = (False, True, False)
-"""By sharing mode: whether a fatal fault of one tenant (an illegal address, say) ends all tenants of its GPU.
+"""By sharing mode: whether a fatal fault of one tenant (an illegal address, for example) ends all tenants.
 
-Time-sliced: contexts are separate and only the one at fault is torn down; NVIDIA's GPU operator all the same
-promises no fault isolation for it, as what hits the whole GPU, and running out of memory, is shared. MPS:
-since Volta a client's fatal fault is reported to every client on the same GPU, all of which must exit before
-the server takes new ones (NVIDIA's MPS guide, error containment). MIG: it stays within the slice."""
+Time-sliced: contexts are separate and only the faulty one is torn down; NVIDIA's GPU operator nevertheless
+promises no fault isolation, as faults of the whole GPU, and running out of memory, are shared. MPS: since
+Volta a client's fatal fault is reported to every client on the same GPU, and all of them must exit before the
+server accepts new ones (NVIDIA's MPS guide, error containment). MIG: the fault stays within the slice."""
 
 DEVICE_FAULT_SHARED: Final = (True, True, True)
 """By sharing mode: whether the loss of the whole GPU (off the bus, an uncorrectable memory error that needs a
-reset) ends all tenants of it. It does whatever the mode: the slices of MIG are parts of one device."""
+reset) ends all its tenants. It does in every mode: the slices of MIG are parts of one device."""
 
 
 FAULT_FRAC: Final = 0.1
-"""Of failures of jobs, those that are fatal faults of the GPU's context. Assumed: of the failures of two
-months of Philly, invalid memory accesses and CUDA errors are about a tenth (Jeon et al., ATC'19, table of
-failure reasons, recalled); most are out of host memory, wrong inputs and errors of the program."""
+"""Fraction of job failures that are fatal faults of the GPU's context. Assumed: of the failures of two months
+of Philly, invalid memory accesses and CUDA errors are about a tenth (Jeon et al., ATC'19, table of failure
+reasons, recalled); most are out of host memory, wrong inputs and errors of the program."""
 
 
 @kernel
 def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
-    """Whether a failure of a job is a fault of the GPU's context: the same in every run, whoever schedules.
+    """Whether a failure of a job is a fault of the GPU's context: the same in every run, under any policy.
 
     Args:
         key: 64-bit key of the job.
-        failure: Failures that it had before.
-        fault_frac: Of failures, those that are.
+        failure: Number of earlier failures.
+        fault_frac: Fraction of failures that are faults of the context.
     """
     deviate = pair_noise(key, np.uint64(failure))
     return 0.5 * math.erfc(deviate / math.sqrt(2.0)) < fault_frac  # uniform from 0 to 1
@@ -71,13 +71,13 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
 
 @kernel
 def process_mib(allocated_mib: float) -> float:
-    """GPU memory of a process whose framework reports this peak: the context comes on top, in MiB."""
+    """GPU memory of a process whose framework reports this peak, MiB: adds the context."""
     return allocated_mib + CONTEXT_MIB
 
 
 @kernel
 def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
-    """Memory that so many tenants may use together: all for one, all but the margin for more, in MiB."""
+    """Memory that this many tenants may use together, MiB: all for one, all but the margin for more."""
     return gpu_memory_mib if tenants <= 1 else (1.0 - MARGIN_FRAC) * gpu_memory_mib
 
 
@@ -85,13 +85,13 @@ def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
 def fits_memory(gpu_memory_mib: float, used_mib: float, tenants: int, job_mib: float) -> bool:
     """Whether a job may join the tenants of a GPU.
 
-    Pair memory is the sum of what its jobs take alone (measured by Lucid; see `MARGIN_FRAC`).
+    The memory of a pair is the sum of its jobs' solo memory (measured by Lucid; see `MARGIN_FRAC`).
 
     Args:
-        gpu_memory_mib: Of the GPU; nan: unknown, then all fits.
-        used_mib: Sum of what its tenants take at their peak, contexts inside.
-        tenants: How many there are now.
-        job_mib: What the job takes; nan: unknown, then it does not share.
+        gpu_memory_mib: Memory of the GPU; nan: unknown, any job fits.
+        used_mib: Sum of the peak memory of its tenants, contexts included.
+        tenants: Current number of tenants.
+        job_mib: Memory of the job; nan: unknown, it does not share.
     """
     if gpu_memory_mib != gpu_memory_mib:
         return True

@@ -1,4 +1,4 @@
-"""MIG: the slices of a GPU, what fits on them, and how fast jobs run there."""
+"""MIG: the slices of a GPU, the jobs that fit on them, and the speed of jobs on them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class SliceProfile(NamedTuple):
     """One size of slice.
 
     Attributes:
-        name: NVIDIA's.
+        name: NVIDIA's name.
         compute: Compute slices, of `COMPUTE_SLICES`.
         memory: Memory slices, of `MEMORY_SLICES`.
-        memory_mib: Usable memory.
-        at_most: How many a GPU holds at once.
+        memory_mib: Usable memory, MiB.
+        at_most: Most slices of this size on a GPU.
     """
 
     name: str
@@ -34,7 +34,7 @@ class SliceProfile(NamedTuple):
 
 
 def _profiles(names: str, gib: tuple[float, float, float, float]) -> tuple[SliceProfile, ...]:
-    """The five common profiles, from 1g to 7g, with the memory of 1g, 2g, 3g and 4g, and 7g."""
+    """Return the five common profiles, from 1g to 7g, with the memory of 1g, 2g, 3g and 4g, and 7g."""
     memory_gib = (gib[0], gib[1], gib[2], gib[2], gib[3])
     shapes = ((1, 1, 7), (2, 2, 3), (3, 4, 2), (4, 4, 1), (7, 8, 1))
     return tuple(
@@ -49,12 +49,12 @@ PROFILES: Final = {
     "H100-80GB": _profiles("1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", (9.75, 19.62, 39.50, 79.25)),
     "H200-141GB": _profiles("1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", (16.00, 32.50, 65.00, 140.00)),
 }
-"""By GPU, smallest first. Shapes and numbers: NVIDIA's MIG guide, supported profiles. Memory: as `nvidia-smi
-mig -lgip` lists it in GiB on such GPUs (public listings); of H200's 3g and 4g none was found: twice its 2g is
-assumed."""
+"""By GPU, smallest first. Shapes and numbers: NVIDIA's MIG guide, supported profiles. Memory: as listed by
+`nvidia-smi mig -lgip` in GiB on such GPUs (public listings). For H200's 3g and 4g no listing was found: twice
+its 2g is assumed."""
 
 _STARTS: Final = {1: (0, 1, 2, 3, 4, 5, 6), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
-"""Memory slices at which a slice of so many compute slices may begin (NVIDIA's MIG guide, placements)."""
+"""By compute slices: memory slices at which a slice may begin (NVIDIA's MIG guide, placements)."""
 _LENGTH: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 
 MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] = {
@@ -93,31 +93,30 @@ MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] =
 }
 """Speed of a model at a batch size on slices 1g, 2g, 3g and 4g of an A100-40GB relative to 7g; nan: it did
 not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). DeepSpeech2's rows do not
-fall with size as all others do: outliers, in no fit."""
+decrease with size as all others do: outliers, excluded from fits."""
 
 MEASURED_GPU: Final = "A100-40GB"
 
 BEND: Final = 2.62
-"""Of the roofline of `slice_speed`. Fitted, as are the next, to `MEASURED_A100` without DeepSpeech2
+"""Bend of the roofline of `slice_speed`. Fitted, as is SIZE_FRAC, to `MEASURED_A100` without DeepSpeech2
 (`studies/models/fit_sharing.py`)."""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
-"""By compute slices: how much of a 7g slice it is to a job that needs all of one. 4g is half, as its memory
-is, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors; the rest is fitted on A100,
-and taken for the other GPUs, whose slices have nearly the same shares."""
+"""By compute slices: effective size relative to a 7g slice, for a job that needs a whole slice. 4g is half,
+like its memory, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors; the others are
+fitted on A100, and used for the other GPUs, whose slices have nearly the same shares."""
 
 
 @kernel
 def slice_speed(demand: float, compute: int) -> float:
-    """Speed on a MIG slice relative to the whole (7g) for a job that was not measured; in (0, 1].
+    """Speed on a MIG slice relative to the whole (7g) for a job without measurements; in (0, 1].
 
-    A smooth roofline, as for clocks: a job that needs `demand` of the GPU is held back once the slice is
-    smaller:
-    (1 + d^p (r^-p - 1))^(-1/p). Slices share nothing that counts: what runs on the others does not enter.
+    A smooth roofline, as for clocks: a job that needs `demand` of the GPU is slowed down once the slice is
+    smaller: (1 + d^p (r^-p - 1))^(-1/p). Slices share no relevant resource: jobs on other slices have no
+    effect.
 
     Args:
         demand: Share of the GPU that the job keeps busy, 0 to 1: by `slice_demand` from one measured slice,
-        else
-            its solo utilisation (an assumption: MISO's logs have none).
+            else its solo utilisation (an assumption: MISO's logs have none).
         compute: Compute slices: 1, 2, 3, 4 or 7.
     """
     return (1.0 + demand**BEND * (SIZE_FRAC[compute] ** -BEND - 1.0)) ** (-1.0 / BEND)
@@ -125,26 +124,25 @@ def slice_speed(demand: float, compute: int) -> float:
 
 @kernel
 def slice_demand(speed: float, compute: int) -> float:
-    """The demand of a job that runs at this speed on a slice of so many compute slices (1 to 4); 0 to 1."""
+    """Demand of a job that runs at this speed on a slice of this many compute slices (1 to 4); 0 to 1."""
     product = max(speed**-BEND - 1.0, 0.0) / (SIZE_FRAC[compute] ** -BEND - 1.0)
     return min(product ** (1.0 / BEND), 1.0)
 
 
 def measured_speed(model: str, batch: int, compute: int) -> float:
-    """Measured speed on a slice (A100-40GB) relative to 7g; nan where there is none."""
+    """Measured speed on a slice (A100-40GB) relative to 7g; nan if not measured."""
     if compute == COMPUTE_SLICES:
         return 1.0 if (model, batch) in MEASURED_A100 else nan
     return MEASURED_A100.get((model, batch), (nan,) * 4)[compute - 1]
 
 
 def combined_throughput(model: str, batch: int, compute: int) -> float:
-    """As many equal slices as fit, each with the same job: work done relative to one job on 7g; nan: not
-    measured."""
+    """Work of as many equal slices as fit, each with the same job, relative to one on 7g; nan: unknown."""
     return _at_most(compute) * measured_speed(model, batch, compute)
 
 
 def smallest_slice(gpu: str, memory_mib: float) -> SliceProfile | None:
-    """The smallest slice that holds a job of this memory, None where none does or the GPU has no MIG."""
+    """Return the smallest slice that holds a job of this memory, None if none does or the GPU has no MIG."""
     return next((p for p in PROFILES.get(gpu, ()) if p.memory_mib >= memory_mib), None)
 
 
@@ -161,20 +159,21 @@ class Slice(NamedTuple):
 
     @property
     def memory_frac(self) -> float:
-        """Its part of the GPU's memory slices: its part of idle and static power too (assumed)."""
+        """Its fraction of the GPU's memory slices, and of idle and static power (assumed)."""
         return self.profile.memory / MEMORY_SLICES
 
     @property
     def compute_frac(self) -> float:
-        """Its part of the GPU's compute slices: its part of the board's limit above static power (assumed).
+        """Its fraction of the GPU's compute slices, and of the board's limit above static power (assumed).
 
-        By memory, seven slices 1g could draw seven eighths of it. No public data have the power of a slice.
+        By memory, seven 1g slices could draw seven eighths of it. There is no public data on the power of a
+        slice.
         """
         return self.profile.compute / COMPUTE_SLICES
 
     @property
     def size_frac(self) -> float:
-        """How much of the GPU it is to a job that needs all of one."""
+        """Its effective size relative to the GPU, for a job that needs a whole slice."""
         return SIZE_FRAC[self.profile.compute]
 
     def was_measured(self, workload: str) -> bool:
@@ -190,13 +189,13 @@ MEASURED_AS: Final = {
     "gnn-b256": ("gnn", 256),
     "cyclegan-monet2photo-b1": ("cyclegan", 1),
 }
-"""Workloads of the catalogue that are rows of `MEASURED_A100`: those whose utilisation of an A100 is from
-these rows. The other models' data sets are not those of the catalogue, or not known."""
+"""Workloads of the catalogue with rows in `MEASURED_A100`: the ones whose utilisation of an A100 comes from
+these rows. The other models use other data sets than the catalogue, or unknown ones."""
 
 
 @cache
 def gpu_with_mig(gpu_type: str) -> str | None:
-    """The key of `PROFILES` that a GPU type stands for (`A100`: 40 GB); None: no slices of it are known."""
+    """Return the key of `PROFILES` of a GPU type (`A100`: 40 GB); None: its slices are unknown."""
     kind = canonical_kind(gpu_type)
     memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
     for known in PROFILES:
@@ -208,7 +207,7 @@ def gpu_with_mig(gpu_type: str) -> str | None:
 
 @cache
 def slice_of(gpu_type: str) -> Slice | None:
-    """The slice that a GPU type of a cluster is (`A100-40GB/3g.20gb`); None: whole GPUs, or not known."""
+    """Return the slice of a cluster's GPU type (`A100-40GB/3g.20gb`); None: whole GPUs, or unknown."""
     name = slice_name(gpu_type)
     gpu = None if name is None else gpu_with_mig(name.whole)
     if name is None or gpu is None:
@@ -217,9 +216,10 @@ def slice_of(gpu_type: str) -> Slice | None:
 
 
 def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
-    """Why every GPU of this type on a node cannot be cut into these slices; "" where it can.
+    """Return why a node's GPUs of this type cannot be partitioned into these slices; "" if they can.
 
-    All have to be of one size: a node has one GPU type, for jobs and for the scheduler's counts of free GPUs.
+    All slices must be of one size: a node has one GPU type, for jobs and for the scheduler's counts of free
+    GPUs.
     """
     gpu = gpu_with_mig(gpu_type)
     if gpu is None:
@@ -242,11 +242,11 @@ def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
 def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
     """Speed of a workload of the catalogue on a slice relative to the whole GPU.
 
-    As measured where it was, else by `slice_speed`.
+    Uses the measurement if there is one, else `slice_speed`.
 
     Args:
         workload: Its name.
-        util_frac: Its utilisation of the whole GPU, which is taken for the share that it keeps busy.
+        util_frac: Its utilisation of the whole GPU, used as the share that it keeps busy.
         cut: The slice.
     """
     if cut.was_measured(workload):
@@ -255,7 +255,7 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
 
 
 def layout_fits(compute: tuple[int, ...]) -> bool:
-    """Whether slices of these sizes can be made at once on one GPU: places are fixed, not only sums.
+    """Whether slices of these sizes can coexist on one GPU: places are fixed, not only sums.
 
     Args:
         compute: Compute slices of each: 1, 2, 3, 4 or 7.
@@ -264,7 +264,7 @@ def layout_fits(compute: tuple[int, ...]) -> bool:
 
 
 def _placed(left: list[int], taken: int) -> bool:
-    """Whether the slices that are left fit beside the memory slices taken, a bit mask."""
+    """Whether the remaining slices fit next to the memory slices in use, a bit mask."""
     if not left:
         return True
     size = left[0]
@@ -276,5 +276,5 @@ def _placed(left: list[int], taken: int) -> bool:
 
 
 def _at_most(compute: int) -> int:
-    """How many slices of this size a GPU holds."""
+    """Most slices of this size on a GPU."""
     return next(n for n in count(1) if not layout_fits((compute,) * (n + 1)))

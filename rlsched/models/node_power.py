@@ -1,4 +1,4 @@
-"""A node without jobs, by state: its power, and the times between states (`rlsched.power_down`)."""
+"""Power of a node without jobs, by state, and the times between states (`rlsched.power_down`)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Power by state, jobs apart, and how long a node takes to go and to come back.
+    """Power by state, without jobs, and the durations of shutdown and boot.
 
     Raises:
         InputError: a value is negative or not finite.
     """
 
     idle_w: float
-    """On, draining or on the way down, without a job; what jobs draw comes on top elsewhere."""
+    """Power while on, draining or shutting down, without jobs, W; the power of jobs is added elsewhere."""
     asleep_w: float
     boot_w: float
     boot_s: float
-    """From the command to wake until jobs may start."""
+    """Time from the wake command until jobs may start."""
     shutdown_s: float
-    """From the command to sleep until power falls to `asleep_w`; `idle_w` until then."""
+    """Time from the sleep command until power falls to `asleep_w`; `idle_w` until then."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -39,13 +39,13 @@ class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def of(
         cls, power: NodePower | None = None, gpus: int = 8, kind: str = "V100", cpus: int = 0
     ) -> PowerByState:
-        """Of a node with these GPUs, by the figures of `rlsched.models.power`, most of them assumed.
+        """Return the power of a node with these GPUs by `rlsched.models.power`; most figures are assumed.
 
         Args:
-            power: Of the node beside its GPUs; the defaults of `NodePower` unless given.
-            gpus: How many.
+            power: Power of the node without its GPUs; default: the defaults of `NodePower`.
+            gpus: Number of GPUs.
             kind: Their type, a name in `GPU_FIGURES`.
-            cpus: Cores, 0 where unknown.
+            cpus: Number of cores, 0 if unknown.
         """
         from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
         from rlsched.models.power import NodePower

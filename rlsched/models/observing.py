@@ -1,9 +1,9 @@
 """Learning from observed pairs in compiled runs: the formulas of `learning` on the arrays of the models.
 
-What a run learns are factors on what was modelled, so that a pair is predicted as modelled until one of its
+A run learns factors of the modelled slowdown, so that a pair is predicted as modelled until one of its
 workloads was observed: 1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). For workloads with
-latent factors that is the form of `PairKnowledge`; where the formula for strangers is all there is, the
-same, begun from that formula. Pairs of the table are known, and are not learnt.
+latent factors this is the form of `PairKnowledge`; if only `stranger_speed` is available, the same form
+starts from that formula. Pairs of the table are known, and are not learnt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.models.learning import (
 from rlsched.models.sharing import known_pair
 
 LEAST_SLOWDOWN: Final = 1e-6
-"""Modelled slowdowns count as this much at least: no factor moves a slowdown of 0."""
+"""Least modelled slowdown: a factor has no effect on a slowdown of 0."""
 
 _most_likely = kernel(most_likely)
 _moved = kernel(moved)
@@ -33,7 +33,7 @@ _with_pair = kernel(with_pair)
 
 @kernel
 def forget_all(m: ModelArrays) -> None:
-    """Nothing has been observed: every pair is predicted as modelled."""
+    """Forget all observations: every pair is predicted as modelled."""
     t = m.trait
     for a in range(t.shape[0]):
         for kind in range(t.shape[1]):
@@ -46,7 +46,7 @@ def forget_all(m: ModelArrays) -> None:
 
 @kernel
 def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
-    """1 / speed - 1 of a workload beside another by the models and what was learnt of both."""
+    """1 / speed - 1 of a workload next to another, by the models and the learnt factors of both."""
     t = m.trait
     modelled = max(1.0 / t.modelled[a, kind, b] - 1.0, LEAST_SLOWDOWN)
     return modelled * t.more_sensitive[a, kind] * t.more_pressing[b, kind]
@@ -54,7 +54,7 @@ def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
 
 @kernel
 def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
-    """Work out anew the predicted speed of a workload beside another; pairs of the table stay."""
+    """Update the predicted speed of a workload next to another; pairs of the table stay."""
     t = m.trait
     measured = known_pair(m, kind, a, b)
     if measured == measured:
@@ -70,11 +70,11 @@ def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
 
 @kernel
 def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
-    """A job of workload `a` ran at this speed beside one of `b`, on GPUs of this type, alone = 1.
+    """Learn from a job of workload `a` that ran at this speed next to a job of `b` on this GPU type; solo: 1.
 
-    Moves the sensitivity of the one and the pressure of the other and remembers the pair, as
-    `PairKnowledge.observe` does; then all predictions that hang on these follow. The pair must not be in
-    the table, and both workloads be known.
+    Updates the sensitivity of `a` and the pressure of `b` and remembers the pair, as `PairKnowledge.observe`
+    does, then updates all dependent predictions. The pair must not be in the table, and both workloads must
+    be known.
     """
     t = m.trait
     log_speed = math.log(min(max(speed, SLOWEST), FASTEST))

@@ -1,4 +1,4 @@
-"""Speed over several GPUs, several nodes and types of GPU."""
+"""Speed on several GPUs, on several nodes and on different GPU types."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from rlsched.compile.jit import kernel
 
 NODE_PENALTY: Final = 0.17
-"""Time added by each doubling of nodes, where a workload has no figure of its own: assumed. ResNet-50 on two
-GPUs made 114.8 images/s on one node and 98.0 on two (Jeon et al., ATC'19, table 4; recalled)."""
+"""Time added by each doubling of nodes, for a workload without its own figure: assumed. ResNet-50 on two GPUs
+achieved 114.8 images/s on one node and 98.0 on two (Jeon et al., ATC'19, table 4; recalled)."""
 
 
 @kernel
@@ -20,7 +20,7 @@ def node_spread_speed(node_penalty: float, nodes: float, fewest_nodes: float) ->
 
     Args:
         node_penalty: Time added by each doubling of nodes, fraction.
-        nodes: Nodes that the gang is on.
+        nodes: Nodes of the gang.
         fewest_nodes: Fewest nodes that hold it.
 
     Returns:
@@ -33,14 +33,14 @@ def node_spread_speed(node_penalty: float, nodes: float, fewest_nodes: float) ->
 
 @kernel
 def gang_efficiency(gang_overhead: float, gpus: float) -> float:
-    """Throughput a GPU in a gang, relative to one GPU alone; exactly 1 for one.
+    """Throughput per GPU in a gang, relative to a single GPU; exactly 1 for one.
 
     Args:
         gang_overhead: Time added by each doubling of GPUs, fraction (`GANG_OVERHEAD`).
         gpus: GPUs of the gang, at least 1.
 
     Returns:
-        1 / (1 + gang_overhead * log2(gpus)); for advice and what-ifs, not for a trace's own run times.
+        1 / (1 + gang_overhead * log2(gpus)); for advice and estimates, not for the run times of a trace.
     """
     if gpus <= 1.0:
         return 1.0
@@ -51,9 +51,9 @@ class Fit(NamedTuple):
     """A fitted constant.
 
     Attributes:
-        value: Least mean absolute error of the logarithm of the throughput.
-        log_error: That error.
-        points: Measured points behind it.
+        value: Value of least mean absolute error of the logarithm of the throughput.
+        log_error: This error.
+        points: Number of measured points.
     """
 
     value: float
@@ -69,10 +69,10 @@ GANG_OVERHEAD: Final[Mapping[str, Fit]] = MappingProxyType(
         "LM": Fit(0.526, 0.216, 30),
     }
 )
-"""`gang_overhead` by workload family: Gavel's throughputs on 2, 4 and 8 K80 and P100 against one.
+"""`gang_overhead` by workload family: Gavel's throughputs on 2, 4 and 8 K80 and P100, relative to one.
 
-The V100's are left out: there one GPU is on another machine, and eight are up to 12.6 times as fast as one.
-`python -m studies.models.fit_models --only scaling` prints both.
+The V100's values are excluded: its single GPU is on another machine, and eight are up to 12.6 times as fast
+as one. `python -m studies.models.fit_models --only scaling` prints both.
 """
 
 
@@ -113,8 +113,8 @@ GPU_TYPE_SPEED: Final[Mapping[str, TypeSpeed]] = MappingProxyType(
         "Transformer (batch size 256)": TypeSpeed(0.287, 1.052),
     }
 )
-"""By job of Gavel (OSDI'20), as its throughputs name it: measured, alone on one GPU.
+"""By job of Gavel (OSDI'20), named as in its throughputs: measured solo on one GPU.
 
-Take ratios near or above 1 with care: something else than the GPU seems to hold up a small ResNet-18 and
+Ratios near or above 1 are doubtful: a bottleneck other than the GPU seems to limit a small ResNet-18 and
 Recommendation on the V100 (two are 3.1 times as fast as one on ResNet-18, batch size 16).
 """

@@ -1,8 +1,7 @@
-"""How fast jobs run that share a GPU by time slicing or MPS, compiled: table, then latent factors, then
-formula.
+"""Speed of jobs that share a GPU by time slicing or MPS, compiled: table, else latent factors, else formula.
 
-A *speed* is relative to the same job alone on the same GPU at the same clock: exactly 1 without partners.
-A *slowdown* here is 1 / speed - 1, the time that the others add to a second's work.
+A *speed* is relative to the same job running solo on the same GPU at the same clock: exactly 1 without
+co-tenants. A *slowdown* here is 1 / speed - 1, the time that the others add to a second of work.
 """
 
 from __future__ import annotations
@@ -18,31 +17,30 @@ from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
-"""Slowdown that each further unit of utilisation adds to a GPU that is full. Fitted, as are the next three,
-by `studies/models/fit_sharing.py`: to the values of the solo-normalised formula of Lucid's pairs (RTX 3090,
-R2 .45 there, but not 1 for a job alone) and, with equal weight, to the mean combined throughput by bands of
-utilisation of the 1,091 pairs that were really measured. To the formula: rms .013, at most .031; to the
-bands: at most .05 of 2."""
+"""Slowdown that each further unit of utilisation adds on a full GPU. Fitted, as are the next three, by
+`studies/models/fit_sharing.py`: to the values of the solo-normalised formula of Lucid's pairs (RTX 3090, R2
+.45 there, but not 1 for a solo job) and, with equal weight, to the mean combined throughput by bands of
+utilisation of the 1,091 measured pairs. Error against the formula: rms .013, at most .031; against the bands:
+at most .05 of 2."""
 THRESHOLD: Final = 1.487
 """Utilisation of all tenants together at which the GPU is full."""
 SHARPNESS: Final = 2.80
-"""Of the bend at the threshold."""
+"""Sharpness of the bend at the threshold."""
 LIGHT_SLOWDOWN: Final = 0.0187
-"""Slowdown by a unit of the others' utilisation where nothing is full."""
+"""Slowdown per unit of the others' utilisation on a GPU that is not full."""
 RESIDUAL_SD: Final = 0.10
-"""Spread of ln(speed) about what the formula or latent factors say: .10 about the formula on Lucid's pairs
-(RTX 3090); about latent factors, on pairs that were held out, .11 on P100, .10 on K80 and .32 on V100
-(Gavel)."""
+"""Standard deviation of ln(speed) about the prediction: .10 about the formula on Lucid's pairs (RTX 3090);
+about latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
-"""Part of a deviate that is of the pair of jobs. The rest is the same whenever their workloads meet."""
+"""Part of a deviate that belongs to the pair of jobs. The rest is the same for all jobs of both workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
-"""Part that is of single workloads, of how the one suffers and the other presses. On Lucid's pairs (RTX 3090)
-.60 of the variance is left by the formula, .27 by factors of each workload, both on pairs held out: .55 of
-what the formula leaves is of workloads one by one."""
+"""Part that belongs to the single workloads, the sensitivity of one and the pressure of the other. On Lucid's
+pairs (RTX 3090) the formula leaves .60 of the variance, factors of each workload .27, both on held-out pairs:
+.55 of the formula's residual belongs to single workloads."""
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
-"""Part that is of the two workloads together. The squares of the three add up to 1."""
+"""Part that belongs to the pair of workloads. The squares of the three add up to 1."""
 NOISE_FLOOR: Final = 0.2
-"""Noise takes no speed below this."""
+"""Noise reduces no speed below this."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -59,7 +57,7 @@ def _softplus(excess: float) -> float:
 
 @kernel
 def stranger_speed(util_frac: float, others_util_frac: float) -> float:
-    """Speed of a job of which only solo GPU utilisation is known, beside others; in (0, 1].
+    """Speed of a job next to others, if only its solo GPU utilisation is known; in (0, 1].
 
     A saturation formula: 1 / (1 + a (softplus(u + U - t) - softplus(u - t)) + b U). The solo term is
     subtracted, so that without others the value is exactly 1. Fitted on pairs; for more tenants U is the sum
@@ -67,7 +65,7 @@ def stranger_speed(util_frac: float, others_util_frac: float) -> float:
 
     Args:
         util_frac: Solo GPU utilisation of the job, 0 to 1.
-        others_util_frac: Sum of those of the other tenants.
+        others_util_frac: Sum of the solo utilisations of the other tenants.
     """
     full = _softplus(util_frac + others_util_frac - THRESHOLD) - _softplus(util_frac - THRESHOLD)
     return 1.0 / (1.0 + SATURATION * max(full, 0.0) + LIGHT_SLOWDOWN * others_util_frac)
@@ -75,7 +73,7 @@ def stranger_speed(util_frac: float, others_util_frac: float) -> float:
 
 @kernel
 def latent_speed(sensitivity: float, pressure_sum: float) -> float:
-    """Speed of a job with this sensitivity beside others whose pressures add up to this; at most 1.
+    """Speed of a job with this sensitivity next to others whose pressures add up to this; at most 1.
 
     The product form was fitted on pairs (Gavel); that the pressures of more tenants add up is an
     extrapolation."""
@@ -83,11 +81,11 @@ def latent_speed(sensitivity: float, pressure_sum: float) -> float:
 
 
 def factors_of_util(util_frac: float) -> tuple[float, float]:
-    """Sensitivity and pressure of a job of which only solo utilisation is known: where learning begins for
-    it.
+    """Return the initial sensitivity and pressure of a job with only a known solo utilisation.
 
-    The formula is no product. Its logarithm of the slowdown is averaged over partners (jobs) of utilisation
-    .1 to 1, which is the nearest product in least squares; `studies/models/fit_sharing.py` says how near.
+    The formula is not a product. Its logarithm of the slowdown is averaged over co-tenants (jobs) of
+    utilisation .1 to 1, which gives the nearest product in least squares; `studies/models/fit_sharing.py`
+    reports the error.
 
     Args:
         util_frac: Solo GPU utilisation, 0 to 1.
@@ -103,7 +101,7 @@ def factors_of_util(util_frac: float) -> tuple[float, float]:
 
 @kernel
 def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
-    """Measured speed of `workload` beside `partner` on GPU type `kind`; nan where nobody measured it."""
+    """Measured speed of `workload` next to `partner` on GPU type `kind`; nan if not measured."""
     if workload <= 0 or partner <= 0:
         return math.nan
     return m.pair[kind, workload, partner]
@@ -111,20 +109,21 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 
 @kernel
 def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
-    """Speed of a job on a GPU that it shares, by what is known of each of its partners.
+    """Predicted speed of a job on a GPU that it shares, from the best data for each co-tenant.
 
-    One partner: the measured speed of the pair as it stands in the table; else the latent factors where the
-    job's sensitivity and the partner's pressure are known; else the formula. Several: the slowdowns of the
-    known pairs and the latent factors add up, and the partners that are left add what the formula gives for
-    all utilisations together less what it gives for the others' alone. So one more tenant never makes it
-    faster (but for table entries above 1), and where nothing is known it is the formula, where all factors
-    are it is `latent_speed`. More than one partner is an extrapolation: all fits are of pairs.
+    One co-tenant: the measured speed of the pair if the table has it; else the latent factors if the job's
+    sensitivity and the co-tenant's pressure are known; else the formula. Several: the slowdowns of the known
+    pairs and of the latent factors add up, and the remaining co-tenants add the difference between the
+    formula for all utilisations together and the formula without theirs. So an additional tenant never makes
+    the job faster (except for table entries above 1); without data the result is the formula, with all
+    factors it is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of pairs.
 
     Args:
         kind: GPU type.
-        workload: Of the job; 0 is unknown. `util_frac` of row 0 stands for such jobs and must be finite.
-        others: Workloads of its partners in the first `count` entries.
-        count: How many partners; 0 gives exactly 1.
+        workload: Workload of the job; 0 is unknown. `util_frac` of row 0 stands for such jobs and must be
+            finite.
+        others: Workloads of its co-tenants in the first `count` entries.
+        count: Number of co-tenants; 0 gives exactly 1.
 
     Returns:
         The speed: as measured for a pair of the table, which may be a little above 1, else in (0, 1].
@@ -158,7 +157,7 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
 
 @kernel
 def _mixed(z: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA'14): every bit of the input moves every bit."""
+    """SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA'14): every bit of the input affects every bit."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
     return z ^ (z >> np.uint64(31))
@@ -166,13 +165,13 @@ def _mixed(z: np.uint64) -> np.uint64:
 
 @kernel
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
-    """A standard normal deviate of two jobs or workloads, whichever is named first, in any process and order.
+    """Return a standard normal deviate of two jobs or workloads, in either order, in any process.
 
     The keys' hash is the counter of SplitMix64; two of its numbers make a deviate (Box and Muller, 1958).
 
     Args:
         key_a: 64-bit key of a job, or of a workload.
-        key_b: ... of its partner.
+        key_b: 64-bit key of its co-tenant.
     """
     a, b = np.uint64(key_a), np.uint64(key_b)
     low, high = min(a, b), max(a, b)
@@ -191,17 +190,16 @@ def _workload_key(luck: np.uint64, kind: int, workload: int) -> np.uint64:
 
 @kernel
 def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jobs: float) -> float:
-    """A standard normal deviate of a job beside another: of workloads, of pairs of them, and of the two jobs.
+    """Return a standard normal deviate of a job next to another: of workloads, their pair, and the two jobs.
 
-    What is of workloads is the same for all their jobs in a run, which is what makes learning worth while; it
-    is another on another GPU type (a pair's combined throughput correlates by no more than .43 to .55
-    between types: Gavel).
+    The workloads' part is the same for all their jobs in a run, which makes learning worthwhile. It differs
+    between GPU types (a pair's combined throughput correlates by only .43 to .55 between types: Gavel).
 
     Args:
-        luck: Of the run.
+        luck: Seed of the run.
         kind: GPU type.
-        workload: Of the job; of one that is unknown (0), or beside one, nothing but the jobs' part is there.
-        partner: Of the other.
+        workload: Workload of the job; if it or the partner is unknown (0), only the jobs' part remains.
+        partner: Workload of the other job.
         of_jobs: `pair_noise` of the two jobs.
     """
     if workload <= 0 or partner <= 0:
@@ -213,14 +211,13 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
 
 @kernel
 def with_noise(speed: float, deviate: float) -> float:
-    """What a pair that the table does not know really runs at: ln-noise of `RESIDUAL_SD` about the model's
-    speed.
+    """Simulated true speed of a pair that is not in the table: the model's, with ln-noise of `RESIDUAL_SD`.
 
-    At most 1, and not below `NOISE_FLOOR` unless the model's own speed is. For several partners hand in the
+    At most 1, and not below `NOISE_FLOOR` unless the model's own speed is. For several co-tenants pass the
     sum of their deviates divided by the root of their number, which is again standard normal.
 
     Args:
-        speed: By `shared_speed`.
-        deviate: By `share_deviate`; 0 leaves a speed of at most 1 as it is.
+        speed: Result of `shared_speed`.
+        deviate: Result of `share_deviate`; 0 leaves a speed of at most 1 unchanged.
     """
     return min(max(speed * math.exp(RESIDUAL_SD * deviate), min(speed, NOISE_FLOOR)), 1.0)

@@ -10,13 +10,13 @@ from typing import NamedTuple
 class SliceName(NamedTuple):
     """A GPU type that is a MIG slice, such as `A100-40GB/3g.20gb`."""
 
-    whole: str  # the type of the GPU that is cut
+    whole: str  # the type of the whole GPU
     profile: str  # NVIDIA's name of the slice
 
 
 @cache
 def slice_name(gpu_type: str) -> SliceName | None:
-    """The two parts of a slice's type; None: whole GPUs."""
+    """Return the two parts of a slice's type; None for whole GPUs."""
     found = re.fullmatch(r"(.+)/(\d+g\.\d+gb)", gpu_type)
     return None if found is None else SliceName(found[1], found[2])
 
@@ -27,6 +27,6 @@ def is_slice(gpu_type: str) -> bool:
 
 
 def whole_type(gpu_type: str) -> str:
-    """The type of the GPU that a slice is cut from; of a whole GPU its own."""
+    """Return the type of the GPU that a slice belongs to; the type itself for a whole GPU."""
     name = slice_name(gpu_type)
     return gpu_type if name is None else name.whole

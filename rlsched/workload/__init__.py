@@ -1,1 +1,1 @@
-"""What runs on a cluster: traces in their normal form, the synthetic generator, load, prediction."""
+"""Workloads of a cluster: traces in their normal form, the synthetic generator, load, prediction."""

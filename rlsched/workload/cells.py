@@ -1,4 +1,4 @@
-"""Cells of a table: where they come from, and those that hold several entries."""
+"""Cells of a table: their place in a file, and cells with several entries."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple, NoReturn
 from rlsched.errors import TraceError
 
 SEPARATOR = ";"
-"""Between the entries of `depends_on` and of `fail_after_s`."""
+"""Separator of the entries of `depends_on` and of `fail_after_s`."""
 
 
 def entries(cell: str) -> list[str]:
-    """The entries of a cell that holds several; none of a blank one."""
+    """Return the entries of a cell that holds several; a blank cell has none."""
     return [entry.strip() for entry in cell.split(SEPARATOR)] if cell else []
 
 
 class Where(NamedTuple):
-    """Where the cells come from: the file (or what stands for it) and the row number of each.
+    """Place of cells: the file (or a name for it) and the row number of each cell.
 
     Attributes:
         source: File or name, for messages.
@@ -28,7 +28,7 @@ class Where(NamedTuple):
     rows: Sequence[int] | None = None
 
     def row(self, position: int) -> int:
-        """Row number in the file of the cell at this position."""
+        """Return the row number in the file of the cell at this position."""
         return self.rows[position] if self.rows is not None else position + 1
 
     def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:

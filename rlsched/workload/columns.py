@@ -1,4 +1,4 @@
-"""The columns of a trace in its normal form: their headers, their attributes, and what they may hold."""
+"""The columns of a trace in its normal form: their headers, their attributes, and their permitted values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ EXPECTED: dict[str, str] = {
     "times": "seconds, finite and 0 or more, with ';' between",
     "instant": "the same time in every row, such as 2024-03-01T09:00:00+01:00",
 }
-"""What a cell of each kind may hold, in the words of an error message."""
+"""Permitted values of a cell of each kind, as worded in an error message."""
 
 
 class Column(NamedTuple):
     """One column of the normal form.
 
     Attributes:
-        name: Its header in a file.
-        attribute: Its name as an array of `Trace`, or None: it is kept in `Trace.extra`
-            (`origin`: as one time, `Trace.origin`).
-        kind: What a cell holds.
-        required: The column must be there, and no cell of it may be blank.
+        attribute: Its name as an array of `Trace`, or None: it is kept in `Trace.extra` (`origin`: as one
+            time, `Trace.origin`).
+        kind: Kind of its values.
+        required: Whether the column must exist, without blank cells.
     """
 
     name: str
@@ -67,16 +66,16 @@ OPTIONAL: tuple[Column, ...] = (
     Column("array_limit", None, "amount"),
     Column("origin", None, "instant"),
 )
-"""Written only where something is known. `predicted_spread` is the sd of ln(true / predicted)."""
+"""Written only if a value is known. `predicted_spread` is the sd of ln(true / predicted)."""
 
 KNOWN: dict[str, Column] = {column.name: column for column in BASE + OPTIONAL}
 BY_ATTRIBUTE: dict[str, Column] = {column.attribute: column for column in KNOWN.values() if column.attribute}
 PASS_THROUGH = "x_"
-"""Columns with this prefix are carried along untouched."""
+"""Columns with this prefix are passed through unchanged."""
 
 
 def column_of(name: str) -> Column | None:
-    """The column of this header; None: rlsched does not know it."""
+    """Return the column with this header; None: unknown to rlsched."""
     if name.startswith(PASS_THROUGH) and len(name) > len(PASS_THROUGH):
         return Column(name, None, "text")
     return KNOWN.get(name)

@@ -1,4 +1,4 @@
-"""Which different values a column has, and which of them each row has, without sorting a million rows."""
+"""Distinct values of a column, and the value of each row, without sorting a million rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROWS: Final = 1 << 14
-"""Texts looked at in one step; so many stay in the second-level cache."""
+"""Number of texts processed in one step; they fit the second-level cache."""
 _SMALL: Final = 1 << 16
 """Whole numbers below this are counted in a table."""
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """First row of each different combination of these columns, and which of them each row has (J,).
+    """Return the first row of each distinct combination of these columns, and each row's combination (J,).
 
     Combinations are in ascending order, by the first column first; a nan is one value, above all numbers.
     """
@@ -29,9 +29,9 @@ def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArra
 
 
 def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
-    """(J,) a number for each text: equal for equal texts, and hardly ever for others.
+    """(J,) a number for each text: equal for equal texts, and almost always different for different texts.
 
-    It is the sum of the code points, each times an odd number that belongs to its place, modulo 2^64.
+    The sum of the code points, each multiplied by an odd number that depends on its position, modulo 2^64.
     """
     wide = column.dtype.itemsize // 4
     factors = np.random.default_rng(0).integers(1 << 63, size=wide, dtype=np.uint64) * 2 + 1
@@ -43,13 +43,13 @@ def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
 
 
 def surely_differ(column: NDArray[np.str_]) -> bool:
-    """Whether every text differs from every other; where two fingerprints are equal, nobody knows."""
+    """Whether every text surely differs from every other; False also if two fingerprints coincide."""
     ordered = np.sort(fingerprints(column))
     return not bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
-    """(J,) the number of each value among the different ones, ascending, and how many there are."""
+    """(J,) the number of each value among the distinct ones, ascending, and their count."""
     if column.dtype.kind == "U":
         return _numbered_texts(column)
     whole = np.fmin(column, _SMALL).astype(np.intp)  # a nan is the largest
@@ -62,7 +62,7 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
 
 
 def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
-    """The same of texts: they are sorted by fingerprint, and the few different ones by what they say."""
+    """As `_numbered`, for texts: sorted by fingerprint, and the few distinct texts by their content."""
     _, first, number = np.unique(fingerprints(column), return_index=True, return_inverse=True)
     texts = column[first]
     for row in range(0, len(column), _ROWS):
@@ -75,8 +75,8 @@ def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
 
 
 def _first_and_number(code: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """What `np.unique` gives as index and inverse, of whole numbers from 0 to `count` - 1."""
+    """Index and inverse as returned by `np.unique`, for whole numbers from 0 to `count` - 1."""
     first = np.full(count, -1, np.intp)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the one written last stays
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last one written remains
     there = first >= 0
     return first[there], (np.cumsum(there) - 1)[code]

@@ -1,4 +1,4 @@
-"""Offered load, defined once; which jobs can ever run on a cluster; clusters scaled to a load or a size."""
+"""Offered load; jobs that can ever run on a cluster; clusters scaled to a load or a size."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rlsched.workload.relations import reject_dependents
 from rlsched.workload.trace import Trace
 
 NO_GPU = "asks for no GPU, and its CPU cores are not known"
-NO_CPU = "asks for CPU cores alone, and those of the nodes are not known"
+NO_CPU = "asks only for CPU cores, and the cores of the nodes are not known"
 
 
 class Runnable(NamedTuple):
-    """Which jobs of a trace can run on a cluster if they wait long enough.
+    """Jobs of a trace that can run on a cluster if they wait long enough.
 
     Attributes:
         mask: (J,) whether the job can ever run.
-        reasons: (J,) why it cannot, in words; "" where it can.
+        reasons: (J,) why it cannot, as text; "" if it can.
     """
 
     mask: NDArray[np.bool_]
@@ -34,12 +34,12 @@ class Runnable(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Jobs that can never run, by reason, most frequent first."""
+        """Number of jobs that can never run, by reason, most frequent first."""
         return dict(Counter(self.reasons[~self.mask].tolist()).most_common())
 
 
 def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
-    """Nodes of each partition by their GPUs, without those that have none."""
+    """Nodes of each partition by their GPUs, without nodes that have no GPUs."""
     found: dict[str | None, Counter[int]] = {}
     for vc, groups in partition_groups(spec).items():
         for group in groups:
@@ -49,7 +49,7 @@ def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
 
 
 def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
-    """Each VC's own nodes, and under None those that serve every VC; groups of no nodes are left out."""
+    """Each VC's own nodes, and under None the nodes that serve every VC; empty groups are left out."""
     groups: dict[str | None, list[NodeGroup]] = {}
     for group in spec.nodes:
         if group.count:
@@ -58,11 +58,11 @@ def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
 
 
 _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = WeakKeyDictionary()
-"""Kept while a trace is: every replay of it asks twice, and sorts it for the answer."""
+"""Cached while a trace exists: every replay of it asks twice, and each answer needs a sort."""
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
-    """The different demands of a trace, and which of them each job has (J,)."""
+    """The distinct demands of a trace, and the demand of each job (J,)."""
     known = _demands_of.get(trace)
     if known is None:
         known = _demands_of[trace] = _find_demands(trace)
@@ -87,9 +87,9 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 
 
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
-    """Find the jobs that can never run on this cluster, and say why (ARCHITECTURE, decision 10).
+    """Find the jobs that can never run on this cluster, with the reasons (ARCHITECTURE, decision 10).
 
-    A node with `vc` serves that VC alone, a node without serves every VC; a gang stays inside one partition.
+    A node with `vc` serves only that VC, a node without serves every VC; a gang stays inside one partition.
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
@@ -134,7 +134,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
 
 
 def _too_large(vc: str, demand: Demand) -> str:
-    """A job whose GPUs alone would fit."""
+    """Reason for a job that would fit if only its GPUs counted."""
     asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
@@ -148,7 +148,7 @@ def span_s(trace: Trace) -> float:
 
 
 def offered_load(trace: Trace, spec: ClusterSpec) -> float:
-    """Offered load, a fraction of the cluster; nan where all jobs are submitted at once.
+    """Offered load, a fraction of the cluster; nan if all jobs are submitted at once.
 
     load = sum of duration x GPUs of the jobs that can run / (GPUs x (last - first submission))
     """
@@ -159,9 +159,9 @@ def offered_load(trace: Trace, spec: ClusterSpec) -> float:
 
 
 def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
-    """Offered load of the VCs that are asked for more GPU time than their own nodes have, the highest first.
+    """Offered load of the VCs that request more GPU time than their own nodes have, the highest first.
 
-    None where nodes serve every VC: there is no telling then whose they are.
+    Empty if nodes serve every VC: their share for each VC is unknown then.
     """
     groups, span = partition_groups(spec), span_s(trace)
     if None in groups or span <= 0:
@@ -178,14 +178,14 @@ def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
 
 
 def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
-    """The same cluster with `nodes` nodes in all.
+    """Return the cluster with `nodes` nodes in total.
 
-    One group keeps its kind of node. Several groups are scaled in proportion (largest remainders first), and
-    every VC keeps at least one node that has GPUs. No gang is looked at: those that no longer fit are
+    A single group keeps its kind of node. Several groups are scaled in proportion (largest remainders first),
+    and every VC keeps at least one node that has GPUs. Gangs are not considered: gangs that no longer fit are
     rejected by name.
 
     Raises:
-        InputError: fewer nodes than VCs.
+        InputError: there are fewer nodes than VCs.
     """
     groups = [group for group in spec.nodes if group.count]
     wanted = {group.vc for group in groups if group.gpus}
@@ -204,15 +204,15 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
 
 
 def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
-    """The same cluster with each VC's nodes scaled so that its own load is about `load`.
+    """Return the cluster with each VC's nodes scaled so that its own load is about `load`.
 
-    Every partition (a VC's nodes, or the shared ones) is scaled for the work of the jobs that would use it:
-    a VC's own nodes where the gang fits there, else the shared ones; its groups keep their proportions. It
-    never holds less than the largest of those gangs, nor less than one node, so the load that comes out may
-    be lower: measure it with `offered_load`.
+    Every partition (a VC's nodes, or the shared ones) is scaled for the work of the jobs that would use it: a
+    VC's own nodes if the gang fits there, else the shared ones; its groups keep their proportions. It never
+    holds less than the largest of those gangs, nor less than one node, so the resulting load may be lower:
+    measure it with `offered_load`.
 
     Raises:
-        InputError: a load that is not above 0, or a trace without a runnable job or of one instant only.
+        InputError: the load is not above 0, or the trace has no runnable job or covers only one instant.
     """
     if not (load > 0 and np.isfinite(load)):
         raise InputError(f"expected a load above 0, got {load:g}")
@@ -239,7 +239,7 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
 def _home_partition(
     trace: Trace, mask: NDArray[np.bool_], groups: dict[str | None, list[NodeGroup]]
 ) -> list[tuple[str | None] | None]:
-    """The partition each job counts for, in a tuple of its own; None: it can never run."""
+    """Return the partition that each job counts for, in a tuple of its own; None: it can never run."""
     demands, which = trace_demands(trace)
     first, kind = distinct_rows([trace.vc, which])
     homes: list[tuple[str | None]] = []
@@ -277,7 +277,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """The group to take a node from: nodes without GPUs first, then the VC that keeps most nodes."""
+    """Return the group to take a node from: nodes without GPUs first, then the VC that keeps most nodes."""
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):
         nodes_of[group.vc] += count if group.gpus else 0

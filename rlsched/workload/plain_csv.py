@@ -1,7 +1,7 @@
-"""CSV without quotes, as most traces are: split by its bytes, and decoded a column at a time.
+"""CSV without quotes, as most traces are: split by bytes, and decoded one column at a time.
 
-No string is made of a cell until somebody asks for that cell: a million rows are read in a tenth of the time
-and of the memory that the `csv` module takes for its lists of strings. Whatever is not plain is left to it.
+Cells become strings only on access: a million rows are read in a tenth of the time and memory that the `csv`
+module needs for its lists of strings. Files that are not plain are left to that module.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 LONGEST: Final = 1000
-"""Bytes in a cell; a file with a longer one is not plain."""
+"""Most bytes in a cell; a file with a longer one is not plain."""
 
 _COMMA, _LF, _POINT, _ZERO = (ord(sign) for sign in ",\n.0")
 _NOT_PLAIN: Final = (b'"', b"\r", b"\0", b"\n\n")
 _NUMBER_SIGNS: Final = frozenset(b"0123456789.+-eE")
-"""What a plainly written number is made of; `float` decides whether it is one."""
+"""Characters of a plainly written number; `float` decides whether it is one."""
 _EXACT_DIGITS: Final = 15
-"""So many digits are an integer that float64 holds exactly."""
+"""Most digits of an integer that float64 always holds exactly."""
 _POWERS: Final = 10.0 ** np.arange(_EXACT_DIGITS + 1)
 _SPLIT_BYTES, _DECODE_BYTES = 1 << 18, 1 << 20
-"""Bytes looked at in one step; so much stays in the second-level cache."""
+"""Bytes processed in one step; they fit the second-level cache."""
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int32] | NDArray[np.int64]
@@ -36,8 +36,8 @@ class PlainTable(NamedTuple):
 
     Attributes:
         header: The cells of its first line.
-        columns: The cells of the lines below, a column each.
-        rows: How many lines there are below the header.
+        columns: The cells of the lines after it, by column.
+        rows: Number of lines after the header.
     """
 
     header: list[str]
@@ -46,9 +46,9 @@ class PlainTable(NamedTuple):
 
 
 def split_plain(data: bytes) -> PlainTable | None:
-    """Split a plain CSV file; None: it is not plain, and the `csv` module has to read it.
+    """Split a plain CSV file; None: it is not plain, and the `csv` module must read it.
 
-    Plain is UTF-8 with as many cells in every line as in the first, lines that end in LF alone, none of them
+    Plain is UTF-8 with as many cells in every line as in the first, lines that end only in LF, none of them
     blank, no quote, no NUL, and no cell of more than `LONGEST` bytes.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
@@ -69,12 +69,12 @@ def split_plain(data: bytes) -> PlainTable | None:
 
 
 class PlainCells(Sequence[str]):
-    """J cells of a column: text where one is asked for, arrays of them all by `texts` and `numbers`.
+    """J cells of a column: one as text by its index, all of them as arrays by `texts` and `numbers`.
 
     Args:
         raw: (N,) bytes of the file, and at least `LONGEST` more.
-        begins: (J,) where each cell begins in them.
-        ends: (J,) where it ends.
+        begins: (J,) start of each cell in them.
+        ends: (J,) end of each cell.
     """
 
     def __init__(self, raw: Bytes, begins: Places, ends: Places) -> None:
@@ -101,7 +101,7 @@ class PlainCells(Sequence[str]):
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """(J,) all cells as `float` reads them, nan where blank; None: some are not plainly written."""
+        """(J,) all cells as parsed by `float`, nan if blank; None: some are not plainly written."""
         found = np.empty(len(self))
         for block in self._blocks():
             values, plain = _as_numbers(block)
@@ -117,29 +117,29 @@ class PlainCells(Sequence[str]):
         return found
 
     def _blocks(self) -> Iterator[_Block]:
-        """The cells in steps that fit a cache, each padded to its longest."""
+        """Yield the cells in steps that fit a cache, each padded to its longest."""
         lengths = self._ends - self._begins
         longest = max(int(lengths.max(initial=0)), 1)
         rows = max(_DECODE_BYTES // (8 * longest), 1)
         for first in range(0, len(self), rows):
             length = lengths[first : first + rows]
             wide = max(int(length.max()), 1)
-            # Overlapping strings, one from every byte on: an index copies as many bytes from each place.
+            # Overlapping strings, one starting at every byte: an index copies as many bytes from each place.
             from_each = np.ndarray((len(self._raw) - wide + 1,), f"V{wide}", self._raw, strides=(1,))
             signs = from_each[self._begins[first : first + rows]].view(np.uint8).reshape(-1, wide)
             yield _Block(first, signs * (np.arange(wide) < length[:, None]), length)
 
 
 class _Block(NamedTuple):
-    """Some cells of a column, one after the other."""
+    """Consecutive cells of a column."""
 
-    first: int  # number of the first
+    first: int  # number of the first cell
     signs: Bytes  # (n, width) bytes, 0 after each cell's end
-    length: Places  # (n,) bytes of each
+    length: Places  # (n,) bytes of each cell
 
     @property
     def strings(self) -> NDArray[np.bytes_]:
-        """(n,) the same as byte strings."""
+        """(n,) the cells as byte strings."""
         return self.signs.view(f"S{self.signs.shape[1]}").ravel()
 
 
@@ -154,7 +154,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _ends_of_cells(raw: Bytes, cells: int) -> Places | None:
-    """(cells,) where the commas and the line feeds are; None: a cell is longer than `LONGEST`."""
+    """(cells,) positions of the commas and the line feeds; None: a cell is longer than `LONGEST`."""
     ends: Places = np.empty(cells, np.int32)
     if len(raw) > np.iinfo(np.int32).max:
         ends = np.empty(cells, np.int64)
@@ -177,10 +177,10 @@ def _as_text(block: _Block) -> NDArray[np.str_]:
 
 
 def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Values of the cells, nan where blank, and which of them are right: few digits, with one point at most.
+    """Values of the cells, nan if blank, and which are exact: few digits, with one point at most.
 
-    Their digits are an integer below 2^53, and the power of ten that it is divided by is exact too, so the
-    one rounding is that of the quotient: the result is the float64 nearest to what is written.
+    Their digits are an integer below 2^53, and the power of ten that divides it is exact too, so only the
+    quotient is rounded: the result is the float64 nearest to the written number.
     """
     rows, wide = block.signs.shape
     values = np.zeros(rows)
@@ -188,7 +188,7 @@ def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     for at in range(wide):
         digit = block.signs[:, at] - np.uint8(_ZERO)
         is_digit = digit < 10
-        with np.errstate(over="ignore"):  # of a number of hundreds of digits, which is not done here
+        with np.errstate(over="ignore"):  # numbers of hundreds of digits are not handled here
             values = np.where(is_digit, values * 10.0 + digit, values)
         digits += is_digit
         decimals += is_digit & (points > 0)

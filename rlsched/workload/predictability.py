@@ -1,8 +1,8 @@
-"""How well the durations of synthetic jobs are predicted, with errors that the jobs of one burst share.
+"""Predictions of synthetic jobs with a chosen accuracy, whose errors the jobs of one burst share.
 
-A prediction is the median of the duration given a noisy look at its normal score within its size class, so it
-is calibrated (ln(true / predicted) has the spread that stands beside it) and never outside of what the class
-can hold. The worse the look, the closer it comes to the median of the class.
+A prediction is the median of the duration given a noisy observation of its normal score within its size
+class, so it is calibrated (ln(true / predicted) has the stated spread) and always within the range of the
+class. The noisier the observation, the closer the prediction comes to the median of the class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAUSAL_CORRELATION = 0.4
 INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1.4, 0.25))
 """(standard deviation of ln(true / predicted), share of the bursts): Spearman about 0.9."""
 BURST_SHARE = 0.7
-"""Share of the variance of the look's noise that is common to a burst."""
+"""Share of the variance of the observation's noise that is common to a burst."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 
@@ -42,10 +42,10 @@ class Quantiles(Protocol):
 
 
 def parse_predictability(text: str) -> Predictability:
-    """A named level, or a number: the standard deviation of ln(true / predicted).
+    """Parse a named level, or a number: the standard deviation of ln(true / predicted).
 
     Raises:
-        InputError: neither.
+        InputError: it is neither.
     """
     for level in LEVELS:
         if text == level:
@@ -70,7 +70,7 @@ def predict(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats] | None:
-    """Predicted duration (whole seconds) and its spread for every job; None for `none`.
+    """Return predicted duration (whole seconds) and its spread for every job; None for `none`.
 
     Args:
         level: A named level, or a standard deviation of ln(true / predicted).
@@ -95,7 +95,7 @@ def predict_known(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """`predict` for looks whose correlation with the normal score is `known`, (J,), 0 to 1."""
+    """`predict` for observations whose correlation with the normal score is `known`, (J,), 0 to 1."""
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
         1.0 - BURST_SHARE
@@ -109,7 +109,7 @@ def predict_known(
 
 
 def _correlation(level: Predictability, spread: Floats, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Correlation of the look with the normal score: what leaves the asked-for spread of ln(true)."""
+    """Correlation of the observation with the normal score that leaves the requested spread of ln(true)."""
     if level == "causal":
         return np.full(len(spread), CAUSAL_CORRELATION)
     if isinstance(level, str):

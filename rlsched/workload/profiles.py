@@ -1,4 +1,4 @@
-"""What helios-, philly-, itp- and acme-like workloads look like: what is fitted to traces, what is assumed.
+"""Profiles of helios-, philly-, itp- and acme-like workloads: numbers fitted to traces, and assumed ones.
 
 `studies/workload/fit_synth.py` prints the fitted numbers from the training part (the first 70 % of time) of
 
@@ -6,10 +6,10 @@
 * philly: Philly, Microsoft 2017 (Jeon et al., ATC'19; CC-BY-4.0), all virtual clusters together;
 * itp: Microsoft ITP 2021, clusters 01, 05, 07 and 08 (Gu et al., ElasticFlow, ASPLOS'23; MIT).
 
-Durations are clipped at 7 days. These traces hold neither users nor job names, cores or status: those fields
-of a profile are ASSUMED, with the study they lean on beside them.
+Durations are clipped at 7 days. These traces have neither users nor job names, cores or status: those fields
+of a profile are ASSUMED, with the study that supports them.
 
-acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). It is made to meet
+acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). It is made to match
 published statistics, and not fitted to a trace.
 """
 
@@ -22,12 +22,12 @@ DURATION_PROBABILITIES = (
     0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0,
 )
 # fmt: on
-"""Where the quantile functions of the durations have their knots."""
+"""Probabilities of the knots of the durations' quantile functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of workload. A size class is named by the fewest GPUs in it and reaches to the next.
+    """One kind of workload. A size class is named by its fewest GPUs and reaches to the next class.
 
     Attributes:
         gpus: Share of the bursts by number of GPUs of their jobs (fitted).
@@ -39,14 +39,14 @@ class Profile:
         day_correlation: Correlation of that from one day to the next (fitted).
         burst_gap_s: Mean time between submissions of one burst, seconds (fitted).
         burst_correlation: Correlation of the normal scores of durations within a burst (fitted).
-        name_correlation: The part of it that all jobs of one user and name share (assumed: Helios' QSSF
-            predicts from a user's jobs of similar name, Hu et al., SC'21, section 4.2).
-        users: Users (assumed).
+        name_correlation: Part of `burst_correlation` that all jobs of one user and name share (assumed:
+            Helios' QSSF predicts from a user's jobs of similar name, Hu et al., SC'21, section 4.2).
+        users: Number of users (assumed).
         names_per_user: Names that a user repeats, per number of GPUs (assumed: in Alibaba PAI about 65 %
             of the tasks run at least five times, Weng et al., NSDI'22).
         user_exponent: Users' shares of the bursts fall as rank ** -exponent (assumed: a few users own
             most of the GPU time, Hu et al., SC'21, section 3.3).
-        statuses: Share of the jobs by how they end (assumed to hold for all durations alike).
+        statuses: Share of the jobs by status (assumed to be independent of duration).
         cpus_per_gpu: Cores of a job, per GPU (assumed: an even share of the node).
         gpu_type: GPU model of the cluster.
         workloads: By size class: share of the bursts by workload of the catalogue; {}: jobs name none.
@@ -283,7 +283,7 @@ ACME = Profile(
         9: {1: 0.9, 2: 0.1},
         128: {1: 0.9, 2: 0.1},
     },
-    # Nothing is published on these five: Helios, of the same country and kind of user.
+    # Nothing is published on these five: values of Helios, of the same country and kind of user.
     hours=HELIOS.hours,
     weekdays=HELIOS.weekdays,
     day_sigma=HELIOS.day_sigma,
@@ -299,7 +299,7 @@ ACME = Profile(
     cpus_per_gpu=16,
     gpu_type="A100",
     # Kalos' GPUs are 99 % busy at the median; half of an evaluation's time keeps its GPU busy. The catalogue
-    # has no model that needs several GPUs: these language workloads come closest. Shares: assumed.
+    # has no model that needs several GPUs: these language workloads are closest. Shares: assumed.
     workloads={
         1: {
             "transformer-multi30k-b16": 0.4, "lstm-wikitext2-b5": 0.2, "bert-base-sentiment140-b16": 0.2,
@@ -311,10 +311,10 @@ ACME = Profile(
     },
 )
 """Kalos' GPU jobs (`data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>) have means of 26.77
-GPUs and 1,260 s, medians of 1 GPU and 124 s, and at most 1,024 GPUs and 625,740 s. By the study, pretraining
-is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more hold 96 % of it, those of one GPU
-less than 2 %. Less than 7 % of the jobs ask for more than 8 GPUs, and less than 5 % last a day. Pretraining
-has 128 GPUs or more here. How sizes and durations go together is assumed."""
+GPUs and 1,260 s, medians of 1 GPU and 124 s, and at most 1,024 GPUs and 625,740 s. According to the study,
+pretraining is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more hold 96 % of it, jobs of
+one GPU less than 2 %. Less than 7 % of the jobs request more than 8 GPUs, and less than 5 % last a day.
+Pretraining has 128 GPUs or more here. The relation of sizes and durations is assumed."""
 # fmt: on
 
 PROFILES: dict[str, Profile] = {"helios": HELIOS, "philly": PHILLY, "itp": ITP, "acme": ACME}

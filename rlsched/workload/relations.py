@@ -1,4 +1,4 @@
-"""What jobs of a trace say of each other and of themselves: dependencies, failures, flags."""
+"""Relations between jobs of a trace, and properties of jobs: dependencies, failures, flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.workload.trace import Trace
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Rows of the jobs that each row waits for; jobs that are not in this (part of a) trace are left out."""
+    """Rows of the jobs that each row waits for; jobs outside this (part of a) trace are left out."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}
@@ -24,7 +24,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """By row: after how many seconds of running it fails, for the first time, for the second, ..."""
+    """By row: seconds of running after which it fails, for the first time, for the second, ..."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}
@@ -41,7 +41,7 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
 
 
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Why each job can never run: also those that wait for a job that never will. (J,) "" where it can."""
+    """Why each job can never run, also because it waits for a job that never will. (J,) "" if it can."""
     found = dependencies(trace)
     if not found or not (reasons != "").any():
         return reasons

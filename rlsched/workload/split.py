@@ -1,4 +1,4 @@
-"""The one place that says which part of a trace is for training, for validation and for testing."""
+"""The only definition of the parts of a trace for training, validation and testing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Window = tuple[float, float]
 class Split:
     """A trace cut by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
 
-    The cuts are in time and not in jobs, so that no part knows anything of what came after it. The three
+    The cuts are in time and not in jobs, so that no part contains information about later times. The three
     windows touch, do not overlap, and hold every job.
     """
 
@@ -35,7 +35,7 @@ class Split:
 def time_split(trace: Trace) -> Split:
     """Cut a trace at 70 % and 80 % of the time from its first to its last submission.
 
-    Virtual clusters that are looked at one by one keep the cuts of the whole trace: call this before
+    Virtual clusters that are evaluated separately keep the cuts of the whole trace: call this before
     selecting jobs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The synthetic generator: a trace like that of a known cluster, and its cluster, at a load, from a seed."""
+"""The synthetic generator: a trace similar to a known cluster's, and its cluster, at a load, from a seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.workload.trace import Trace
 
 DAY_S = 86400.0
 LARGEST_BURST = 25
-"""No burst holds more than one job in this many, so that a short trace is not one burst."""
+"""No burst holds more than one job in this many, so that a short trace is not a single burst."""
 
 NORMAL_SCORES = np.array([-4.0, *(NormalDist().inv_cdf(p) for p in DURATION_PROBABILITIES[1:-1]), 4.0])
 """The normal scores at `DURATION_PROBABILITIES`."""
@@ -34,9 +34,9 @@ class _Bursts:
     Attributes:
         gpus: (B,) GPUs of each of its jobs.
         size_class: (B,) position of its size class in the profile.
-        jobs: (B,) how many jobs.
+        jobs: (B,) number of jobs.
         user: (B,) number of the user.
-        name: (B,) number of the name among those of this user and number of GPUs.
+        name: (B,) number of the name among the names of this user and number of GPUs.
         start_s: (B,) submission of its first job, seconds.
     """
 
@@ -70,14 +70,14 @@ def synthesize(
         gpus: GPUs of the cluster, a multiple of `gpus_per_node`.
         gpus_per_node: GPUs of each node.
         seed: Seed of all draws.
-        predictability: How well durations are predicted: `none` (no predictions in the trace), `causal`,
+        predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: How much of what differs between the run times of jobs of one size a user's job name says, 0 to
-            1: the share of the variance of their normal scores. None: as much as in the trace that `like` is
-            fitted to, in which names say little.
+        habit: How much a user's job name determines the run time among jobs of one size, 0 to 1: the share of
+            the variance of their normal scores. None: as in the trace that `like` is fitted to, in which
+            names determine little.
 
     Raises:
-        InputError: an argument out of its range, with the range.
+        InputError: an argument is out of its range; the message gives the range.
     """
     _check(like, jobs, load, gpus, gpus_per_node, seed, habit)
     profile = PROFILES[like]
@@ -157,7 +157,7 @@ class _Quantiles:
         self._ln = np.log(np.array(list(profile.durations.values()), dtype=np.float64))  # (classes, knots)
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """ln(seconds) of each job; any shape, `size_class` and `z` alike."""
+        """ln(seconds) of each job; any shape, the same for `size_class` and `z`."""
         out = np.empty(z.shape)
         for k, knots in enumerate(self._ln):
             mine = size_class == k
@@ -197,7 +197,7 @@ def _draw_bursts(
 
 
 def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """User and name of each burst; the shares of both fall with their rank."""
+    """User and name of each burst; the shares of both decrease with their rank."""
     by_rank = _shares(np.arange(1, profile.users + 1) ** -profile.user_exponent)
     by_name = _shares(1.0 / np.arange(1, profile.names_per_user + 1))
     return (
@@ -207,7 +207,7 @@ def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tup
 
 
 def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator) -> NDArray[np.str_] | None:
-    """Workload of each burst, None where the profile names none."""
+    """Workload of each burst, None if the profile names none."""
     if not profile.workloads:
         return None
     names = np.array(sorted({name for shares in profile.workloads.values() for name in shares}))
@@ -219,7 +219,7 @@ def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator
 
 
 def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Standard normal score of each job's duration: part of it its name's, part its burst's, part its own."""
+    """Standard normal score of each job's duration: the sum of parts of its name, its burst and its own."""
     _, name = np.unique(name_key, return_inverse=True)
     of_name = rng.standard_normal(int(name.max()) + 1)[name]
     of_burst = rng.standard_normal(len(name_key))

@@ -1,4 +1,4 @@
-"""Files in, raw columns out, and back: CSV, CSV.gz and Parquet. Only the file itself is checked here."""
+"""Reads and writes raw columns of files: CSV, CSV.gz and Parquet. Checks only the file itself."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _EXACT_INTEGERS = 2.0**53
 
 
 class RawTable(NamedTuple):
-    """Columns as they stand in a file.
+    """Columns as in a file.
 
     Attributes:
-        columns: By header: text cells (CSV; `PlainCells` where it is plain) or typed values with None for
-            null (Parquet).
+        columns: By header: text cells (CSV; `PlainCells` if it is plain) or typed values with None for null
+            (Parquet).
         rows: Number of each row in the file: its line (CSV, the header is line 1), or 1, 2, ... (Parquet).
     """
 
@@ -37,10 +37,10 @@ class RawTable(NamedTuple):
 
 
 def split_suffix(path: Path) -> tuple[str, str]:
-    """The file's name without its suffix, and the suffix: one of `SUFFIXES`.
+    """Return the file's name without its suffix, and the suffix: one of `SUFFIXES`.
 
     Raises:
-        TraceError: another suffix.
+        TraceError: the suffix is another one.
     """
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
@@ -52,8 +52,8 @@ def read_table(path: Path) -> RawTable:
     """Read a file by its suffix.
 
     Raises:
-        TraceError: the file is missing, damaged, or no table.
-        InputError: Parquet without pyarrow.
+        TraceError: the file is missing, damaged, or not a table.
+        InputError: the file is Parquet and pyarrow is missing.
     """
     _, suffix = split_suffix(path)
     try:
@@ -65,11 +65,11 @@ def read_table(path: Path) -> RawTable:
 
 
 def write_table(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write a file by its suffix, all of it or nothing; equal columns give equal bytes.
+    """Write a file by its suffix, atomically; equal columns give equal bytes.
 
     Raises:
-        TraceError: the place cannot be written to.
-        InputError: Parquet without pyarrow.
+        TraceError: the file cannot be written.
+        InputError: the file is Parquet and pyarrow is missing.
     """
     _, suffix = split_suffix(path)
     data = _parquet_bytes(columns) if suffix == ".parquet" else _csv_text(columns).encode("utf-8")
@@ -117,10 +117,10 @@ def _read_csv(path: Path, suffix: str) -> RawTable:
 
 
 def _by_header(path: Path, header: list[str], cells: Sequence[Any]) -> dict[str, Any]:
-    """The columns by their headers."""
+    """Return the columns by their headers."""
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
-        raise TraceError(f"{path}: column {twice!r} stands twice in the header; keep one of them")
+        raise TraceError(f"{path}: column {twice!r} occurs twice in the header; keep one of them")
     return dict(zip(header, cells, strict=True))
 
 
@@ -134,7 +134,7 @@ def _read_parquet(path: Path) -> RawTable:
     names = table.column_names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise TraceError(f"{path}: column {twice!r} stands twice; keep one of them")
+        raise TraceError(f"{path}: column {twice!r} occurs twice; keep one of them")
     columns = {name: table.column(name).to_pylist() for name in names}
     return RawTable(columns, list(range(1, table.num_rows + 1)))
 
@@ -142,7 +142,7 @@ def _read_parquet(path: Path) -> RawTable:
 def _csv_text(columns: Mapping[str, NDArray[Any]]) -> str:
     out = io.StringIO(newline="")
     cells = [_cells(column) for column in columns.values()]
-    # The csv module leaves a lone carriage return without quotes, and then reads it as the end of a line.
+    # The csv module does not quote a single carriage return, and then reads it as the end of a line.
     returns = any("\r" in cell for column in [columns, *cells] for cell in column)
     writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL if returns else csv.QUOTE_MINIMAL)
     writer.writerow(columns)

@@ -25,17 +25,17 @@ Floats = NDArray[np.float64]
 class Trace:
     """J jobs, sorted by `submit_s`; jobs of the same second keep the order of their rows, which breaks ties.
 
-    All arrays have shape (J,). Text is "" where unknown, a number is nan where unknown; `submit_s`,
-    `duration_s`, `num_gpus` and `job_id` are always known, and ids are unique.
+    All arrays have shape (J,). Text is "" if unknown, a number is nan if unknown; `submit_s`, `duration_s`,
+    `num_gpus` and `job_id` are always known, and ids are unique.
 
     Attributes:
-        name: What the trace is called (its file's name without suffix).
+        name: Name of the trace (its file's name without suffix).
         job_id: Unique id of each job.
-        user: Who submitted it.
+        user: User who submitted it.
         vc: Its virtual cluster.
         job_name: Its name (column `name`).
-        status: How it ended, in its publisher's words.
-        gpu_type: GPU model that it asks for.
+        status: Final status, in its publisher's words.
+        gpu_type: GPU model that it requests.
         submit_s: Submission, seconds from the trace's origin, 0 or more, ascending.
         duration_s: True run time, seconds, 0 or more.
         num_gpus: GPUs of the gang; 0: CPU only; between 0 and 1: a share of one GPU; above 1: whole.
@@ -44,8 +44,8 @@ class Trace:
         predicted_spread: Standard deviation of ln(true / predicted).
         time_limit_s: The user's limit on the run time, seconds.
         extra: Other optional columns (`queue_s`, `workload`, ..., `x_*`) by header.
-        origin: Wall-clock time of second 0 (column `origin`), with or without its offset from UTC; None: it
-            is not known.
+        origin: Wall-clock time of second 0 (column `origin`), with or without its offset from UTC; None:
+            unknown.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Trace:
 
         Raises:
             TraceError: file, row (line of the file, the header is line 1), column, expected, got.
-            InputError: Parquet without pyarrow.
+            InputError: the file is Parquet and pyarrow is missing.
         """
         path = Path(path)
         name, _ = split_suffix(path)
@@ -97,17 +97,17 @@ class Trace:
         """Build a trace from arrays or sequences, checked like a file.
 
         Args:
-            name: What the trace is called.
+            name: Name of the trace.
             submit_s: Submission of each job, seconds.
             duration_s: Run time of each job, seconds.
             num_gpus: GPUs of each job.
-            extra: Optional columns that are no attributes, by header.
+            extra: Optional columns without an attribute, by header.
             origin: Wall-clock time of second 0.
-            **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...);
-                without `job_id`, jobs are called 0, 1, 2, ... in the order given.
+            **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...); without
+            `job_id`, jobs are named 0, 1, 2, ... in the order given.
 
         Raises:
-            TraceError: naming row, column, expected, got.
+            TraceError: names row, column, value expected and value found.
         """
         cells: dict[str, Cells] = {
             "submit_time": np.asarray(submit_s),
@@ -128,7 +128,7 @@ class Trace:
 
     @classmethod
     def _of(cls, name: str, columns: dict[str, NDArray[Any]]) -> Trace:
-        """Fill the unknown columns and sort; `columns` are checked, and nobody else has them."""
+        """Fill the unknown columns and sort; `columns` are checked, and owned by this trace."""
         submit_s = columns["submit_time"]
         jobs = len(submit_s)
         origins = columns.pop("origin", np.empty(0, np.str_))
@@ -149,9 +149,9 @@ class Trace:
         return cls(name=name, extra=columns, origin=origin, **values)
 
     def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
-        """The jobs of a mask, a slice or positions in ascending order; times stay as they are.
+        """Return the jobs of a mask, a slice or positions in ascending order; times stay unchanged.
 
-        A mask or a slice of all of them gives this very trace, so that nothing is kept twice.
+        A mask or a slice of all jobs returns this trace itself, without a copy.
         """
         index = which if isinstance(which, slice) else np.asarray(which)
         if self._is_all(index):
@@ -165,13 +165,13 @@ class Trace:
         return Trace(name=self.name, extra=extra, origin=self.origin, **arrays)
 
     def _is_all(self, index: NDArray[Any] | slice) -> bool:
-        """Whether a slice or a mask leaves no job out."""
+        """Whether a slice or a mask selects all jobs."""
         if isinstance(index, slice):
             return index.indices(len(self)) == (0, len(self), 1)
         return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns as they are written: the nine of the normal form, then those with something known."""
+        """The columns as written: the nine of the normal form, then the others with a known value."""
         out = {column.name: self._column(column.attribute or "") for column in BASE}
         for column in OPTIONAL:
             cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)
@@ -182,11 +182,11 @@ class Trace:
         return out | {header: cells for header, cells in self.extra.items() if header not in KNOWN}
 
     def write(self, path: str | Path) -> None:
-        """Write `.csv`, `.csv.gz` or `.parquet`; `read` gives it back, and equal traces give equal bytes.
+        """Write `.csv`, `.csv.gz` or `.parquet`; `read` restores the trace. Equal traces give equal bytes.
 
         Raises:
-            TraceError: another suffix, or a place that cannot be written to.
-            InputError: Parquet without pyarrow.
+            TraceError: the suffix is another one, or the file cannot be written.
+            InputError: the file is Parquet and pyarrow is missing.
         """
         write_table(Path(path), self.columns())
 
@@ -196,7 +196,7 @@ class Trace:
 
 
 def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """The checked columns of a file; its text is gone when they are returned."""
+    """Return the checked columns of a file; frees its text."""
     table = read_table(path)
     columns = check_columns(table.columns, Where(str(path), table.rows))
     if not table.rows:

@@ -1,4 +1,4 @@
-"""The rules of a trace, checked a column at a time; the first value at fault is named with its row."""
+"""The rules of a trace, checked one column at a time; errors name the first invalid value with its row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.workload.plain_csv import PlainCells
 from rlsched.workload.validate_relations import check_relations
 
 MAX_TEXT = 1000
-"""Characters in one cell; numpy pads every cell of a column to the longest."""
+"""Most characters in one cell; numpy pads every cell of a column to the longest."""
 
 _TEXT = f"text of at most {MAX_TEXT} characters without NUL"
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -29,10 +29,10 @@ Cells = Sequence[Any] | NDArray[Any]
 
 
 def check_header(names: Sequence[str], source: str) -> None:
-    """Refuse a header with an unknown, a repeated or a missing column.
+    """Reject a header with an unknown, a repeated or a missing column.
 
     Raises:
-        TraceError: naming the column, and what is known.
+        TraceError: names the column, and the known columns.
     """
     seen: set[str] = set()
     for name in names:
@@ -42,7 +42,7 @@ def check_header(names: Sequence[str], source: str) -> None:
                 f"(rename it to {PASS_THROUGH}... to carry it along)"
             )
         if name in seen:
-            raise TraceError(f"{source}: column {name!r} stands twice in the header; keep one of them")
+            raise TraceError(f"{source}: column {name!r} occurs twice in the header; keep one of them")
         seen.add(name)
     missing = [column.name for column in KNOWN.values() if column.required and column.name not in seen]
     if missing:
@@ -53,17 +53,17 @@ def check_header(names: Sequence[str], source: str) -> None:
 
 
 def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray[Any]]:
-    """Turn raw cells into typed arrays.
+    """Convert raw cells into typed arrays.
 
     Args:
         cells: By header: text as read from a CSV file, or typed values (None or nan: unknown).
-        where: For messages.
+        where: Place of the cells, for messages.
 
     Returns:
-        By header: float64 (nan where unknown) or `str_` ("" where unknown).
+        By header: float64 (nan if unknown) or `str_` ("" if unknown).
 
     Raises:
-        TraceError: naming file, row, column, what was expected and what came.
+        TraceError: names file, row, column, value expected and value found.
     """
     check_header(list(cells), where.source)
     lengths = {name: len(column) for name, column in cells.items()}
@@ -77,7 +77,7 @@ def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray
 
 def _known(name: str) -> Column:
     column = column_of(name)
-    assert column is not None  # check_header has refused all others
+    assert column is not None  # check_header has rejected all others
     return column
 
 
@@ -159,7 +159,7 @@ def _numbers(column: Column, values: Cells, where: Where) -> NDArray[np.float64]
 def _as_floats(
     column: Column, values: Cells, where: Where, expected: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """float64 with nan where blank, and the mask of the blanks; a written-out nan is not a blank."""
+    """float64 with nan if blank, and the mask of the blanks; a written-out nan is not a blank."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         array = values.astype(np.float64)
         blank = np.isnan(array) if not column.required else np.zeros(len(array), dtype=np.bool_)
@@ -185,7 +185,7 @@ def _as_floats(
 
 
 def _plain_numbers(values: Cells) -> NDArray[np.float64] | None:
-    """Floats of cells that are all plainly written numbers or blank; None: look at them one by one."""
+    """Floats of cells that are all plainly written numbers or blank; None: parse them one by one."""
     if isinstance(values, PlainCells):
         return values.numbers()
     try:

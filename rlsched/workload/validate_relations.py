@@ -1,4 +1,4 @@
-"""What columns say of several jobs has to be possible: dependencies, and limits of job arrays."""
+"""Checks of columns that relate jobs: dependencies, and limits of job arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlsched.workload.cells import SEPARATOR, Where, entries
 
 
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
-    """Refuse dependencies on unknown jobs or in a circle, and limits of arrays that contradict each other.
+    """Reject dependencies on unknown jobs or in a cycle, and contradicting limits of arrays.
 
     Raises:
-        TraceError: naming file, row, column, what was expected and what came.
+        TraceError: names file, row, column, value expected and value found.
     """
     if "depends_on" in columns:
         _check_dependencies(columns["job_id"], columns["depends_on"], where)
@@ -55,7 +55,7 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
 
 
 def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
-    """The first row of a circle that this one waits for, or is on itself."""
+    """Return the first row of a cycle that this row waits for, or is part of."""
     seen: dict[int, None] = {}
     while row not in seen:
         seen[row] = None

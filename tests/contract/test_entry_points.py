@@ -87,8 +87,8 @@ def test_an_unknown_policy_is_named(name: str) -> None:
         ("ppo:untrained+search=8", "--policy ppo:untrained --set search.samples=8"),
         ("gittins:1+revise", "--policy gittins --set preempt.spread=1 --set predictions=revised"),
         ("rollout:clairvoyant", "it is called `clairvoyant` now"),
-        ("sgf-age", "it is gone; `easy` with reserve_after=12h comes nearest"),
-        ("sgf-age:1.5d", "it is gone; `easy` with reserve_after=12h comes nearest"),
+        ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
+        ("sgf-age:1.5d", "it was removed; `easy` with reserve_after=12h comes nearest"),
         ("ppo:", "--policy ppo --set PATH=VALUE"),
     ],
 )

@@ -357,7 +357,7 @@ def test_a_workload_that_the_catalogue_does_not_have(workload: Files, tmp_path: 
         (("rollout cores=true",), InputError, "cores: 'rollout' chooses by itself"),
         (("random order=predicted",), InputError, "order: 'random' chooses by itself"),
         (("ppo share={}",), InputError, "share: 'ppo' chooses by itself"),
-        (("ppo order=area",), InputError, "order: what the queue of ppo goes by follows from the cluster"),
+        (("ppo order=area",), InputError, "order: the queue order of ppo follows from the cluster"),
         (("pack share.min_speed=2",), InputError, "share.min_speed: expected a speed from 0 to 1"),
         (("lucid profile.run=soon",), InputError, "expected a time such as 90s"),
         (("fifo+tenants=3",), UnknownPolicyError, "write --policy fifo --set share.max_jobs=3"),

@@ -106,7 +106,7 @@ def test_futures_know_no_preemption() -> None:
 
 @pytest.mark.parametrize("name", ["ppo+preempt", "ppo:untrained+preempt", "ppo+reserve"])
 def test_what_it_may_do_is_no_part_of_its_name(name: str) -> None:
-    with pytest.raises(UnknownPolicyError, match="there is one `ppo`: what it may do follows"):
+    with pytest.raises(UnknownPolicyError, match="there is one `ppo`: its permissions follow"):
         Policy.of(name)
 
 

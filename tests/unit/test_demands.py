@@ -205,7 +205,7 @@ class TestTheLedgerRefuses:
     def test_another_type(self) -> None:
         state = self.state()
         seq = self.add(state, Demand.of(1, gpu_type="V100"))
-        with pytest.raises(AllocationError, match="node n0 has too little of what the job asks for"):
+        with pytest.raises(AllocationError, match="node n0 has too few resources for the job"):
             state.start(seq, [0], 0.0)
         state.start(seq, [2], 0.0)
 

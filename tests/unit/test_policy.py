@@ -178,7 +178,7 @@ def test_unknown_names_are_refused_with_what_to_write(name: str, says: str) -> N
         ('preempt = { by = "service" }', "preempt.threshold_gpu_s: preempt by service needs the attained"),
         ("preempt = {}\nleave_free = {}", "leave_free and preempt exclude each other"),
         ('reserve_after = "1h"\nleave_free = {}', "reserve_after and leave_free exclude each other"),
-        ('preempt = {}\norder = "area"', "order: the queue goes by the index where jobs preempt by it"),
+        ('preempt = {}\norder = "area"', "order: the queue is ordered by the index if jobs preempt by it"),
         ("blocks = true\npreempt = {}", "blocks holds up the queue of a rule that does nothing else"),
     ],
 )
@@ -208,7 +208,7 @@ def test_files_that_cannot_be_read_are_one_clear_line(tmp_path: Path) -> None:
         ("order", "--set order: expected PATH=VALUE"),
         ("order.by=area", "order is no table of settings"),
         ("share.speed=1", "unknown setting 'share.speed'"),
-        ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, alone = 1, got 2"),
+        ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, 1 = not shared, got 2"),
     ],
 )
 def test_changes_that_are_wrong_are_named(change: str, says: str) -> None:

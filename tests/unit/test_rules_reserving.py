@@ -192,8 +192,8 @@ class TestSettings:
             ("easy:size,1h", r"--policy easy --set order=area\^0\.7 --set reserve_after=1h"),
             ("easy:3h", r"--policy easy --set reserve_after=3h"),
             ("reserve:4h,0.25", r"--set leave_free\.longer_than=4h --set leave_free\.share=0\.25"),
-            ("sgf-age", "it is gone; `easy` with reserve_after=12h comes nearest"),
-            ("sgf-age:24h", "it is gone; `easy` with reserve_after=12h comes nearest"),
+            ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
+            ("sgf-age:24h", "it was removed; `easy` with reserve_after=12h comes nearest"),
         ],
     )
     def test_names_of_before_are_refused_with_what_to_write(self, name: str, says: str) -> None:

@@ -125,7 +125,7 @@ def test_the_ledger_gives_no_slice_to_a_gang() -> None:
     spec = cluster(threes(), NodeGroup(gpus=2, gpu_type="V100"))
     state = ClusterState.from_spec(spec, OrderedQueue(Order()))
     gang = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=1.0, spread=0.0)
-    with pytest.raises(AllocationError, match="node n0 has too little of what the job asks for"):
+    with pytest.raises(AllocationError, match="node n0 has too few resources for the job"):
         state.start(gang, [0, 1], 0.0)
     state.start(gang, [2, 3], 0.0)
     assert not state.can_ever_run("", Demand(gpus=3))

@@ -112,7 +112,7 @@ def test_the_row_is_the_line_even_after_blank_lines_and_line_breaks_in_quotes(tm
             "unknown column 'gpus'; known: job_id, user",
         ),
         ("job_id,submit_time,duration,num_gpus,x_\na,0,1,1,1\n", "unknown column 'x_'"),
-        ("job_id,submit_time,duration,num_gpus,user,user\na,0,1,1,u,u\n", "column 'user' stands twice"),
+        ("job_id,submit_time,duration,num_gpus,user,user\na,0,1,1,u,u\n", "column 'user' occurs twice"),
         ("job_id,submit_time\na,0\n", "missing columns duration, num_gpus; got job_id, submit_time"),
         (HEADER + "a,,,,0,1,1,\n", "row 2: expected 9 values as in the header, got 8"),
         (HEADER + 'a,"open,,,0,1,1,,\n', "not valid CSV"),

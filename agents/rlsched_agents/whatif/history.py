@@ -1,4 +1,4 @@
-"""A history of jobs in whatever form somebody has it: what verbs read that take more than the normal form."""
+"""A history of jobs in any supported form, for verbs that accept more than the normal form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original,
 from rlsched.workload.trace import Trace
 
 JOURNAL = "journal"
-"""A broker's journal, or a shadow's, which is no publisher's form either."""
+"""A broker's journal, or a shadow's, which is not a publisher's format either."""
 _WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
 
 
 @dataclass(frozen=True)
 class History:
-    """What a file, or a publisher's folder, holds.
+    """Content of a file, or of a publisher's folder.
 
     Attributes:
         trace: Its jobs.
         cluster: Its nodes.
         format: The name of its format.
-        skipped: Rows that are no jobs, or malformed.
+        skipped: Number of rows that are no jobs, or malformed.
     """
 
     trace: Trace
@@ -34,17 +34,16 @@ class History:
 
     @classmethod
     def read(cls, path: Path, cluster: Path | None, name: str = "") -> History:
-        """Read it.
+        """Read a history.
 
         Args:
             path: The file or folder.
-            cluster: The nodes (TOML); None: as the format describes them.
-            name: The format; "": as recognised.
+            cluster: Cluster file of the nodes (TOML); None: as described by the format.
+            name: Name of the format; "": recognise it.
 
         Raises:
-            InputError: it looks like no format that is known, has no job with a GPU, or nothing describes
-                its nodes.
-            TraceError: it cannot be read.
+            InputError: the format is not recognised, no job has a GPU, or the nodes are not described.
+            TraceError: the file cannot be read.
         """
         if name == JOURNAL or (not name and (path.is_dir() or path.suffix == ".sqlite")):
             from rlsched.broker.queries.as_history import history_of, is_journal

@@ -1,7 +1,7 @@
-"""What jobs of a kind use, learnt from those that ran: means and spreads by signature, GPU type and field.
+"""Resource use of jobs, learnt from earlier jobs: means and spreads by signature, GPU type and field.
 
-A signature is a user and a command line without its numbers: what is run again with other seeds, paths and
-sizes. Learnt values stand above the catalogue's: `filled` says in which order. No compiled code.
+A signature is a user and a command line without its numbers, so that repetitions with other seeds, paths and
+sizes match. Learnt values take precedence over the catalogue's, in the order of `filled`. No compiled code.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from rlsched.models.catalogue.catalogue import Catalogue
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
-"""From the surest to the least sure: by jobs that ran here; by a profiler; by a calculation; the catalogue's,
-of the workload that its user named; the median of all workloads."""
+"""Statuses from the most to the least certain: earlier jobs here; a profiler; a calculation; the catalogue's
+value for the workload that the user named; the median of all workloads."""
 FIELDS: Final = ("util_frac", "memory_mib", "dynamic_w", "cores_each", "host_mib")
-"""The catalogue's, on each GPU, and `host_mib`: resident memory of the largest rank."""
+"""Fields: the catalogue's, per GPU, and `host_mib`: resident memory of the largest rank."""
 MAX_SIGNATURES: Final = 5_000
-"""That are remembered; beyond it the one that was not seen for longest is forgotten."""
+"""Most signatures remembered; above this, the least recently seen is forgotten."""
 LATEST: Final = 20.0
-"""So many attempts count fully; of more, earlier ones fade: users change their programs."""
+"""Number of attempts that count fully; beyond it, earlier attempts decay: users change their programs."""
 ATTEMPT_SPREAD: Final = 0.10
-"""Standard deviation of ln(value) between attempts of one signature, before two were seen. Assumed."""
+"""Standard deviation of ln(value) between attempts of one signature, before two were observed. Assumed."""
 NAMED_SPREAD: Final = 0.30
-"""Likewise of a catalogue's value about a job of that name. Assumed."""
+"""Standard deviation of ln(value) of a job about the catalogue's value for its workload. Assumed."""
 Signature = tuple[str, str]
 """(user, command)"""
 
@@ -38,11 +38,11 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
     """One figure of a profile.
 
     Attributes:
-        value: In the unit of its field.
+        value: Value, in the unit of its field.
         spread: Standard deviation of ln(value) of the next attempt.
-        count: Attempts behind it; 0 of a catalogue's.
-        status: How it is known.
-        source: Where from, in words.
+        count: Number of attempts; 0 for a value of the catalogue.
+        status: One of the statuses.
+        source: Description of its source.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of a job on one GPU type; fields as in `FIELDS`, None where nothing is."""
+    """Figures of a job on one GPU type; fields as in `FIELDS`, None if unknown."""
 
     util_frac: Estimate | None = None
     memory_mib: Estimate | None = None
@@ -62,13 +62,13 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     host_mib: Estimate | None = None
 
     def known(self) -> dict[str, Estimate]:
-        """By field."""
+        """Known figures by field."""
         found = {field: getattr(self, field) for field in FIELDS}
         return {field: estimate for field, estimate in found.items() if estimate is not None}
 
 
 class Learnt(msgspec.Struct, array_like=True):
-    """One figure as it is kept: attempts, their weight, mean of ln(value), and sum of squares about it."""
+    """One learnt figure: attempts, their weight, mean of ln(value), and sum of squares about it."""
 
     count: int = 0
     weight: float = 0.0
@@ -76,7 +76,7 @@ class Learnt(msgspec.Struct, array_like=True):
     squares: float = 0.0
 
     def add(self, value: float) -> None:
-        """One attempt more; a value of 0 counts as very little, for it has no logarithm."""
+        """Add an attempt; a value of 0 counts as very small, as it has no logarithm."""
         self.count += 1
         fade = min(1.0, LATEST / (self.weight + 1.0))
         self.weight, self.squares = self.weight * fade + 1.0, self.squares * fade
@@ -85,7 +85,7 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self) -> Estimate:
-        """Of the next attempt: the spread is at first the assumed one, and that seen as attempts come."""
+        """Estimate for the next attempt: the spread shifts from the assumed to the observed one."""
         variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight
         plural = "" if self.count == 1 else "s"
         source = f"{self.count} earlier attempt{plural}"
@@ -93,7 +93,7 @@ class Learnt(msgspec.Struct, array_like=True):
 
 
 class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of one signature on one GPU type."""
+    """Persisted figures of one signature on one GPU type."""
 
     user: str
     command: str
@@ -102,36 +102,36 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
 
 
 def signature_of(user: str, command: Sequence[str]) -> Signature:
-    """Whose jobs of which kind these are."""
-    from rlsched.workload.predict.facts import stem  # brings numpy, which readers of entries need not have
+    """Return the signature of a user's command."""
+    from rlsched.workload.predict.facts import stem  # imports numpy, which readers of entries do not need
 
     return user, stem(command_line(command))
 
 
 def command_line(command: Sequence[str]) -> str:
-    """The words of a command as a shell would read them."""
+    """Return the words of a command, quoted as for a shell."""
     return _command_line(tuple(command))
 
 
 @lru_cache(maxsize=128)
 def _command_line(command: tuple[str, ...]) -> str:
-    """A submission's is asked for twice within its batch: by its profile and by its prediction."""
+    """Cached: each submission needs it twice within its batch, for its profile and for its prediction."""
     return shlex.join(command)
 
 
 class Profiles:
-    """Learns from attempts, one after the other: the same attempts in the same order, the same profiles."""
+    """Learns from attempts, in order: the same attempts in the same order give the same profiles."""
 
     def __init__(self) -> None:
         self._known: dict[Signature, dict[str, dict[str, Learnt]]] = {}
 
     def observe(self, signature: Signature, gpu_type: str, seen: Mapping[str, float]) -> None:
-        """An attempt is over that used this.
+        """Record the resource use of an attempt that has ended.
 
         Args:
-            signature: Of its job.
-            gpu_type: It ran on.
-            seen: By field of `FIELDS`; what was not measured is not there.
+            signature: Signature of its job.
+            gpu_type: GPU type that it ran on.
+            seen: Values by field of `FIELDS`; fields that were not measured are missing.
         """
         types = self._known.pop(signature, {})
         self._known[signature] = types
@@ -143,14 +143,14 @@ class Profiles:
             del self._known[next(iter(self._known))]
 
     def of(self, signature: Signature) -> dict[str, WorkloadProfile]:
-        """What was learnt, by GPU type."""
+        """Learnt profiles of a signature, by GPU type."""
         return {
             gpu_type: WorkloadProfile(**{field: one.estimate() for field, one in fields.items()})
             for gpu_type, fields in self._known.get(signature, {}).items()
         }
 
     def kept(self) -> list[KeptProfile]:
-        """Everything, those that were not seen for longest first; `taken_up` gives back the same."""
+        """Return everything, least recently seen first; `taken_up` restores it."""
         return [
             KeptProfile(*signature, gpu_type, fields)
             for signature, types in self._known.items()
@@ -159,7 +159,7 @@ class Profiles:
 
     @classmethod
     def taken_up(cls, kept: Sequence[KeptProfile]) -> Profiles:
-        """What `kept` gave."""
+        """Restore the result of `kept`."""
         found = cls()
         for one in kept:
             types = found._known.setdefault((one.user, one.command), {})
@@ -170,13 +170,13 @@ class Profiles:
 def filled(
     learnt: WorkloadProfile | None, catalogue: Catalogue, workload: str, gpu_type: str
 ) -> WorkloadProfile:
-    """A profile with what the catalogue has where nothing was learnt.
+    """Return a profile with the catalogue's values for fields that were not learnt.
 
     Args:
-        learnt: None: nothing.
+        learnt: Learnt profile; None: nothing was learnt.
         catalogue: The catalogue.
-        workload: A name of it; "" or one that it lacks: the median of all workloads.
-        gpu_type: A name as a cluster has it.
+        workload: A name in the catalogue; "" or an unknown name: the median of all workloads.
+        gpu_type: Name of a GPU type as in a cluster.
     """
     import numpy as np
 

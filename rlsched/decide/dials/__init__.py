@@ -1,4 +1,4 @@
-"""Dials: a few numbers that price what a rule decides, set anew every ten minutes.
+"""Dials: a few numbers that price the choices of a rule, set again every ten minutes.
 
-A rule reads them beside its settings; all at 0, it decides as its settings say.
+A rule reads them together with its settings. With all dials at 0 it decides by its settings only.
 """

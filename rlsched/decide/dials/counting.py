@@ -1,6 +1,6 @@
-"""What is counted between two settings of the dials, compiled: arrivals over time, and how predictions do.
+"""Counts between two settings of the dials, compiled: arrivals over time, and prediction errors.
 
-Simulator and broker call these where a job comes and where it ends.
+Simulator and broker call these functions when a job arrives and when it ends.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
 EVERY_ARRIVALS: Final = 32
-"""Dials are held for so long, or for so many arrivals."""
+"""Time, seconds, and number of arrivals after which the dials are set again."""
 REMEMBERED_ENDS: Final = 200.0
-"""How predictions do is told by about so many of the last ends."""
+"""Number of latest finished jobs that prediction errors are averaged over, roughly."""
 _SPANS: Final = len(SPANS_S)
 _STEPS: Final = 2.0**18
 
 
 @kernel
 def partition_of(s: StateArrays, slot: int) -> int:
-    """The partition that a job counts for: its VC's own, where there is one."""
+    """The partition that a job counts for: the partition of its VC, if the VC has one."""
     own = s.job.own_partition[slot]
     return own if own >= 0 else s.job.shared_partition[slot]
 
 
 @kernel
 def reset_dials(s: StateArrays) -> None:
-    """All dials to 0, nothing counted."""
+    """Set all dials to 0 and clear the counts."""
     for p in range(s.dials.dial.shape[0]):
         d, c = s.dials.dial[p], s.dials.counted[p]
         d.gate_pair = d.gate_more = d.by_length = d.by_left = 0.0
@@ -59,7 +59,7 @@ def fade(s: StateArrays, p: int, now_s: float) -> None:
 
 @kernel
 def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
-    """A job has come."""
+    """Count an arrival."""
     if s.dials.who[0] == NOBODY:
         return
     p = partition_of(s, slot)
@@ -77,7 +77,7 @@ def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """A job has ended that ran so long, its earlier attempts too."""
+    """Count a job that has ended after `run_s` seconds, earlier attempts included."""
     if s.dials.who[0] == NOBODY:
         return
     p = partition_of(s, slot)
@@ -97,13 +97,13 @@ def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _exact_log(time_s: float) -> float:
-    """ln(time) in steps so coarse that sums over an instant have no rounding: its ends come in any order."""
+    """ln(time), in coarse steps: sums over the jobs that end at one instant do not depend on their order."""
     return np.round(math.log(max(time_s, 1.0)) * _STEPS) / _STEPS
 
 
 @kernel
 def join_ends(s: StateArrays, p: int) -> None:
-    """The ends of the latest instant join those before it, which fade."""
+    """Add the jobs that ended at the latest instant to the earlier ones, which decay."""
     c = s.dials.counted[p]
     left = (1.0 - 1.0 / REMEMBERED_ENDS) ** c.ended[1]
     c.ended[0] = c.ended[0] * left + c.ended[1]

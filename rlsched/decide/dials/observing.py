@@ -1,6 +1,6 @@
-"""What a policy that sets dials sees of a partition, compiled: named numbers, about -1 to 1 most of the time.
+"""Observation of a partition for a policy that sets dials, compiled: named numbers, mostly -1 to 1.
 
-Nothing in it that a broker could not know: no true run time, and nothing of what is to come.
+It holds only facts that a broker has: no true run times and no future arrivals.
 """
 
 from __future__ import annotations
@@ -27,71 +27,71 @@ _SPANS: Final = len(SPANS_S)
 _RECENT: Final = _SPANS - 1
 
 NAMES: Final = (
-    # what waits
-    "waiting_per_gpu",  # 1 - exp(-4 x waiting jobs a GPU)
+    # waiting jobs
+    "waiting_per_gpu",  # 1 - exp(-4 x waiting jobs per GPU)
     "waiting_jobs",  # ln(1 + jobs) / 5
-    "waiting_gpus",  # ln(1 + GPUs asked for, a GPU of the partition)
-    "waiting_hours",  # ln(1 + predicted hours, a GPU of the partition) / 3
-    "waiting_1_gpu",  # share of the waiting jobs with 1 GPU ...
+    "waiting_gpus",  # ln(1 + GPUs requested, per GPU of the partition)
+    "waiting_hours",  # ln(1 + predicted hours, per GPU of the partition) / 3
+    "waiting_1_gpu",  # share of the waiting jobs that request 1 GPU; then 2 to 8, ...
     "waiting_2_to_4_gpus",
     "waiting_5_to_8_gpus",
     "waiting_over_8_gpus",
-    "waiting_under_10_min",  # share of them with predictions of less than 10 min ...
+    "waiting_under_10_min",  # share of the waiting jobs predicted to run less than 10 min; then ...
     "waiting_under_1_h",
     "waiting_under_6_h",
     "waiting_over_6_h",
     "oldest_wait",  # ln(1 + hours) / 3
-    "mean_wait",  # likewise
+    "mean_wait",  # the same scale
     "waiting_must_stay",  # share of the waiting jobs
-    "head_gpus",  # of the first job, a GPU of the partition
-    # what runs
+    "head_gpus",  # GPUs of the first job, per GPU of the partition
+    # running jobs
     "running_per_gpu",  # jobs, less 1
     "free",  # share of the GPUs
-    "largest_hole",  # most free GPUs on a node, of its GPUs
+    "largest_hole",  # most free GPUs on a node, per GPU of the node
     "whole_nodes",  # share of the nodes that are idle
-    "sharing",  # share of the running jobs on GPUs that others have too
-    "tenants",  # jobs on a GPU in use, mean, less 1
+    "sharing",  # share of the running jobs on GPUs that they share
+    "tenants",  # jobs per GPU in use, mean, less 1
     "running_must_stay",  # share of the running jobs
-    "gangs_running",  # share of the GPUs in use that jobs of more than 8 have
-    "ends_in_10_min",  # share of the GPUs in use that are predicted to be free by then ...
+    "gangs_running",  # share of the GPUs in use that jobs of more than 8 GPUs hold
+    "ends_in_10_min",  # share of the GPUs in use that are predicted to be free in 10 min; then ...
     "ends_in_1_h",
     "ends_in_6_h",
     "ends_in_1_d",
     "mean_age",  # ln(1 + hours) / 3
-    "mean_clock",  # of the highest, less 1
-    # what comes
-    "jobs_10_min",  # ln(arrivals a second, over those of a week) / 3 ...
+    "mean_clock",  # relative to the highest clock, less 1
+    # arrivals
+    "jobs_10_min",  # ln(arrivals per second, relative to the past week) / 3; then ...
     "jobs_1_h",
     "jobs_6_h",
     "jobs_1_d",
-    "work_10_min",  # the same of predicted GPU time
+    "work_10_min",  # the same for predicted GPU time
     "work_1_h",
     "work_6_h",
     "work_1_d",
-    "load_1_h",  # ln(predicted GPU time that came, over what there is) / 3 ...
+    "load_1_h",  # ln(predicted GPU time that arrived, relative to capacity) / 3; then ...
     "load_1_d",
     "load_7_d",
     "hour_sin",
     "hour_cos",
     "weekday_sin",
     "weekday_cos",
-    # how predictions have done
+    # prediction errors
     "prediction_bias",  # mean ln(run time / prediction) / 3
-    "prediction_sd",  # standard deviation of that / 3
+    "prediction_sd",  # standard deviation of ln(run time / prediction) / 3
     "prediction_corr",  # correlation of the two logarithms
-    "prediction_ends",  # ln(1 + ends that this goes by) / 5
-    # what is allowed
+    "prediction_ends",  # ln(1 + finished jobs in these statistics) / 5
+    # permissions and hardware
     "energy_weight",
     "preempts",
     "shares",
     "reserves",
     "gpus",  # ln(GPUs) / 8
     "node_gpus",  # GPUs of a node / 8
-    "static_power",  # of the partition's GPU type, drawn whatever runs, of its board's limit
+    "static_power",  # idle power of the partition's GPU type, relative to its board power limit
 )
 """The columns, in order."""
 FIXED: Final = NAMES[NAMES.index("energy_weight") :]
-"""Those that say how a cluster was set up, not what happens on it."""
+"""Columns that describe the set-up of a cluster, not its state."""
 
 
 @kernel
@@ -103,13 +103,13 @@ def _put(x: NDArray[np.float64], at: int, value: float) -> int:
 
 @kernel
 def _class_of(value: float, bounds: tuple[float, float, float]) -> int:
-    """How many of three bounds a value reaches."""
+    """Number of the three bounds that a value reaches."""
     return int(value >= bounds[0]) + int(value >= bounds[1]) + int(value >= bounds[2])
 
 
 @kernel
 def observe(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64]) -> None:
-    """Write what partition `p` is like now into `x`, (F,) by `NAMES`."""
+    """Write the observation of partition `p` now into `x`, (F,) by `NAMES`."""
     at = _queue_columns(s, p, now_s, x, 0)
     at = _running_columns(s, p, now_s, x, at)
     fade(s, p, now_s)
@@ -194,7 +194,7 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """The time that a fading count stands for: its span, less what lies before the first arrival."""
+    """Seconds that a decaying count covers: its span, less the time before the first arrival."""
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))
 

@@ -1,4 +1,4 @@
-"""`Strategy`: what sets the dials, as data: a linear map, or a small network, of named columns."""
+"""`Strategy`: how the dials are set, as data: a linear map, or a small network, of named columns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A strategy file (JSON).
 
     Attributes:
-        columns: What it sees, in the order of the weights.
-        dials: What it sets, likewise.
-        layers: One matrix of a linear strategy, three of a network; the bias is the last column of each.
+        columns: Input columns, in the order of the weights.
+        dials: Output dials, in the order of the rows of the last layer.
+        layers: One matrix for a linear strategy, three for a network; the last column of each is the bias.
             Hidden layers end in tanh.
-        output: How the last layer ends: in `tanh`, or `clip`ped to -1 to 1.
-        familiar: What was seen in training; None: the file does not say it, and drift is not watched.
+        output: Activation of the last layer: `tanh`, or `clip` to -1 to 1.
+        familiar: Ranges seen in training; None: the file has none, and drift is not watched.
     """
 
     columns: tuple[str, ...]
@@ -41,16 +41,16 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
-        """A strategy of these matrices."""
+        """Return a strategy of these matrices."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
         return cls(columns=NAMES, dials=tuple(RANGES), layers=rows, output=output)
 
     @classmethod
     def read(cls, path: str | Path) -> Strategy:
-        """A strategy from its file.
+        """Read a strategy from its file.
 
         Raises:
-            InputError: it cannot be read, or does not fit this version.
+            InputError: the file cannot be read, or does not fit this version.
         """
         try:
             data = Path(path).read_bytes()
@@ -60,7 +60,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of_setting(cls, dials: str) -> Strategy:
-        """A strategy from what a policy's setting `dials` says: the path of its file, or the text of one.
+        """Return the strategy of a policy's setting `dials`: the path of its file, or the text of a file.
 
         Raises:
             InputError: as `read`.
@@ -77,16 +77,16 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return made
 
     def check(self, where: str) -> None:
-        """Find out whether it fits this version of rlsched.
+        """Check that the strategy fits this version of rlsched.
 
         Raises:
-            InputError: it was made for other columns or dials, its matrices do not go together, or a weight
-                is no number.
+            InputError: it was trained for other columns or dials, its matrices do not match, or a weight is
+                not a number.
         """
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
             if mine != known:
                 odd = next((one for one in mine if one not in known), None)
-                said = f"knows no {odd!r}" if odd else f"has {len(known)} in another order or number"
+                said = f"does not have {odd!r}" if odd else f"has {len(known)} in another order or number"
                 raise InputError(
                     f"{where}: {words}: this version {said}; train it again with `rlsched train`"
                 )
@@ -105,27 +105,27 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InputError(f"{where}: layers: expected {NUM_DIALS} outputs, got {width}")
 
     def write(self, path: Path) -> None:
-        """Write its file."""
+        """Write the strategy file."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=0) + b"\n")
 
     @property
     def text(self) -> str:
-        """The text of its file on one line; `of_setting` gives it back."""
+        """The strategy file on one line; `of_setting` reads it."""
         return msgspec.json.encode(self).decode()
 
     @property
     def digest(self) -> str:
-        """First 12 hexadecimal digits of the SHA-256 of what it is."""
+        """First 12 hexadecimal digits of the SHA-256 of the strategy."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
     def arrays(self, partitions: int) -> DialArrays:
-        """The same for kernels: dials of so many partitions, all at 0, set by this strategy."""
+        """The strategy for kernels: dials of this many partitions, all at 0."""
         matrices = [np.array(layer, np.float64) for layer in self.layers]
         return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
 
 
 def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Dials that a network of one matrix or three sets, or another."""
+    """Dials that a network of one or three matrices sets, or another caller."""
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {

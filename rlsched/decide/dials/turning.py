@@ -1,4 +1,4 @@
-"""Dials that are due are set, compiled: what is observed goes through the network, and is then held."""
+"""Sets dials that are due, compiled: observe, run the network, hold the result."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ RANGES: Final = {
     "patience": 3.0,
     "type_price": 1.0,
 }
-"""By dial, in the order of the network's outputs: how far it moves either way; the output is -1 to 1."""
+"""By dial, in the order of the network's outputs: the change at an output of 1; -1 is the opposite."""
 _SPAN: Final = tuple(RANGES.values())
 
 
 @kernel
 def set_dials(s: StateArrays, p: int, moved: NDArray[np.float64]) -> None:
-    """Set the dials of partition `p` to (D,) parts of their ranges, -1 to 1."""
+    """Set the dials of partition `p` to (D,) fractions of their ranges, -1 to 1."""
     d = s.dials.dial[p]
     d.gate_pair = moved[0] * _SPAN[0]
     d.gate_more = moved[1] * _SPAN[1]
@@ -62,12 +62,12 @@ def _layer(
         elif total < -1.0:
             out[row] = -1.0
         else:
-            out[row] = total  # which may be no number: `_in_range` finds it
+            out[row] = total  # may be NaN: `_in_range` detects it
 
 
 @kernel
 def _in_range(moved: NDArray[np.float64]) -> bool:
-    """Whether all parts of ranges are numbers from -1 to 1."""
+    """Whether all fractions are numbers from -1 to 1."""
     numbers = 0
     for k in range(moved.shape[0]):
         numbers += int(-1.0 <= moved[k] <= 1.0)
@@ -76,7 +76,7 @@ def _in_range(moved: NDArray[np.float64]) -> bool:
 
 @kernel
 def any_due(s: StateArrays) -> bool:
-    """Whether the dials of some partition are to be set before anything else is decided."""
+    """Whether the dials of a partition must be set before the next decision."""
     due = 0
     for p in range(s.dials.seen.shape[0]):
         due += s.dials.dial[p].due
@@ -85,9 +85,9 @@ def any_due(s: StateArrays) -> bool:
 
 @kernel
 def turn_due(s: StateArrays, now_s: float) -> None:
-    """Observe every partition whose dials are due; where a network sets them, it does.
+    """Observe each partition whose dials are due, and set them if a network does so.
 
-    Finite weights may be so large that no number comes of them. The dials stand at 0 then.
+    Finite weights can overflow to NaN or infinity; the dials are set to 0 then.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):
@@ -112,7 +112,7 @@ def turn_due(s: StateArrays, now_s: float) -> None:
 
 
 def refuse_dials(state: ClusterState) -> None:
-    """Put every dial at 0, the settings as they are, because what was to set them failed."""
+    """Set every dial to 0, so that the settings apply unchanged, after a failure of the strategy."""
     dial = state.arrays.dials.dial
     for name in RANGES:
         dial[name] = 0.0

@@ -1,1 +1,1 @@
-"""What a queue goes by: keys, the Gittins index, predictions that follow what is seen."""
+"""Queue order: keys, the Gittins index, and predictions revised by observations."""

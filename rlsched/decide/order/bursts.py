@@ -1,17 +1,16 @@
-"""What jobs of one burst tell of each other, compiled: predictions of waiting jobs follow what is seen.
+"""Bursts, compiled: predictions of waiting jobs are revised by the run times of similar jobs.
 
-Jobs that are submitted in a row and ask for the same are alike, and so are the errors of their predictions.
-Of a job i, ln(run time / prediction) = u + e_i, normal both: u is common to its burst, e_i its own. A sibling
-that has ended tells u + e_i; one that still runs tells that it is above ln(age / prediction), and so that the
-others will be long too. A prediction is revised to (prediction as submitted) x exp(E[u]), by numerical
-integration: empirical Bayes for a model with one random effect. How much of the variance is common is
-learned, by demand class, from the jobs that have ended; at first it is half of the variance that comes with
-the predictions (`spread`).
+Jobs that are submitted in a row with the same request are alike, and so are the errors of their predictions.
+For job i, ln(run time / prediction) = u + e_i, both normal: u is common to the burst, e_i is its own. A
+sibling that has ended reveals u + e_i. A running sibling reveals that u + e_i exceeds ln(age / prediction),
+and so that the other jobs will be long too. A prediction is revised to (prediction at submission) x
+exp(E[u]), by numerical integration: empirical Bayes for a model with one random effect. The share of the
+variance that is common is learned, by demand class, from finished jobs; initially it is half of the variance
+that comes with the predictions (`spread`).
 
-Predictions change when a job comes or ends, that of a job also when it is queued again, and at no other time,
-so that the same events give the same ones in a simulator, in a broker, and in a broker that reads its journal
-again. What they are worth is in
-docs/explanation/prediction.md.
+Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
+again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
+replays its journal. Their accuracy is in docs/explanation/prediction.md.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from rlsched.cluster.arrays import WAITING, StateArrays
 from rlsched.compile.jit import kernel
 
 SIBLING_GAP_S: Final = 300.0
-"""A job is of the burst of the one before it, of its VC and asking for the same, if it comes so soon."""
+"""A job joins the burst of the job before it, of its VC and with the same request, within this time."""
 FIRST_SHARE: Final = 0.5
-"""Share of the variance of an error that is taken for common to a burst before any job has ended ..."""
+"""Share of an error's variance that is assumed common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""... which weighs as much as so many jobs that have ended ..."""
+"""Weight of that prior, in finished jobs."""
 KEPT: Final = 0.999
-"""... of which each next one leaves so much."""
+"""Factor by which each finished job reduces that weight."""
 _MOST_OWN: Final = 0.95
 SHIFT_STEP: Final = 0.1
-"""E[u] counts in steps, so that a queue is not sorted anew for nothing."""
+"""Step size of E[u]: small changes do not sort a queue again."""
 FIRST_AGE_FRAC: Final = 0.5
 LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
-"""A running job is heard at half of its prediction (30 s at least), and at each age twice the one before."""
+"""A running job is checked at half of its prediction (30 s at least), then each time its age has doubled."""
 _LEAST_SPREAD: Final = 0.1
 _REACH: Final = 4.5
 _POINTS: Final = 31
@@ -51,7 +50,7 @@ def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """The last step of age that a running job has come to, seconds; 0 before the first."""
+    """Return the last age step that a running job has reached, seconds; 0 before the first."""
     age_s = _age_s(s, slot, now_s)
     step_s = FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
     if age_s < step_s:
@@ -63,7 +62,7 @@ def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """When a running job comes to its next step of age."""
+    """Return when a running job reaches its next age step."""
     heard_s = heard_age_s(s, slot, now_s)
     step_s = (
         heard_s * AGE_STEP if heard_s > 0.0 else FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
@@ -73,7 +72,7 @@ def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
-    """E[u] of the burst of a live job, by what has ended and what runs; 0 where nothing is known."""
+    """E[u] of the burst of a live job, given its finished and running siblings; 0 without any."""
     job, burst = s.job, s.job.burst[slot]
     last = -1
     for position in range(s.derived.running_len[0]):
@@ -92,7 +91,7 @@ def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
     own_square = min(own_square, _MOST_OWN * all_square)
     common, own = math.sqrt(all_square - own_square), math.sqrt(own_square)
     best, total, moment = -math.inf, 0.0, 0.0
-    ln_age, ln_tail = math.nan, 0.0  # siblings that are heard at the same step of age are of the same weight
+    ln_age, ln_tail = math.nan, 0.0  # siblings at the same age step have the same weight
     for k in range(_POINTS):
         z = _REACH * (2.0 * k / (_POINTS - 1) - 1.0)
         u = z * common
@@ -118,14 +117,14 @@ def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
-    """A job's prediction as submitted, shifted; no longer than its time limit."""
+    """A job's prediction at submission, shifted; at most its time limit."""
     revised_s, limit_s = s.job.first_predicted_s[slot] * math.exp(shift), s.job.limit_s[slot]
     return min(revised_s, limit_s) if limit_s == limit_s else revised_s
 
 
 @kernel
 def _last_like(s: StateArrays, slot: int) -> int:
-    """The last live job of the same VC that asked for the same, -1 for none."""
+    """Return the last live job of the same VC with the same request, -1 for none."""
     job, last = s.job, -1
     for at in range(job.shape[0] - s.counters[0].live_jobs, job.shape[0]):
         other = s.derived.slot.stack[at]
@@ -138,12 +137,12 @@ def _last_like(s: StateArrays, slot: int) -> int:
 
 @kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """A job that has just got its slot, and is in no queue yet, finds its burst; it is predicted anew."""
+    """Assign a job that just got its slot, and is in no queue yet, to its burst, and predict it again."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
     last = -1
     if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
         goes_on = now_s - d.burst_last_s[c] <= SIBLING_GAP_S
-    else:  # jobs of another VC, that ask for the same, came in between
+    else:  # jobs of another VC with the same request arrived in between
         last = _last_like(s, slot)
         goes_on = last >= 0 and now_s - job.submit_s[last] <= SIBLING_GAP_S
     if not goes_on:
@@ -161,9 +160,9 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
-    """A job has ended after so long, and has no GPUs any more: its siblings learn of it.
+    """Record that a job has ended after `run_s` and released its GPUs, for its siblings.
 
-    Returns the slot of one of them that waits, -1 if none does: its burst is to be revised.
+    Returns the slot of a waiting sibling, -1 if none waits: its burst must be revised.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
     error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))
@@ -189,7 +188,7 @@ def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
 
 @kernel
 def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
-    """The running jobs of a burst are heard as of now. Returns the slot of a waiting sibling, -1 for none."""
+    """Update the ages of a burst's running jobs. Returns the slot of a waiting sibling, -1 for none."""
     for position in range(s.derived.running_len[0]):
         other = s.derived.slot.running[position]
         if s.job.burst[other] == burst and s.job.look_s[other] <= now_s:
@@ -203,6 +202,6 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
 
 @kernel
 def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
-    """An attempt of a job begins now: when it is heard first."""
+    """Set the first age check of a job whose attempt begins now."""
     s.job.look_s[slot] = _next_look_s(s, slot, now_s)
     s.scratch[0].look_s = min(s.scratch[0].look_s, s.job.look_s[slot])

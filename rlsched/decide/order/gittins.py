@@ -1,15 +1,15 @@
-"""The Gittins index of a job, compiled: the service that its completion costs, by what is known of it.
+"""The Gittins index of a job, compiled: the expected service that its completion costs.
 
-A job has run for `a` seconds, and its run time is lognormal about its prediction. Of all times d that it
-could be given from now on, one makes E[service used] / P(it ends) least:
+A job has run for `a` seconds, and its run time is lognormal around its prediction. Of all times d that it
+could be given from now on, one minimises E[service used] / P(it ends):
 
     cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
 
-Serving the job of least cost first has the least mean JCT on one machine that interrupts for nothing (Gittins
-1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time times a power of its
-GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which takes the distribution from all jobs
-that have ended. A job that must not be preempted is served to its end once it starts: d is infinite for it,
-and its cost before it starts is its mean.
+Serving the job of least cost first minimises the mean JCT on a single machine with free preemption (Gittins
+1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time multiplied by a power of
+its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which takes the distribution from all
+finished jobs. A job that must not be preempted runs to its end once it starts: d is infinite for it, and its
+cost before it starts is its mean.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ LEAST_LOG_AGE: Final = -12.0
 LOG_AGE_STEP: Final = 0.1875
 _AGES: Final = 129
 _FAR: Final = 4.0
-"""Beyond so many standard deviations the cost grows as the age does: nothing is known of what is left."""
+"""Number of standard deviations beyond which the cost grows in proportion to the age."""
 
 
 class Gittins(msgspec.Struct, frozen=True, kw_only=True):
-    """How an index is made.
+    """Parameters of the index.
 
     Attributes:
-        spread: Standard deviation of ln(run time / prediction) that is added to what comes with each
-            prediction, as the root of the sum of squares.
-        trust: Factor for the one that comes with each prediction.
-        of_mean: Whether a prediction is the mean of its lognormal, and not its median: the median is less by
-            half of the (trusted) variance of the logarithm then.
-        gpus_power: Power of a gang's GPUs that its service is multiplied by.
-        margin: A running job is preempted for one whose cost is less than its own by this, of ln(cost).
-        age_step: Ages count in steps of this factor, so that an index changes seldom.
-        first_age_s: The first of these steps, seconds.
-        tick_s: Where time alone changes an index, it is looked at at multiples of this, seconds.
-        threshold_gpu_s: Where finite, the index is a level alone: 1 with more than this of attained service,
-            else 0, whatever is predicted. The two queues of Tiresias, for what preemption that makes a hole
+        spread: Standard deviation of ln(run time / prediction) that is added to the prediction's own, as the
+            root of the sum of squares.
+        trust: Factor of the standard deviation that comes with each prediction.
+        of_mean: Whether a prediction is the mean of its lognormal instead of the median. The median is then
+            less by half of the (trusted) variance of the logarithm.
+        gpus_power: Power of a gang's GPUs by which its service is multiplied.
+        margin: A running job is preempted for a job whose ln(cost) is less than its own by this much.
+        age_step: Factor between the steps in which ages count, so that an index changes rarely.
+        first_age_s: The first age step, seconds.
+        tick_s: If time by itself changes an index, it is updated at multiples of this time, seconds.
+        threshold_gpu_s: If finite, the index is only a level: 1 above this attained service, GPU-seconds,
+            else 0, whatever the prediction. Gives the two queues of Tiresias, and shows what preemption
             is worth without the index.
     """
 
@@ -67,7 +67,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """`gittins_table`, of which only the rows are filled that this index reads."""
+        """`gittins_table`, with only the rows filled that this index reads."""
         if self.trust != 0.0:
             return gittins_table()
         row = min(max(int((self.spread - LEAST_SPREAD) / SPREAD_STEP), 0), _SPREADS - 2)
@@ -78,7 +78,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 def gittins_table(first: int = 0, end: int = _SPREADS) -> NDArray[np.float64]:
     """(_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and by ln(age / median).
 
-    Rows from `first` to `end` alone are filled.
+    Fills only the rows from `first` to `end`.
     """
     log_ages = LEAST_LOG_AGE + LOG_AGE_STEP * np.arange(_AGES)
     given = np.exp(np.linspace(-10.0, 14.0, 97))
@@ -105,7 +105,7 @@ def _survival(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
 
 
 def _mean_below(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
-    """E[X; X <= t] of it."""
+    """E[X; X <= t] of a lognormal X with median 1."""
     above = 0.5 * _erfc((np.log(t) / spread - spread) / math.sqrt(2.0))
     return np.asarray(math.exp(spread**2 / 2.0) * (1.0 - above))
 
@@ -124,7 +124,7 @@ def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float
 
 @kernel
 def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Service that a live job has had until now, GPU-seconds: all its time on GPUs, restarts included."""
+    """Service attained by a live job until now, GPU-seconds: all its time on GPUs, restarts included."""
     job, attained = s.job, s.job.attained_gpu_s[slot]
     if job.placed_in[slot] >= 0:
         attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
@@ -133,19 +133,19 @@ def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Time on its GPUs that a live job has had until now, seconds; half of it while it shared them by two."""
+    """Time on GPUs of a live job until now, seconds; time on GPUs shared by two counts half."""
     return attained_gpu_s(s, slot, now_s) / max(s.job.gpus[slot], 1)
 
 
 @kernel
 def _is_young(first_age_s: float, age: float) -> bool:
-    """Whether an age has not come to the first step; a hair early, as `_steps`."""
+    """Whether an age is below the first step, within rounding as `_steps`."""
     return age < first_age_s * (1.0 - 1e-9)
 
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Steps of age behind the first one, of an age that is past it; a hair early, for times are rounded."""
+    """Age steps after the first one that an age has passed, with a tolerance for rounded times."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 
@@ -156,7 +156,7 @@ def _age_at(first_age_s: float, age_step: float, steps: float) -> float:
 
 @kernel
 def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """When the index of a running job next changes by its age alone; infinite: never."""
+    """When the index of a running job next changes by its age; infinite: never."""
     job, c = s.job, s.order.code[0]
     if c.threshold_gpu_s < math.inf:
         left_gpu_s = c.threshold_gpu_s - attained_gpu_s(s, slot, now_s)
@@ -172,7 +172,7 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """ln(cost) of a live job, GPU-seconds where `gpus_power` is 1, or its level; the least goes first."""
+    """ln(cost) of a live job, in GPU-seconds if `gpus_power` is 1, or its level; the least goes first."""
     job, c, table = s.job, s.order.code[0], s.order.cost
     if c.threshold_gpu_s < math.inf:
         return 1.0 if attained_gpu_s(s, slot, now_s) > c.threshold_gpu_s else 0.0

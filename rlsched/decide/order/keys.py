@@ -1,4 +1,4 @@
-"""`Order`: what a queue goes by, as data; and the compiled key of a job in it."""
+"""`Order`: the order of a queue, as data, and the compiled key of a job in it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.errors import InputError
 
 OrderKind = Literal["submit", "area", "remaining", "index"]
-"""Submission; predicted run time x GPUs to a power; predicted run time that is left, less the work saved by
-earlier attempts, plus what the restart costs; the Gittins index (`decide.order.gittins`)."""
+"""Submission; predicted run time x GPUs to a power; predicted remaining run time, less the work saved by
+earlier attempts, plus the restart cost; the Gittins index (`decide.order.gittins`)."""
 
 SUBMIT: Final = 0
 AREA: Final = 1
@@ -30,24 +30,24 @@ _CODES: Final[dict[OrderKind, int]] = {
 
 
 HALF_WEIGHT_S: Final = 86_400.0
-"""Where the order is that of submission, half the weight is worth so much time of waiting, seconds."""
+"""Waiting time, seconds, that halving the weight is worth in the order of submission."""
 LEVEL_LN: Final = 1000.0
-"""What a level counts where keys are logarithms ..."""
+"""Key difference between two levels if keys are logarithms."""
 LEVEL_S: Final = 1e13
-"""... and where they are times, or times x GPUs: at this size a float still tells 2 ms apart."""
+"""Key difference between two levels if keys are times, or times x GPUs: a float still resolves 2 ms there."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue goes by; the least goes first, and of equals the job that came first.
+    """Order of a queue: the job with the least key first, and of equal keys the earlier job.
 
     Attributes:
-        by: Which key.
-        gpus_power: `area`: the power of a gang's GPUs; 0: the predicted run time alone.
-        index: `index`: how it is made.
-        revised: Whether predictions of waiting jobs follow what jobs of their burst do
+        by: The key.
+        gpus_power: `area`: the power of a gang's GPUs; 0: only the predicted run time.
+        index: `index`: its parameters.
+        revised: Whether predictions of waiting jobs are revised by other jobs of their burst
             (`decide.order.bursts`).
-        until_declared: From the first submission on of a job that may be preempted the queue goes by the
-            index instead; before, none is.
+        until_declared: The queue switches to the index at the first submission of a job that may be
+            preempted; no job is preempted before that.
     """
 
     by: OrderKind = "submit"
@@ -58,10 +58,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> Order:
-        """An order from its name: `submit`, `predicted`, `area`, `area^0.7`, `remaining`, `index`.
+        """Parse an order from its name: `submit`, `predicted`, `area`, `area^0.7`, `remaining`, `index`.
 
         Raises:
-            InputError: it is none of these.
+            InputError: the name is unknown.
         """
         if text == "predicted":
             return cls(by="area", gpus_power=0.0)
@@ -78,7 +78,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What `parse` reads; with `until_declared`, both names."""
+        """The name that `parse` reads; with `until_declared`, both names."""
         if self.until_declared:
             return f"{msgspec.structs.replace(self, until_declared=False).name}, index"
         if self.by != "area":
@@ -89,12 +89,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def preempts(self) -> bool:
-        """Whether jobs may be preempted by it, now or once one declares it."""
+        """Whether the order allows preemption, now or once a job declares it."""
         return self.by == "index" or self.until_declared
 
     @property
     def in_words(self) -> str:
-        """For people."""
+        """The order as text for a message."""
         if self.until_declared:
             now = msgspec.structs.replace(self, until_declared=False).in_words
             return f"{now}, and Gittins index once a job may be preempted"
@@ -110,7 +110,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arrays(self) -> OrderArrays:
-        """The order for kernels."""
+        """Return the order for kernels."""
         indexed = self.by == "index" or self.until_declared
         arrays = OrderArrays(
             records(2 if self.until_declared else 1, ORDER),
@@ -122,7 +122,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return arrays
 
     def write(self, code: Records) -> None:
-        """Fill entries of an order; the table of an index has to be there."""
+        """Fill the entries of an order; the table of an index must exist."""
         index = self.index
         code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
         for name in (
@@ -141,11 +141,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 @kernel
 def order_key(s: StateArrays, slot: int, now_s: float) -> float:
-    """Key of a live job in the queue's order, with its level and its weight.
+    """Return the key of a live job in the queue's order, with its level and its weight.
 
-    A job of weight w goes as if it cost 1 / w of what it does (the rule of c mu), or, where the order is that
-    of submission, as if it had come log2(1 / w) x `HALF_WEIGHT_S` later. Levels are further apart than all
-    jobs of one level are.
+    A job of weight w is ordered as if its cost were divided by w (the c mu rule), or, in the order of
+    submission, as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` later. The distance between levels exceeds
+    all key differences within a level.
     """
     by, level, ln_weight = s.order.code[0].by, s.job.level[slot], s.job.ln_weight[slot]
     if by == INDEX:
@@ -162,13 +162,13 @@ def order_key(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def index_key(s: StateArrays, slot: int, now_s: float) -> float:
-    """Gittins index of a live job, with its level and its weight; it changes while the job runs."""
+    """Return the Gittins index of a live job, with level and weight; it changes while the job runs."""
     return job_index(s, slot, now_s) - s.job.ln_weight[slot] - s.job.level[slot] * LEVEL_LN
 
 
 @kernel
 def _key_alone(s: StateArrays, slot: int, now_s: float) -> float:
-    """Key of a live job among jobs of its level and weight. *Remaining* changes while it runs."""
+    """Return the key of a live job among jobs of its level and weight. *Remaining* changes while it runs."""
     job, code = s.job, s.order.code[0]
     if code.by == SUBMIT:
         return job.submit_s[slot]

@@ -1,6 +1,6 @@
-"""How jobs come to wait, compiled: with a prediction and a key that the ledger is handed.
+"""How jobs enter the queue, compiled: with a prediction and a key for the ledger.
 
-Simulator and broker call these where a job arrives, starts, is queued again and ends.
+Simulator and broker call these functions when a job arrives, starts, is queued again and ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlsched.decide.order.keys import Order, order_key
 
 @kernel
 def arrive(s: StateArrays, slot: int, now_s: float) -> None:
-    """A job that has just got its slot comes to wait."""
+    """Queue a job that just got its slot."""
     revises = s.order.code[0].revises
     if revises:
         s.job.first_predicted_s[slot] = s.job.predicted_s[slot]
@@ -41,7 +41,7 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def _let_preempt(s: StateArrays, now_s: float) -> None:
-    """From now on running jobs may be preempted: the queue goes by the index, and nothing is reserved."""
+    """Allow preemption from now on: the queue switches to the index, and reservations end."""
     s.config[0].preempts, s.config[0].reserve_after_s = 1, np.inf
     s.order.code[0] = s.order.code[1]
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
@@ -52,14 +52,14 @@ def _let_preempt(s: StateArrays, now_s: float) -> None:
 
 @kernel
 def started(s: StateArrays, slot: int, now_s: float) -> None:
-    """An attempt of a job has just begun."""
+    """Record that an attempt of a job has just begun."""
     if s.order.code[0].revises:
         begin_to_look(s, slot, now_s)
 
 
 @kernel
 def requeue(s: StateArrays, slot: int, now_s: float) -> None:
-    """A released job waits as its next attempt, predicted with what is known by now."""
+    """Queue a released job for its next attempt, predicted again with the current information."""
     ledger.wait_again(s, slot)
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
@@ -68,7 +68,7 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Ineligible slots wait again: in their old places, or where what is known by now puts them."""
+    """Make ineligible slots wait again, in their old places or ranked by their current predictions."""
     for slot in slots:
         s.job.status[slot] = WAITING
         if s.order.code[0].revises:
@@ -78,9 +78,9 @@ def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> Non
 
 @kernel
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """A job has ended and been released; before it is forgotten, those of its burst learn of it.
+    """Update the siblings of a job that has ended and been released, before it is forgotten.
 
-    `run_s`: how long it ran, its earlier attempts too.
+    `run_s`: its run time in seconds, earlier attempts included.
     """
     note_end(s, slot, run_s, now_s)
     if s.order.code[0].revises:
@@ -102,7 +102,7 @@ def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _hear_ages(s: StateArrays, now_s: float) -> None:
-    """Jobs of the bursts of running ones whose age says more by now are predicted anew."""
+    """Predict again the jobs whose running siblings have reached a further age step."""
     if s.scratch[0].look_s > now_s:
         return
     next_s = np.inf
@@ -118,7 +118,7 @@ def _hear_ages(s: StateArrays, now_s: float) -> None:
 
 @kernel
 def _revise(s: StateArrays, one: int, now_s: float) -> None:
-    """Waiting jobs of the burst of a waiting job are predicted anew."""
+    """Predict again the waiting jobs of the burst of a waiting job."""
     shift = expected_shift(s, one, now_s)
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
@@ -130,11 +130,11 @@ def _revise(s: StateArrays, one: int, now_s: float) -> None:
 
 
 class OrderedQueue:
-    """The queue of a `ClusterState` that goes by an order.
+    """The queue of a `ClusterState`, kept in an order.
 
     Attributes:
-        order: What it goes by.
-        arrays: The same for kernels.
+        order: The order.
+        arrays: The order for kernels.
     """
 
     def __init__(self, order: Order) -> None:
@@ -142,27 +142,27 @@ class OrderedQueue:
         self.arrays: OrderArrays = order.arrays
 
     def arrive(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """A job that has just got its slot comes to wait."""
+        """Queue a job that just got its slot."""
         arrive(s, slot, now_s)
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """Level or weight of a waiting job is another one."""
+        """Sort a waiting job again after a change of its level or weight."""
         ledger.reorder(s, slot, order_key(s, slot, now_s))
 
     def started(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """An attempt of a job has just begun."""
+        """Record that an attempt of a job has just begun."""
         if self.order.revised:
             started(s, slot, now_s)
 
     def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """A released job waits as its next attempt."""
+        """Queue a released job for its next attempt."""
         requeue(s, slot, now_s)
 
     def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-        """Ineligible slots wait again."""
+        """Make ineligible slots wait again."""
         make_eligible(s, slots, now_s)
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """A job that has ended and been released is about to be forgotten."""
+        """Update the siblings of a job that has ended and is about to be forgotten."""
         if self.order.revised or s.dials.who[0] != NOBODY:
             ended(s, slot, run_s, now_s)

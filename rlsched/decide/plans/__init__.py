@@ -1,10 +1,11 @@
-"""Whole plans: every way to start a waiting job now, what it is worth, and the best of them; compiled.
+"""Plans: every way to start a waiting job now, its worth, and the best plan; compiled.
 
-A plan is a place, the jobs that share its GPUs, a GPU type, an SM clock and CPU cores together. What it is
-*worth* is the speed that it adds, in GPUs at work: on free GPUs that is 1, with co-tenants its own speed less
-what they lose. Where types are chosen this is multiplied by what a GPU of that type is worth to the job.
-*Later* is worth what the best place is that comes free, less the share of the time that it is waited for.
+A plan combines a place, the jobs that share its GPUs, a GPU type, an SM clock and CPU cores. Its *worth* is
+the speed that it adds, in GPUs at work: 1 on free GPUs; with co-tenants the job's own speed less the speed
+that they lose. If types are chosen, this is multiplied by the worth of a GPU of that type to the job. The
+worth of *later* is the worth of the best place that becomes free, less the share of the time spent waiting
+for it.
 
-`alone` and `shared` price one plan each, `best` compares them, `listing` writes down all of them for a
-record. Rules ask `best`, so that a record shows what was compared.
+`alone` and `shared` price one plan each, `best` compares them, `listing` writes all of them to a record.
+Rules call `best`, so a record shows exactly the plans that were compared.
 """

@@ -1,8 +1,9 @@
-"""Plans on free GPUs, compiled: which GPU type a job had best start on where its partition has several.
+"""Plans on free GPUs, compiled: the best GPU type for a job in a partition with several types.
 
-A GPU of a type is worth the speed of the job there, over the speed of the usual workload there to the power
-of a price. At a price of 0 that is fastest first. At 1 it is comparative advantage: fast GPUs go to the jobs
-that gain most by them (Ricardo; as Gavel's policies do by optimisation: Narayanan et al., OSDI'20).
+The worth of a GPU of a type is the speed of the job on it, divided by the speed of the usual workload on it
+to the power of a price. A price of 0 is fastest first. A price of 1 is comparative advantage: fast GPUs go to
+the jobs that gain most from them (Ricardo; Gavel's policies do so by optimisation: Narayanan et al.,
+OSDI'20).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rlsched.decide.remaining import remaining_s
 
 @kernel
 def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
-    """Whether the GPU type of a waiting job is chosen by what it is worth to the job."""
+    """Whether the GPU type of a waiting job is chosen by its worth to the job."""
     if not MODELLED or not o.chooses_type or s.config[0].modelled in (0, CLOCKS_ALONE):
         return False
     return s.models.gpu.shape[0] > 1 and s.job.gpus[slot] > 0
@@ -33,23 +34,23 @@ def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
 
 @kernel
 def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """What a GPU of a type is worth to a waiting job, at today's price."""
+    """Worth of a GPU of a type to a waiting job, at the current price."""
     price = o.type_price + s.dials.dial[p].type_price
     return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
 
 
 @kernel
 def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
-    """The best plan on free GPUs for a job that fits; where types are not chosen, the placement rule's."""
+    """Return the best plan on free GPUs for a job that fits; if types are fixed, the placement rule's."""
     return free_plan(s, p, slot, o, -1)
 
 
 @kernel
 def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
-    """`alone_plan`, on GPUs of one type alone (`only`, -1: of any).
+    """`alone_plan`, on GPUs of only one type (`only`, -1: of any type).
 
-    Of the nodes of one type, the one with the fewest free GPUs that holds the job. A gang of several nodes
-    goes on nodes of one type where one has enough of them, as it would run at the speed of the slowest.
+    Of the nodes of one type, chooses the node with the fewest free GPUs that holds the job. A gang of several
+    nodes is placed on nodes of one type if one has enough of them, as it runs at the speed of the slowest.
     """
     if not chooses_type(s, slot, o):
         return on_free(-1, -1, 1.0)
@@ -83,7 +84,7 @@ def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) ->
         return on_free(best, s.node.kind[best], most)
     if only >= 0:
         return refused(NO_ROOM, -1, -1)
-    least = math.inf  # on nodes of several types it runs at the speed of the slowest
+    least = math.inf  # on nodes of several types the gang runs at the speed of the slowest
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.free[n] > 0:
             least = min(least, type_worth(s, p, slot, s.node.kind[n], o))
@@ -98,8 +99,10 @@ def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
 
 @array_kernel
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
-    """(G,) when each GPU of partition `p` is predicted to be free, from now; 0 where it is. Empty where no
-    job waits for GPUs of another type."""
+    """(G,) seconds from now until each GPU of partition `p` is predicted to be free; 0 if it is free.
+
+    Empty if no job waits for GPUs of another type.
+    """
     if not waits_for_types(s, o):
         return np.empty(0)
     ends_s = np.zeros(s.gpu.shape[0])
@@ -118,12 +121,11 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 def later_worth(
     s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
 ) -> float:
-    """What it is worth to a job that one node holds to wait for GPUs of a better type; 0 where that is no
-    more than `above`.
+    """Worth of waiting for GPUs of a better type, for a job that fits on one node; 0 if at most `above`.
 
-    GPUs that come free after a wait are worth the share of the time until the job is done that it then runs.
-    The wait counts `o.later` times, as jobs that are to end seldom end as predicted, and others wait too.
-    `ends_s`: `ends_by_gpu`.
+    The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
+    that the job then runs. The wait counts `o.later` times, as jobs rarely end as predicted, and other jobs
+    wait too. `ends_s`: `ends_by_gpu`.
     """
     c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
     if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:
@@ -148,7 +150,7 @@ def later_worth(
 
 @kernel
 def _free_in_s(s: StateArrays, n: int, gpus: int, ends_s: NDArray[np.float64], most_s: float) -> float:
-    """When so many GPUs of a node are predicted to be free, from now; infinite where not before `most_s`."""
+    """Seconds until this many GPUs of a node are predicted to be free; infinite if not before `most_s`."""
     first, end, found, wait_s = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n], 0, 0.0
     for g in range(first, end):
         found += ends_s[g] < most_s

@@ -1,4 +1,4 @@
-"""The best plan of a waiting job, compiled, and the next job of a queue that shares GPUs."""
+"""The best plan of a waiting job, and the next job of a queue that shares GPUs; compiled."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rlsched.decide.plans.plan import NO_ROOM, TAKEN_OR_OPEN, Plan, refused
 from rlsched.decide.plans.shared import has_memory_beside, shared_plan
 
 LOOK_AT: Final = 16
-"""Waiting jobs that are looked at for one that may share: a bound, as Slurm's `bf_max_job_test`."""
+"""Most waiting jobs that are checked for sharing, a bound like Slurm's `bf_max_job_test`."""
 MOST_WAITERS: Final = 4
-"""Jobs that fit and are passed over in one decision, at most, as they had better wait for other GPUs."""
+"""Most jobs per decision that fit but are passed over because waiting for other GPUs is better for them."""
 
 
 @kernel
 def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
-    """The best plan on the GPUs of running jobs of partition `p`, of those that are worth more than `above`.
+    """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.
 
-    Of equals, with the job that came first.
+    Of equal plans, the one with the earliest job.
     """
     best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
@@ -52,7 +52,7 @@ def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
-    """Whether a plan may be taken and is better than the best so far, which is worth `most`."""
+    """Whether a plan is allowed and better than the best so far, which is worth `most`."""
     if plan.verdict != TAKEN_OR_OPEN or plan.worth < most:
         return False
     first = best.share_with >= 0 and s.job.seq[plan.share_with] < s.job.seq[best.share_with]
@@ -61,9 +61,9 @@ def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
 
 @kernel
 def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
-    """`best_shared` where GPU types are chosen: no plan is worth more than its GPUs alone.
+    """`best_shared` if GPU types are chosen: no plan is worth more than its GPUs without co-tenants.
 
-    Of equals that are worth just that, the one that is met first, as the next ones are passed over.
+    Of plans with exactly that worth, returns the first one found; the remaining ones are not priced.
     """
     best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
     for position in range(s.derived.running_len[0]):
@@ -82,7 +82,7 @@ def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> float:
-    """What GPUs of the best type of all are worth to a job."""
+    """Worth of GPUs of the best type to a job."""
     most = 0.0
     for kind in range(s.models.gpu.shape[0]):
         most = max(most, type_worth(s, p, slot, kind, o))
@@ -91,15 +91,15 @@ def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> floa
 
 @kernel
 def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> int:
-    """Running job of partition `p` that a waiting one had best share GPUs with, -1 for none."""
+    """Return the running job of partition `p` that a waiting job should share GPUs with, -1 for none."""
     return best_shared(s, p, slot, o, now_s, -math.inf).share_with
 
 
 @kernel
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
-    """Start a job that fits by its best plan: on free GPUs, or on those of others where that is worth more.
+    """Start a job that fits by its best plan: on free GPUs, or on shared GPUs if they are worth more.
 
-    Sharing is worth more only where GPUs of another type are: on the same type it never adds more than 1.
+    Sharing is worth more only on GPUs of another type: on the same type it never adds more than 1.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
@@ -113,7 +113,7 @@ def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: flo
 def waits_for_better(
     s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64]
 ) -> bool:
-    """Whether *later* is the best plan of a job that fits: GPUs to come are worth more than any now.
+    """Whether *later* is the best plan of a job that fits: future GPUs are worth more than all current ones.
 
     `ends_s`: `ends_by_gpu`.
     """
@@ -131,9 +131,10 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Whether a waiting job can share with nobody of partition `p` because another one could not.
+    """Whether a waiting job can share with no job of partition `p` because another job could not.
 
-    They ask for the same, are of the same workload, and the gate asks no less of it.
+    Both request the same and are of the same workload, and the gate's threshold for this job is at least as
+    high.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
@@ -149,7 +150,7 @@ def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> 
 def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: float) -> tuple[int, int]:
     """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
 
-    The first waiting job of the queue order that has a partner; of a rule that blocks, the very first alone.
+    The first waiting job in queue order that has a partner; for a rule that blocks, only the first job.
     """
     if o.share == NEVER or not may_share(s):
         return -1, -1
@@ -168,5 +169,5 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: 
 
 @kernel
 def partner_of(s: StateArrays, p: int, slot: int, now_s: float) -> int:
-    """The running job that a policy's reference rule would let a waiting one share GPUs with, -1: none."""
+    """Return the running job that a policy's reference rule would let a waiting job share with, -1: none."""
     return best_partner(s, p, slot, policy_start(s), now_s) if may_share(s) else -1

@@ -1,8 +1,8 @@
-"""What a *wait* commits to, compiled: the jobs that it passed over are kept back for a while.
+"""Holds of a *wait*, compiled: the jobs that it passed over are kept back for a while.
 
-A wait for the next event alone would be asked for again at every event; whether it is drawn or taken as the
-best choice then gives different schedules, and a long wait is never met by trying. A hold is for the blocked
-job, the first in the queue's order that does not fit: it ends when that job no longer waits, after `HOLD_S`
+A wait that lasted only until the next event would be requested again at every event. Sampled and greedy
+decisions would then give different schedules, and training would never explore a long wait. A hold is for the
+blocked job, the first in queue order that does not fit. It ends when that job no longer waits, after `HOLD_S`
 at the latest, or as soon as half of the partition is free.
 """
 
@@ -20,7 +20,7 @@ from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 
 @kernel
 def half_free(s: StateArrays, p: int) -> bool:
-    """Whether so much of partition `p` is free that nothing may be kept back."""
+    """Whether so much of partition `p` is free that no job may be kept back."""
     return s.derived.part.free_gpus[p] >= GUARD_FREE_FRAC * s.derived.part.open_gpus[p]
 
 
@@ -35,13 +35,13 @@ def is_held(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 
 @kernel
 def is_overdue(s: StateArrays, slot: int, now_s: float) -> bool:
-    """Whether the job was first passed over so long ago that it comes before all others."""
+    """Whether the job was first passed over so long ago that it precedes all others."""
     return now_s - s.job.held_since_s[slot] >= MAX_HOLD_S
 
 
 @kernel
 def first_startable(s: StateArrays, p: int, now_s: float) -> int:
-    """First queue position whose job fits partition `p` and is not kept back, -1 if there is none."""
+    """Return the first queue position whose job fits partition `p` and is not kept back, or -1."""
     position = first_fitting(s, p, 0)
     while position >= 0 and is_held(s, p, s.derived.queue[p, position], now_s):
         position = first_fitting(s, p, position + 1)
@@ -50,9 +50,9 @@ def first_startable(s: StateArrays, p: int, now_s: float) -> int:
 
 @kernel
 def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
-    """First queue position of partition `p` whose job can share GPUs and is not kept back, -1 for none.
+    """Return the first queue position of partition `p` whose job can share GPUs and is not kept back, or -1.
 
-    Looks at the first `LOOK_AT` jobs of the queue; without models there is none.
+    Checks the first `LOOK_AT` jobs of the queue; without models there is none.
     """
     if not MODELLED or not s.config[0].modelled:
         return -1
@@ -65,7 +65,7 @@ def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
 
 @kernel
 def pass_over(s: StateArrays, slot: int, blocked: int, now_s: float) -> None:
-    """A *wait* passes over a job that could have started, for the job in slot `blocked` (-1: for none)."""
+    """Pass over a job that could have started, for the blocked job in slot `blocked` (-1: for none)."""
     if np.isnan(s.job.held_since_s[slot]):
         s.job.held_since_s[slot] = now_s
     s.job.held_until_s[slot] = now_s + HOLD_S
@@ -75,7 +75,7 @@ def pass_over(s: StateArrays, slot: int, blocked: int, now_s: float) -> None:
 
 @kernel
 def next_hold(s: StateArrays, now_s: float) -> int:
-    """Slot of the job whose hold ends next, -1 where nothing is kept back."""
+    """Return the slot of the job whose hold ends next, -1 if no job is kept back."""
     found, first = -1, np.inf
     for p in range(s.derived.part.shape[0]):
         for position in range(s.derived.part.queue_len[p]):
@@ -88,16 +88,16 @@ def next_hold(s: StateArrays, now_s: float) -> int:
 
 @kernel
 def next_hold_end_s(s: StateArrays, now_s: float) -> float:
-    """When the next hold ends: a decision point; infinite where nothing is kept back."""
+    """Return when the next hold ends: a decision point; infinite if no job is kept back."""
     slot = next_hold(s, now_s)
     return s.job.held_until_s[slot] if slot >= 0 else np.inf
 
 
 @kernel
 def any_released(s: StateArrays, p: int, now_s: float) -> bool:
-    """Whether partition `p` has a job that fits, and whose hold has ended before its time.
+    """Whether partition `p` has a job that fits and whose hold ended early.
 
-    A start in another partition can end a hold here at the same instant.
+    A start in another partition can end a hold in this one at the same instant.
     """
     position = first_fitting(s, p, 0)
     while position >= 0:

@@ -1,4 +1,4 @@
-"""`Plan`: one whole way to start a waiting job, and why it may not be taken."""
+"""`Plan`: one way to start a waiting job, and the reason if it is not allowed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ VERDICT_TEXT: Final = {
     TAKEN_OR_OPEN: "",
     NO_ROOM: "no room",
     ANOTHER_SIZE: "has another number of GPUs",
-    NOT_WHOLE: "one of them asks for a part of a GPU, or for its memory",
-    NODES_DIFFER: "its nodes take no new jobs, are of several GPU types, or will not do",
-    FULL: "as many jobs share its GPUs as may",
+    NOT_WHOLE: "one of them requests a part of a GPU, or GPU memory",
+    NODES_DIFFER: "its nodes take no new jobs, are of several GPU types, or do not fit the job",
+    FULL: "its GPUs hold the most jobs allowed",
     NO_MEMORY: "GPU memory does not suffice",
-    TOO_SLOW: "somebody would be slower than may be",
+    TOO_SLOW: "a job would fall below its minimum speed",
     ADDS_TOO_LITTLE: "it would add less than is asked",
     LUCID_SAYS_NO: "Lucid's rule keeps them apart",
     NOT_THE_FIRST: "shown with the first job on its GPUs",
@@ -38,23 +38,23 @@ VERDICT_TEXT: Final = {
     NO_CORES: "its nodes have too few cores to spare",
     KEPT_APART: "one of them shares its GPUs with no other job",
 }
-"""Why a plan is not taken, in words."""
+"""Reason why a plan is not taken, as text."""
 
 
 class Plan(NamedTuple):
-    """One whole way to start a waiting job now; slots and nodes are -1 where there is none.
+    """One way to start a waiting job now; slots and nodes are -1 if there is none.
 
     Attributes:
-        verdict: TAKEN_OR_OPEN, or why it may not be taken.
-        node: On free GPUs: its node (of a gang of several: the first), -1: where the placement rule puts it.
+        verdict: TAKEN_OR_OPEN, or the reason why it is not allowed.
+        node: Node of a plan on free GPUs (of a gang: the first node); -1: the placement rule chooses it.
         share_with: Running slot whose GPUs it shares.
-        kind: Type of its GPUs, -1 where the placement rule says which.
-        tenants: Jobs on its GPUs, itself included.
-        own: Its predicted speed there, alone on the same GPUs = 1.
-        gain: `own` less what its co-tenants lose.
-        asked: Gain that is asked for; -1: none.
-        slowest: Predicted speed of the slowest of them.
-        worth: What it is compared by.
+        kind: Type of its GPUs; -1: the placement rule chooses it.
+        tenants: Jobs on its GPUs, this job included.
+        own: Its predicted speed there; 1: the speed on the same GPUs without co-tenants.
+        gain: `own` less the speed that its co-tenants lose.
+        asked: Least gain required; -1: none.
+        slowest: Predicted speed of the slowest job on its GPUs.
+        worth: Value by which plans are compared.
     """
 
     verdict: int
@@ -71,11 +71,11 @@ class Plan(NamedTuple):
 
 @kernel
 def refused(verdict: int, share_with: int, kind: int) -> Plan:
-    """A plan that may not be taken."""
+    """Return a plan that is not allowed."""
     return Plan(verdict, -1, share_with, kind, 0, 0.0, 0.0, -1.0, 0.0, 0.0)
 
 
 @kernel
 def on_free(node: int, kind: int, worth: float) -> Plan:
-    """A plan on free GPUs."""
+    """Return a plan on free GPUs."""
     return Plan(TAKEN_OR_OPEN, node, -1, kind, 1, 1.0, 1.0, -1.0, 1.0, worth)

@@ -1,6 +1,6 @@
-"""Plans on the GPUs of running jobs, compiled: what a waiting job adds there, and whether it may.
+"""Plans on the GPUs of running jobs, compiled: the gain of a waiting job there, and whether it is allowed.
 
-All of it goes by predicted speeds (`rlsched.cluster.speed`), which a policy sees too.
+All values follow from predicted speeds (`rlsched.cluster.speed`), which a policy observes too.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ from rlsched.models.memory import fits_memory
 
 LUCID_MAX_GPUS: Final = 8
 LUCID_SCORES: Final = 2
-"""Lucid packs jobs of up to 8 GPUs whose scores (0 tiny, 1 medium, 2 jumbo) add up to 2 at most ..."""
+"""Lucid packs jobs of up to 8 GPUs whose scores (0 tiny, 1 medium, 2 jumbo) add up to at most 2."""
 LUCID_LONGER: Final = 2.0
-"""... with a job whose predicted GPU-time is at least half of theirs (its artifact's `policy/lucid.py`)."""
+"""Lucid adds a job only if its predicted GPU time is at most this multiple of the running job's GPU time
+(its artifact's `policy/lucid.py`)."""
 LUCID_MEDIUM_UTIL: Final = 0.5
 LUCID_JUMBO_UTIL: Final = 0.85
-"""Lucid learns its scores by a decision tree over profiles; ours are cut by solo GPU utilisation alone, where
-a pair of equals keeps nearly all of its speed (0.5) and where each falls below 0.85 of it."""
+"""Lucid learns its scores by a decision tree over profiles. These thresholds use only solo GPU utilisation:
+below 0.5 a pair of equals keeps nearly all of its speed, above 0.85 each falls below 0.85 of it."""
 
 
 @kernel
@@ -64,9 +65,9 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 
 @kernel
 def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Whether GPU memory suffices for a waiting job beside a running one and its co-tenants.
+    """Whether GPU memory suffices for a waiting job next to a running job and its co-tenants.
 
-    Most plans fail by this, and no other reason is as fast to look at.
+    Most plans fail this check, and it is the fastest one.
     """
     job, g, used_mib, tenants = s.job, s.job.head[share_with] // MAX_TENANTS, 0.0, 0
     kind, memory_mib = gpu_kind(s, g), s.models.trait.memory_mib
@@ -83,10 +84,10 @@ def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
 def shared_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """The plan of a waiting job on all the GPUs of a running one, which may have co-tenants already.
+    """Return the plan of a waiting job on all the GPUs of a running job, which may have co-tenants already.
 
-    Its gain is its own predicted speed there, less what the others lose: what both do, less 1, of a pair.
-    Where it is worth less than `least`, no more is worked out: it is WORTH_LESS.
+    Its gain is its own predicted speed there, less the speed that the others lose; of a pair this is the sum
+    of both speeds less 1. A plan worth less than `least` is not priced further: it is WORTH_LESS.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
@@ -127,7 +128,7 @@ def shared_plan(
 
 @kernel
 def _lucid_plan(s: StateArrays, slot: int, share_with: int, kind: int) -> Plan:
-    """`shared_plan` where Lucid's rule says who shares; all that it admits is worth the same."""
+    """`shared_plan` by Lucid's sharing rule; all plans that it admits have the same worth."""
     job = s.job
     own, other = job.predicted_s[slot] * job.gpus[slot], job.predicted_s[share_with] * job.gpus[share_with]
     if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
@@ -155,11 +156,11 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """A plan of which the speeds are known: whether the slowest and the gate permit it, and its worth."""
+    """Return a plan with known speeds: whether its slowest speed and the gate permit it, and its worth."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain
-    if chooses_type(s, slot, o):  # cores to spare help on free GPUs as well: no more than alone
+    if chooses_type(s, slot, o):  # spare cores help on free GPUs too: sharing adds no more than free GPUs
         worth = min(gain, 1.0) * type_worth(s, s.job.placed_in[share_with], slot, kind, o)
     if worth < least:
         return refused(WORTH_LESS, share_with, kind)
@@ -172,9 +173,9 @@ def _priced(
 def asked_gain(
     s: StateArrays, slot: int, share_with: int, gate: Gate, more: bool, slowest: float, now_s: float
 ) -> float:
-    """What a waiting job has to add to the GPUs of a running one; -1: nothing is asked.
+    """Gain required of a waiting job on the GPUs of a running job; -1: none.
 
-    `more`: whether these are shared already.
+    `more`: whether the GPUs are shared already.
     """
     if not gate.is_shut:
         return -1.0
@@ -199,10 +200,10 @@ def asked_gain(
 
 @kernel
 def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
-    """How much later the GPUs of a running job are predicted to come free if a waiting job joins it, seconds.
+    """Predicted delay until the GPUs of a running job are free if a waiting job joins it, seconds.
 
-    All run at the speed of the slowest while they share, and as before without each other. The last of those
-    who share them already counts.
+    All jobs run at the speed of the slowest while they share, and at their previous speed without each other.
+    The last of the current co-tenants to end counts.
     """
     g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
     for k in range(MAX_TENANTS):
@@ -213,7 +214,7 @@ def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, n
 
 @kernel
 def _long(time_s: float) -> float:
-    """How much longer than an hour, -1 to 1."""
+    """How much longer than an hour a time is, -1 to 1."""
     return math.tanh(math.log(max(time_s, 1.0) / 3600.0) / 3.0)
 
 
@@ -221,7 +222,7 @@ def _long(time_s: float) -> float:
 def _group_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """`shared_plan` where the running job shares its GPUs already: by the first of those who share alone."""
+    """`shared_plan` for GPUs already shared: the plan with the first of the jobs that share exactly them."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
     if tenants >= o.max_jobs:

@@ -1,4 +1,4 @@
-"""Plans in words, for people."""
+"""Plans as text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rlsched.decide.record import PlanSeen
 
 
 def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
-    """One plan, without what became of it.
+    """Describe one plan, without its outcome.
 
     Args:
         plan: The plan.
-        job: What people call a job, by its number in the cluster's state.
+        job: Returns the display name of a job, given its number in the cluster's state.
     """
     where = _nodes(plan) if plan.node else "free GPUs"
     if plan.gpu_type:
         where += f" ({plan.gpu_type})"
     if plan.how == "preempt":
-        return f"{job(plan.share_with)} gives way"
+        return f"{job(plan.share_with)} is preempted"
     if plan.how == "later":
         if plan.wait_s is None:
             return "later: the running jobs hold too few GPUs to make room"
@@ -44,7 +44,7 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """What became of a plan; `compared`: whether there were others that might have been taken."""
+    """Outcome of a plan; `compared`: whether other plans were allowed."""
     if plan.chosen:
         return "taken"
     if plan.verdict:
@@ -55,7 +55,7 @@ def outcome(plan: PlanSeen, compared: bool) -> str:
 
 
 def span(seconds: float) -> str:
-    """A time in words, such as `2 h 5 min`."""
+    """A duration as text, such as `2 h 5 min`."""
     units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     left = max(0, round(seconds))
     for (word, size), (small_word, small) in pairwise(units):

@@ -1,4 +1,4 @@
-"""The files that a policy names: found from wherever it is read, or taken into its settings."""
+"""Files that a policy names: their paths made absolute, or their content copied into its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.decide.policies.policy import Policy
 
 
 def with_whole_paths(policy: Policy) -> Policy:
-    """The same policy, whose files are found from any working directory: those that exist now."""
+    """Return the policy with absolute paths of the files that exist now."""
     rule, changed = policy.settings.rule, dict[str, str]()
     if is_own(rule) and file_of(rule).exists():
         changed["rule"] = moved(rule, file_of(rule).resolve())
@@ -22,9 +22,9 @@ def with_whole_paths(policy: Policy) -> Policy:
 
 
 def to_send(policy: Policy) -> Policy:
-    """The same policy for a broker that may run elsewhere: its strategy is in its settings, paths are whole.
+    """Return the policy for a broker that may run elsewhere: its strategy inlined, its paths absolute.
 
-    A strategy file that is not on this machine stays a path, for the broker to find.
+    The path of a strategy file that does not exist on this machine stays, for the broker to resolve.
 
     Raises:
         InputError: the strategy file cannot be read, or does not fit this version.

@@ -1,4 +1,4 @@
-"""What to write in the place of a policy's name of before, such as `easy:size,1h+share=0.5`."""
+"""Replacements of policy names of earlier versions, such as `easy:size,1h+share=0.5`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ARGUMENTS: Final[dict[str, Callable[..., list[str]]]] = {
     "lucid": lambda seconds="200": [f"profile.run={seconds}s"],
     "rollout": lambda samples="8": [f"samples={samples}"],
 }
-"""What stood behind a colon, by the name before it."""
+"""Settings that followed a colon, by the name before it."""
 
 
 def _clock(rule: str, setting: str) -> Callable[[str], list[str]]:
@@ -58,11 +58,11 @@ _WORDS: Final[dict[str, Callable[[str], list[str]]]] = {
         f"search.time_ms={much.removesuffix('ms')}" if much.endswith("ms") else f"search.samples={much or 8}"
     ],
 }
-"""What stood behind a plus."""
+"""Settings that followed a plus."""
 
 
 def new_spelling(name: str, presets: Collection[str]) -> str:
-    """What to write in the place of an old name, "" where it is none.
+    """Return the replacement of an old name, "" if it is not an old name.
 
     >>> new_spelling("pack:0.7+cores", ["pack"]).partition("write ")[2]
     '--policy pack --set share.min_speed=0.7 --set cores=true, or a TOML file'
@@ -70,18 +70,18 @@ def new_spelling(name: str, presets: Collection[str]) -> str:
     plain, _, words = name.partition("+")
     base, colon, argument = plain.partition(":")
     if base == "sgf-age":
-        return "it is gone; `easy` with reserve_after=12h comes nearest"
+        return "it was removed; `easy` with reserve_after=12h comes nearest"
     if base not in presets or not (colon or words):
         return ""
     if name == "rollout:clairvoyant":
         return "it is called `clairvoyant` now"
     if base == "ppo" and words in ("reserve", "preempt"):
-        return "there is one `ppo`: what it may do follows from the cluster and the jobs"
+        return "there is one `ppo`: its permissions follow from the cluster and the jobs"
     said = list[str]()
     if colon and base in _ARGUMENTS:
         try:
             said += _ARGUMENTS[base](*argument.split(","))
-        except TypeError:  # more arguments than it ever took
+        except TypeError:  # more arguments than the old name took
             said += ["PATH=VALUE"]
     for word in words.split("+"):
         key, _, value = word.partition("=")
@@ -92,5 +92,5 @@ def new_spelling(name: str, presets: Collection[str]) -> str:
 
 
 def _quoted(change: str) -> str:
-    """A change as a shell takes it."""
+    """A setting, quoted for a shell."""
     return f"'{change}'" if "{" in change else change

@@ -1,4 +1,4 @@
-"""What a policy may do on a cluster, and the rule that it follows where it may do that."""
+"""Permissions of a policy on a cluster, and the reference rule for them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.settings import Migrate
 
-if TYPE_CHECKING:  # the runtime of a network has no use for kernels
+if TYPE_CHECKING:  # a network at run time does not need kernels
     from rlsched.decide.order.keys import Order
     from rlsched.decide.rules.steps import CompiledRule
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy may do beside starting jobs that fit; sharing and clocks follow from models.
+    """Permissions of a policy besides starting jobs that fit; sharing and clocks follow from models.
 
     Attributes:
-        preemption: Preempt running jobs, but those that must not be.
-        reservations: Keep GPUs for jobs that do not fit.
-        declared: Preempt jobs that declare it, once one has been submitted; nothing is reserved then.
+        preemption: Preempt running jobs, except jobs that must not be preempted.
+        reservations: Reserve GPUs for jobs that do not fit.
+        declared: Preempt jobs that declare it, once such a job has been submitted; reservations end then.
     """
 
     preemption: bool = False
@@ -29,20 +29,20 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     declared: bool = False
 
     def reference(self, *, revised: bool = False, migrate: Migrate | None = None) -> Policy:
-        """The strongest rule that does no more than this: a policy before training decides as it does.
+        """Return the strongest rule within these permissions: an untrained policy decides like it.
 
         Args:
-            revised: Whether predictions of waiting jobs follow what jobs of their burst do.
-            migrate: When running jobs are moved, where jobs may be preempted.
+            revised: Whether predictions of waiting jobs are revised by other jobs of their burst.
+            migrate: When running jobs are moved, if preemption is permitted.
         """
         return _reference(self, revised, migrate)
 
     def rule(self, *, revised: bool = False) -> CompiledRule:
-        """The same, compiled."""
+        """The reference rule, compiled."""
         return self.reference(revised=revised).rule
 
     def order(self, *, revised: bool = False) -> Order:
-        """What the queue of a policy goes by that may do this."""
+        """Return the queue order of a policy with these permissions."""
         return self.rule(revised=revised).order
 
 

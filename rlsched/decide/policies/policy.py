@@ -1,4 +1,4 @@
-"""`Policy`: what decides, as data; by name, from TOML, or from its settings."""
+"""`Policy`: a scheduling policy as data; by name, from TOML, or from its settings."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _DEFAULTS: Final = Settings()
 
 
 class Policy:
-    """What decides.
+    """A scheduling policy.
 
     Args:
-        base: A preset's name (`presets`), whose settings hold where no other is given; None: none.
-        name: What it is called; the preset's where nothing is changed.
-        **settings: Fields of `Settings`, as a TOML file has them: a table as a dict, a time as text.
+        base: Name of the preset (`presets`) whose settings are the defaults; None: no preset.
+        name: Display name; default: the preset's name if no setting is changed.
+        **settings: Fields of `Settings`, as in a TOML file: a table as a dict, a time as text.
 
     Attributes:
-        name: What it is called.
+        name: Display name.
         settings: All of its settings.
 
     Raises:
         UnknownPolicyError: there is no such preset.
-        InputError: a setting is unknown or wrong: its path, what was expected, what came.
+        InputError: a setting is unknown or wrong: names its path, the value expected and the value given.
 
     >>> Policy("easy", order="area^0.7", reserve_after="1h", predictions="revised").settings.order
     'area^0.7'
@@ -52,15 +52,15 @@ class Policy:
         plain = preset is not None and self.settings == _settled(table, {}, "")
         self.name: str = name or (base or "" if plain else f"{base or 'policy'}*")
 
-    # ---- from elsewhere ---------------------------------------------------------------------------
+    # ---- parsing -----------------------------------------------------------------------------------
 
     @classmethod
     def of(cls, text: str | Path | Policy) -> Policy:
-        """A policy from what a person writes for one: a preset's name, `ppo:PATH`, `sb3:PATH`, a TOML file, a
-        Python file, or `FILE.py:NAME`.
+        """Parse a policy argument: a preset's name, `ppo:PATH`, `sb3:PATH`, a TOML file, a Python file, or
+        `FILE.py:NAME`.
 
         Raises:
-            UnknownPolicyError: it is none of these; the nearest known name is said.
+            UnknownPolicyError: it is none of these; suggests the nearest known name.
             InputError: the file cannot be read, or a setting is wrong.
         """
         if isinstance(text, Policy):
@@ -79,10 +79,10 @@ class Policy:
 
     @classmethod
     def read(cls, path: str | Path) -> Policy:
-        """A policy from a TOML file: `base = "easy"`, and settings.
+        """Read a policy from a TOML file: `base = "easy"`, and settings.
 
-        Files that it names are looked for in the file's own directory: a strategy there only, a checkpoint or
-        a rule in the working directory, too.
+        Files that it names are resolved in the file's own directory: a strategy only there, a checkpoint or a
+        rule in the working directory, too.
 
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
@@ -93,10 +93,10 @@ class Policy:
 
     @classmethod
     def parse(cls, text: str, *, name: str = "", where: str = "policy") -> Policy:
-        """A policy from the text of a TOML file.
+        """Parse a policy from the text of a TOML file.
 
         Raises:
-            InputError: it is not TOML, or a setting is unknown or wrong.
+            InputError: the text is not TOML, or a setting is unknown or wrong.
         """
         return cls._of_table(parse_table(text, where), name, where)
 
@@ -115,8 +115,9 @@ class Policy:
         return made
 
     def changed(self, changes: Sequence[str]) -> Policy:
-        """The same policy with settings changed by `PATH=VALUE`, such as `share.min_speed=0.5`; by its name
-        with a star.
+        """Return the policy with settings changed by `PATH=VALUE`, such as `share.min_speed=0.5`.
+
+        A star is added to its name.
 
         Raises:
             InputError: a setting is unknown or wrong.
@@ -132,9 +133,9 @@ class Policy:
         return self._changed_to({}, table, f"policy {self.name!r}, --set")
 
     def with_settings(self, **settings: Any) -> Policy:
-        """The same policy with some settings of another value; by its name with a star.
+        """Return the policy with some settings changed; a star is added to its name.
 
-        A dict changes a table setting by setting; a struct, such as `Share()`, takes the table's place.
+        A dict changes a table setting by setting; a struct, such as `Share()`, replaces the table.
 
         Raises:
             InputError: a setting is unknown or wrong.
@@ -144,7 +145,7 @@ class Policy:
         return self._changed_to(table, settings | whole, f"policy {self.name!r}")
 
     def named(self, name: str) -> Policy:
-        """The same policy by another name."""
+        """Return the policy under another name."""
         made = Policy.__new__(Policy)
         made.settings, made.name = self.settings, name
         return made
@@ -155,11 +156,11 @@ class Policy:
         made.name = self.name if made.settings == self.settings else f"{self.name}*"
         return made
 
-    # ---- to elsewhere -----------------------------------------------------------------------------
+    # ---- output ------------------------------------------------------------------------------------
 
     @property
     def toml(self) -> str:
-        """All settings that differ from doing nothing, as TOML; `parse` gives the policy back."""
+        """All settings that differ from their defaults, as TOML; `parse` gives the policy back."""
         table = as_table(self.settings) or {"order": "submit"}
         return as_toml(table)
 
@@ -170,18 +171,18 @@ class Policy:
 
     @property
     def policy_id(self) -> str:
-        """What records say decided: a preset's name; else its own, and which settings it had."""
+        """Policy id in records: a preset's name; else its own name and its changed settings."""
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
         return self.name if plain else f"{self.name}@{self.digest}"
 
     @property
     def oracle(self) -> bool:
-        """Whether it is fed the true run times."""
+        """Whether it receives the true run times."""
         return self.settings.predictions == "oracle"
 
     @property
     def scheduler(self) -> str:
-        """Name of the scheduler that decides, "" where its settings make a rule."""
+        """Name of the scheduler that decides, "" if its settings make a rule."""
         rule = self.settings.rule
         return rule if not is_own(rule) or decides_itself(rule) else ""
 
@@ -190,8 +191,7 @@ class Policy:
         """The rule that its settings make.
 
         Raises:
-            InputError: a scheduler of its own decides (`scheduler`), or a rule of somebody's own cannot be
-                loaded.
+            InputError: a scheduler decides (`scheduler`), or a user-defined rule cannot be loaded.
         """
         if self.scheduler:
             raise InputError(f"policy {self.name!r} is no rule: {self.scheduler!r} decides")
@@ -200,13 +200,13 @@ class Policy:
         return make_rule(self.settings)
 
     def check_read(self, *names: str) -> None:
-        """Find out whether the scheduler of this policy reads all that is set.
+        """Check that the scheduler of this policy reads all settings that are set.
 
         Args:
             *names: The settings that it reads.
 
         Raises:
-            InputError: another one is set, to what its preset does not say.
+            InputError: another setting is set, to a value other than its preset's.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}
@@ -243,7 +243,7 @@ def _preset(name: str) -> Preset:
 
 
 def unknown(name: str) -> str:
-    """What to say of a name that no preset has."""
+    """Error text for a name that no preset has."""
     known = ", ".join(PRESETS)
     now = new_spelling(name, PRESETS)
     if now:
@@ -257,7 +257,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Let the settings of a policy file name its files from the working directory."""
+    """Make the files that a policy file names relative to the working directory."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials and not is_inline(dials):
         table["dials"] = str(directory / dials)
@@ -268,7 +268,7 @@ def _find_files(table: dict[str, Any], directory: Path) -> None:
 
 
 def plain_rule(settings: Settings) -> Policy:
-    """The rule that starts what fits, in the order of these settings: it stands behind what may fail."""
+    """Return the rule that starts jobs that fit, in the order of these settings: a fallback policy."""
     made = Policy(order=settings.order, predictions=settings.predictions)
     return made.named(f"{settings.order or 'submit'}-backfill")
 
@@ -277,11 +277,11 @@ def plain_rule(settings: Settings) -> Policy:
 
 
 def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Settings:
-    """Settings with some changed; a table of settings is changed setting by setting."""
+    """Return settings with some changed; a table of settings is changed setting by setting."""
     table = dict(before)
     for name, value in changes.items():
         if name == "order" and value == "submit":
-            table.pop(name, None)  # what it is where nothing else is said
+            table.pop(name, None)  # the default
         elif isinstance(value, Mapping) and isinstance(table.get(name), Mapping):
             table[name] = {**table[name], **value}
         elif value is None or value is False:
@@ -313,7 +313,7 @@ def _put(table: dict[str, Any], path: str, value: Any, where: str) -> None:
 
 
 def _value(text: str) -> Any:
-    """A value from a command line: TOML where it is some, else text."""
+    """Parse a value of a command line: as TOML if possible, else as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""The policies that have a name: one line each for people, and their settings."""
+"""The named policies: a one-line description of each, and its settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple
 
 
 class Preset(NamedTuple):
-    """A policy that has a name.
+    """A named policy.
 
     Attributes:
-        line: What it does, in a line.
-        settings: Its settings, as a TOML file has them.
+        line: One-line description.
+        settings: Its settings, as in a TOML file.
     """
 
     line: str

@@ -1,4 +1,4 @@
-"""A window's buffers, and what rows of both halves have in common."""
+"""Buffers of a window, and the parts that rows of both halves share."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from rlsched.decide.rules.gittins import CLAIM
 from rlsched.decide.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 
 NOT_ASKED: Final = -2
-"""Nothing is known yet of where jobs of a demand class would go, or of whether they would delay another."""
+"""Marks a demand class whose place, or delay of other jobs, is not computed yet."""
 
 
 @by_reference
 class WindowArrays(NamedTuple):
     """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
 
-    `features` may be wider than F = NUM_FEATURES. Columns behind those are the caller's; here they are only
+    `features` may be wider than F = NUM_FEATURES. The columns after F are the caller's; here they are only
     set to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
     """
 
     slot: NDArray[np.int32]  # (K,) job slot, -1 for *wait* and padding
-    node: NDArray[np.int32]  # (K,) first node of the placement, -1 where there is none
-    reason: NDArray[np.int32]  # (K,) LEGAL or why not
+    node: NDArray[np.int32]  # (K,) first node of the placement, -1 if none
+    reason: NDArray[np.int32]  # (K,) LEGAL or a reason code
     features: NDArray[np.float32]  # (K, F or more)
     info: NDArray[
         np.int32
@@ -61,35 +61,35 @@ class WindowArrays(NamedTuple):
     partner: NDArray[np.int32]  # (K,) slot of the running job that each row shares GPUs with, -1: none
     out: NDArray[np.int32]  # (K,) slot of the running job that each row preempts first, -1: none
     picks: Records  # (K,) PICK: scratch
-    logs: LogArrays  # (2 K,) scratch: what waiting and held-back times come to
-    shared: NDArray[np.float32]  # (F,) scratch: what all rows have in common
+    logs: LogArrays  # (2 K,) scratch: logarithms of waiting and held-back times
+    shared: NDArray[np.float32]  # (F,) scratch: values that all rows share
     profile: NDArray[np.int64]  # (PROFILE,) scratch
-    places: Records  # (PLACES,) PLACE, by demand class + 1; 0 is for classes beyond: scratch
-    own: Records  # (a power of two,) OWN, by slot: kept as long as job numbers stay
+    places: Records  # (PLACES,) PLACE, by demand class + 1; 0 is for higher classes: scratch
+    own: Records  # (a power of two,) OWN, by slot: valid as long as job numbers do not change
     claim: Records  # (PREEMPTING_ROWS,) CLAIM: scratch
 
 
 PICK: Final = np.dtype(
     [
-        ("position", np.int32),  # in the queue, of the job of a row
-        ("state", np.int32),  # what the job is to a window (`rows.picks`)
+        ("position", np.int32),  # position in the queue of the job of a row
+        ("state", np.int32),  # state of the job in the window (`rows.picks`)
         ("ahead", np.int32),  # jobs ahead of it that do not fit
         ("partner", np.int32),  # slot of the running job whose GPUs it would share, -1: none
-        ("old", np.int32),  # apart from that: positions of jobs to show for their age ...
+        ("old", np.int32),  # separate list: queue positions of the oldest jobs to show
         ("old_state", np.int32),
         ("old_partner", np.int32),
-        ("rest", np.int32),  # ... and of those that do not fit
+        ("rest", np.int32),  # separate list: queue positions of jobs that do not fit
         ("rest_state", np.int32),
     ]
 )
-"""What may be shown, while rows are chosen."""
+"""Candidates for rows, while rows are chosen."""
 PLACES: Final = 33
-"""Jobs of one of the first 32 demand classes share what is said about where they would go."""
+"""Place entries: jobs of each of the first 32 demand classes share one."""
 OWN_ENTRIES: Final = 32
 
 
 def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArrays:
-    """Buffers for one window of so many rows that remembers so many jobs (a power of two)."""
+    """Return buffers for one window of `rows` rows that remembers `own` jobs (a power of two)."""
     return WindowArrays(
         np.full(rows, -1, np.int32),
         np.full(rows, -1, np.int32),
@@ -110,13 +110,13 @@ def empty_window(rows: int = WINDOW_ROWS, own: int = OWN_ENTRIES) -> WindowArray
 
 
 def nobody(own: Records) -> Records:
-    """The same entries, which belong to no job from now on."""
+    """Mark all entries as belonging to no job."""
     own.seq[:] = -1
     return own
 
 
 class _Thread(threading.local):
-    """The scratch of a thread's windows."""
+    """Scratch of a thread's windows."""
 
     def __init__(self) -> None:
         self.window = empty_window()
@@ -127,7 +127,7 @@ _BLANK: Final = empty_window()
 
 
 def fresh_window() -> WindowArrays:
-    """Buffers for one window as it is served: its rows are its own, its scratch is that of the thread."""
+    """Return buffers for one window as it is served: own rows, and the scratch of the thread."""
     blank = _BLANK
     return _THREAD.window._replace(
         slot=blank.slot.copy(),
@@ -144,7 +144,7 @@ def fresh_window() -> WindowArrays:
 
 @kernel
 def use_rows(w: WindowArrays, rows: int) -> None:
-    """So many rows are in use: behind them is nothing but padding."""
+    """Mark this many rows as in use; the rows after them are padding."""
     for row in range(rows, w.slot.shape[0]):
         w.slot[row], w.node[row], w.reason[row] = -1, -1, PADDING
         w.clock[row], w.partner[row], w.out[row] = 1.0, -1, -1
@@ -157,7 +157,7 @@ def use_rows(w: WindowArrays, rows: int) -> None:
 
 @kernel
 def set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
-    """Fill the columns that stay with a job, entry `mine` of `own`."""
+    """Fill the columns that do not change while a job waits, entry `mine` of `own`."""
     row[PREDICTED] = own.predicted_log[mine]
     row[SPREAD] = own.spread[mine]
     row[GPU_TIME] = own.gpu_time_log[mine]
@@ -167,13 +167,13 @@ def set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.flo
 
 @array_kernel
 def first_host(s: StateArrays, p: int, slot: int) -> int:
-    """First node that the placement rule would use for a job that fits."""
+    """Return the first node that the placement rule would use for a job that fits."""
     return host_of(s, p, slot, np.empty(s.job.gpus[slot], np.int32))
 
 
 @kernel
 def look_at(s: StateArrays, node: int, gpus: int, now_s: float, places: Records, at: int) -> None:
-    """Fill entry `at` of `places`: a gang of this size would go to this node, -1: nowhere."""
+    """Fill entry `at` of `places`: the node that a gang of this size would get, -1: none."""
     if node >= 0:
         place_columns(s, node, gpus, now_s, places, at)
     else:
@@ -182,7 +182,7 @@ def look_at(s: StateArrays, node: int, gpus: int, now_s: float, places: Records,
 
 @kernel
 def set_place(s: StateArrays, p: int, gpus: int, at: int, places: Records, row: NDArray[np.float32]) -> int:
-    """Fill the columns about where a gang would go, entry `at` of `places`. Returns the node, -1: none."""
+    """Fill the columns about the place of a gang from entry `at` of `places`. Returns the node, -1: none."""
     if places.node[at] >= 0:
         row[FEASIBLE] = 1.0
         row[FREE_AFTER] = (s.derived.part.free_gpus[p] - gpus) / max(s.derived.part.open_gpus[p], 1)

@@ -27,11 +27,11 @@ class Window:
     Attributes:
         kind: `job` (row 0 is *wait*, the others jobs) or `how` (each row a variant of one job).
         seqs: (K,) job numbers, -1 for *wait*.
-        nodes: (K,) first node of the placement, -1 where there is none.
-        reasons: (K,) reason codes of `rows.reasons`, LEGAL where the row may be taken.
+        nodes: (K,) first node of the placement, -1 if there is none.
+        reasons: (K,) reason codes of `rows.reasons`, LEGAL if the row may be taken.
         features: (K, F) float32, the actor's columns.
         reference: Row that the reference rule takes.
-        arrays: The buffers behind them, padded to the full window.
+        arrays: The underlying buffers, padded to the full window.
     """
 
     kind: str
@@ -54,9 +54,10 @@ class Window:
         return bool((self.legal[1:] & (self.arrays.out[1:rows] < 0)).any())
 
     def action(self, state: ClusterState, partition: int, row: int) -> Start:
-        """The start that a row of the second half stands for.
+        """Return the start that a row of the second half stands for.
 
-        Of the one way to start a job, and of a gang over several nodes, the placement rule says where.
+        The placement rule chooses the place of a job with only one way to start, and of a gang over several
+        nodes.
         """
         seq, partner = int(self.seqs[row]), int(self.arrays.partner[row])
         if partner >= 0:
@@ -70,7 +71,7 @@ class Window:
         return msgspec.structs.replace(start, sm_clock_frac=clock)
 
     def half(self, logits: NDArray[np.floating] | None, choice: int) -> Half:
-        """This half for a `DecisionRecord`."""
+        """Return this half for a `DecisionRecord`."""
         return Half(
             kind="job" if self.kind == "job" else "how",
             seqs=self.seqs.tolist(),
@@ -114,32 +115,32 @@ def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) 
 
 
 def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether this is a decision point: some waiting job can start here now, and is not kept back."""
+    """Whether this is a decision point: a waiting job can start here now, and is not kept back."""
     return bool(holds.first_startable(state.arrays, partition, now_s) >= 0)
 
 
 def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether a job's hold in this partition has ended before its time, and the job can start."""
+    """Whether a hold in this partition has ended early, and its job can start."""
     return bool(holds.any_released(state.arrays, partition, now_s))
 
 
 def next_hold_end_s(state: ClusterState, now_s: float) -> float:
-    """When the next job that a *wait* keeps back may start: a decision point; infinite if there is none."""
+    """When the next job kept back by a *wait* may start: a decision point; infinite if there is none."""
     return float(holds.next_hold_end_s(state.arrays, now_s))
 
 
 def contested(state: ClusterState, partition: int) -> bool:
-    """Whether there is something to decide: not everything that waits can start at once."""
+    """Whether there is a choice: not all waiting jobs can start at once."""
     return not placement.all_fit(state.arrays, partition)
 
 
 def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
-    """Start a job that fits as a policy would: with models, at the reference's clock, with cores by need."""
+    """Start a job that fits as a policy would: with models, at the reference clock and with cores by need."""
     return start_action(state, partition, seq, node, start=policy_start(state))
 
 
 def weighs_energy(state: ClusterState, seq: int) -> bool:
-    """Whether a clock is chosen for a job: there are models, and energy counts."""
+    """Whether a clock is chosen for a job: models exist, and energy has a weight."""
     if not state.needs.models:
         return False
     own = int(state.arrays.job.energy_ppm[state.slot_of(seq)])
@@ -147,12 +148,12 @@ def weighs_energy(state: ClusterState, seq: int) -> bool:
 
 
 def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:
-    """Number of the first waiting job of the queue order that can start now, -1 if none can."""
+    """Number of the first waiting job in queue order that can start now, -1 if none can."""
     position = holds.first_startable(state.arrays, partition, now_s)
     return int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
 
 
 def hold(state: ClusterState, window: Window, now_s: float) -> Wait:
-    """*Wait*: the jobs of this window that fit are passed over from now on."""
+    """*Wait*: pass over the jobs of this window that fit, from now on."""
     windows.note_wait(state.arrays, window.arrays, now_s)
     return Wait()

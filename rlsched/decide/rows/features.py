@@ -1,6 +1,6 @@
 """The columns of a candidate's row, compiled: pure functions of the state, called by simulator and broker.
 
-Which candidates there are, and which of them are legal, is `rows.windows` and `rows.variants`.
+`rows.windows` and `rows.variants` choose the candidates, and which of them are legal.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _FIT_IN_LOG: Final = np.array(
 
 OWN: Final = np.dtype(
     [
-        ("seq", np.int64),  # whose columns these are, -1: nobody's ...
-        ("predicted_s", np.float64),  # ... predicted so
+        ("seq", np.int64),  # job that these columns belong to, -1: none
+        ("predicted_s", np.float64),  # its prediction, for which they were computed
         ("predicted_gpu_s", np.float64),
         ("predicted_log", np.float32),
         ("spread", np.float32),
@@ -78,17 +78,17 @@ OWN: Final = np.dtype(
         ("demand", np.int32),  # demand class
     ]
 )
-"""What a job's row says as long as the job waits: kept, because logarithms are most of the work of a row."""
+"""Columns that do not change while a job waits: cached, because logarithms are most of the work of a row."""
 
 PLACE: Final = np.dtype(
     [("node", np.int32), ("leftover", np.float32), ("opens_node", np.float32), ("node_ends", np.float32)]
 )
-"""Where jobs of a demand class would go (node -1: nowhere, -2: not asked yet), and the columns about it."""
+"""Place of jobs of a demand class (node -1: none, -2: not computed yet), and the columns about it."""
 
 
 @kernel
 def count_log(count: int) -> float:
-    """ln(1 + count) / COUNT_SCALE, from a table where it has it."""
+    """ln(1 + count) / COUNT_SCALE, from a table for small counts."""
     if count < _COUNT_LOG.shape[0]:
         return _COUNT_LOG[count]
     return np.float32(math.log1p(count) / COUNT_SCALE)  # type: ignore[return-value]  # one type for numba
@@ -96,7 +96,7 @@ def count_log(count: int) -> float:
 
 @kernel
 def own_columns(job: Records, slot: int, own: Records) -> int:
-    """Where in `own` the columns of the job in `slot` stand; they are made if they are not there yet.
+    """Return the entry of `own` with the columns of the job in `slot`; computes them if they are missing.
 
     `own` is direct-mapped by slot; its length is a power of two.
     """
@@ -115,7 +115,7 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
 
 @kernel
 def release_profile(s: StateArrays, p: int, now_s: float, profile: NDArray[np.int64]) -> None:
-    """profile[b] = GPUs predicted to be free within _FIRST_EDGE_S x 2^b seconds from now. (PROFILE,)"""
+    """Fill profile[b] = GPUs predicted to be free within _FIRST_EDGE_S x 2^b seconds from now. (PROFILE,)"""
     for b in range(PROFILE):
         profile[b] = 0
     job, running = s.job, s.derived.slot.running
@@ -143,7 +143,7 @@ def fit_in_log(profile: NDArray[np.int64], missing: int) -> float:
 
 @kernel
 def _gpu_ends_s(s: StateArrays, g: int, now_s: float) -> float:
-    """Predicted seconds until the last job on GPU `g` ends, 0 where none runs."""
+    """Predicted seconds until the last job on GPU `g` ends, 0 if none runs."""
     last = 0.0
     if s.gpu.free_milli[g] < WHOLE_GPU_MILLI:
         for k in range(MAX_TENANTS):
@@ -155,7 +155,7 @@ def _gpu_ends_s(s: StateArrays, g: int, now_s: float) -> float:
 
 @kernel
 def _node_ends_s(s: StateArrays, n: int, now_s: float) -> float:
-    """Predicted seconds until the last job on node `n` ends, 0 where none runs."""
+    """Predicted seconds until the last job on node `n` ends, 0 if none runs."""
     last = 0.0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         last = max(last, _gpu_ends_s(s, g, now_s))
@@ -169,8 +169,8 @@ def partition_columns(s: StateArrays, p: int, demand: int, work: float, columns:
     Args:
         s: The state.
         p: The partition.
-        demand: GPUs that its waiting jobs ask for.
-        work: Predicted GPU-seconds of them, added up in queue order.
+        demand: GPUs that its waiting jobs request.
+        work: Their predicted GPU-seconds, added up in queue order.
         columns: Where to write.
     """
     part = s.derived.part
@@ -188,7 +188,7 @@ def partition_columns(s: StateArrays, p: int, demand: int, work: float, columns:
 
 @kernel
 def place_columns(s: StateArrays, node: int, gpus: int, now_s: float, place: Records, at: int) -> None:
-    """Fill entry `at` of `place`: what is special about starting a gang of this size on this node."""
+    """Fill entry `at` of `place`: the columns about starting a gang of this size on this node."""
     place.node[at] = node
     on_node = min(gpus, s.node.free[node])
     place.leftover[at] = (s.node.free[node] - on_node) / max(s.node.gpus[node], 1)
@@ -210,17 +210,17 @@ def _kth_smallest(values: NDArray[np.float64], count: int, k: int) -> float:
 
 @array_kernel
 def fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
-    """Predicted seconds until a gang that does not fit does, if nothing else starts; infinite if never.
+    """Predicted seconds until a gang that does not fit now does, if no job starts; infinite if never.
 
-    On one node: when the first node has enough GPUs free. Over several: when enough nodes are wholly free
-    (the remainder is taken for a whole node).
+    On one node: when the first node has enough free GPUs. Over several: when enough nodes are wholly free
+    (the remainder counts as a whole node).
     """
     return _fits_in_s(s, p, gpus, now_s, np.empty(s.derived.part.node_size[p] + s.node.shape[0], np.float64))
 
 
 @kernel
 def _fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float, ends: NDArray[np.float64]) -> float:
-    """`fits_in_s` with scratch for the GPUs of one node, and for all nodes behind them."""
+    """`fits_in_s`, with scratch for the GPUs of one node, followed by entries for all nodes."""
     size = s.derived.part.node_size[p]
     single = gpus <= size
     on_node, nodes, first = ends[:size], 0, np.inf
@@ -248,7 +248,7 @@ def _fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float, ends: NDArray[np
 
 @kernel
 def blocked_columns(s: StateArrays, p: int, blocked: int, now_s: float, shared: NDArray[np.float32]) -> None:
-    """Fill the columns about the blocked job: slot `blocked`, -1 where nothing is blocked."""
+    """Fill the columns about the blocked job: slot `blocked`, -1 if no job is blocked."""
     for column in range(BLOCKED_GPUS, BLOCKED_FIT_IN + 1):
         shared[column] = 0.0
     if blocked < 0:
@@ -283,7 +283,7 @@ def partner_columns(s: StateArrays, slot: int, partner: int, now_s: float, row: 
 
 @kernel
 def clock_columns(s: StateArrays, p: int, slot: int, clock: float, row: NDArray[np.float32]) -> None:
-    """Fill a variant's columns about its SM clock: how fast it runs there, and what it draws."""
+    """Fill a variant's columns about its SM clock: its speed there, and its power."""
     kind, w = s.derived.part.kind[p], s.job.workload[slot]
     g, t = s.models.gpu, s.models.trait
     rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]
@@ -298,7 +298,7 @@ def clock_columns(s: StateArrays, p: int, slot: int, clock: float, row: NDArray[
 
 @kernel
 def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float32]) -> None:
-    """Fill a row's columns about its job's place in the queue where jobs may be preempted."""
+    """Fill a row's columns about its job's place in the queue if jobs may be preempted."""
     row[INDEX_LOG] = job_index(s, slot, now_s) / INDEX_SCALE
     row[ATTAINED] = math.log1p(age_s(s, slot, now_s)) / TIME_SCALE
     row[MUST_STAY] = 1.0 if s.job.pinned[slot] else 0.0
@@ -306,7 +306,7 @@ def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float
 
 @kernel
 def preemption_columns(s: StateArrays, p: int, gpus: int, margin: float, row: NDArray[np.float32]) -> None:
-    """Fill a row's columns about the jobs that would give way to its job: their GPUs, and their index."""
+    """Fill a row's columns about the jobs preempted for its job: their GPUs, and their index."""
     row[BY_PREEMPTING] = 1.0
     row[PREEMPTED_GPUS] = gpus / max(s.derived.part.open_gpus[p], 1)
     row[PREEMPT_MARGIN] = min(max(margin, -6.0), 6.0) / 6.0

@@ -1,4 +1,4 @@
-"""Many logarithms at once, compiled so that they go eight at a time; `math.log1p` to the last bit."""
+"""Vectorised logarithms, compiled to run eight at a time; equal to `math.log1p` to the last bit."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _LN2_LOW: Final = 1.90821492927058770002e-10
 _SQRT2: Final = 1.4142135623730951
 _ONE_BITS: Final = 1 << 52
 _DOUBT: Final = 1e-15
-"""More than both logarithms err by together, as a share of the result: each by less than one unit in the last
-place (2.2e-16), and the sum 1 + x and the division by a half each."""
+"""Bound of the sum of both logarithms' errors, as a share of the result: each errs by less than one unit in
+the last place (2.2e-16), and the sum 1 + x and the division add half a unit each."""
 
 
 @by_reference
 class LogArrays(NamedTuple):
     """Scratch for n numbers."""
 
-    x: NDArray[np.float64]  # (n,) what to take ln(1 + x) of: 0 or more
+    x: NDArray[np.float64]  # (n,) arguments x of ln(1 + x), 0 or more
     y: NDArray[np.float64]  # (n,) 1 + x
     y_bits: NDArray[np.int64]  # (n,) the same memory
     out: NDArray[np.float32]  # (n,) ln(1 + x) / scale
 
 
 def log_arrays(count: int) -> LogArrays:
-    """Scratch for so many numbers."""
+    """Return scratch for `count` numbers."""
     y = np.ones(count)
     return LogArrays(np.zeros(count), y, y.view(np.int64), np.zeros(count, np.float32))
 
 
 @kernel
 def scaled_log1p(a: LogArrays, first: int, last: int, scale: float) -> None:
-    """out = float32(math.log1p(x) / scale) for the entries from `first` up to `last`, to the last bit.
+    """Fill out = float32(math.log1p(x) / scale) for the entries from `first` up to `last`, to the last bit.
 
-    ln(y) as in fdlibm's e_log.c (Sun Microsystems, 1993), without branches. Where the float32 would round
-    another way if that erred by `_DOUBT`, or below 1, where 1 + x loses too much of x, all are taken again
-    with log1p.
+    Computes ln(y) as fdlibm's e_log.c (Sun Microsystems, 1993), without branches. If an error of `_DOUBT`
+    would change the rounding to float32, or the result is below 1, where 1 + x loses too much of x, all
+    entries are computed again with log1p.
     """
     for k in range(first, last):
         a.y[k] = 1.0 + a.x[k]

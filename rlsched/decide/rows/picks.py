@@ -1,4 +1,4 @@
-"""Which jobs of a queue get a row in the first half of a decision, compiled, and what each is there."""
+"""Selection of the queued jobs that get a row in the first half of a decision, and their states; compiled."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CAN_START: Final = 2
 LATE: Final = 3
 CLAIMS: Final = 4
 DELAYS: Final = -1
-"""What a job is to a window: it does not fit; is held back; can start; can start, and is overdue; can start
-if others are preempted; fits, and would delay the job with the reservation."""
+"""State of a job in a window: does not fit; is held back; can start; can start, and is overdue; can start if
+others are preempted; fits, but would delay the job with the reservation."""
 _SHOWN: Final = -2
 
 
@@ -33,12 +33,13 @@ _SHOWN: Final = -2
 def sort_out(
     s: StateArrays, p: int, now_s: float, claims: int, w: WindowArrays
 ) -> tuple[int, int, int, int, int, float]:
-    """Look at the whole queue once, and note in `w.picks` what may be shown.
+    """Scan the whole queue once, and note the candidates for rows in `w.picks`.
 
-    So many jobs of the queue stand in `w.claim`: others may be preempted for them.
+    `w.claim` holds `claims` jobs of the queue for which others may be preempted.
 
-    Returns (jobs that can start, which have rows 1 and on already; noted for their age; noted because they
-    cannot start; position of the blocked job or -1; GPUs asked for; predicted GPU-seconds waiting).
+    Returns (jobs that can start, which are in rows 1 and on already; jobs noted for their age; jobs noted
+    because they cannot start; position of the blocked job or -1; GPUs requested; predicted GPU-seconds
+    waiting).
     """
     queue, job, own, picks = s.derived.queue[p], s.job, w.own, w.picks
     rows = w.slot.shape[0]
@@ -96,10 +97,10 @@ def sort_out(
 
 @array_kernel
 def _reservation(s: StateArrays, p: int, now_s: float) -> float:
-    """The time of what `rules.backfill` reserves in partition `p`, infinite: nothing.
+    """Return the time of the reservation of `rules.backfill` in partition `p`; infinite: none.
 
-    `classes.delays` is set for the classes whose jobs would delay it if they started now and still ran then;
-    of classes without a job that would still run nothing is said.
+    Sets `classes.delays` for the classes whose jobs would delay it if they started now and still ran then;
+    classes without a job that would still run are not set.
     """
     at = first_fitting(s, p, 0) if s.config[0].reserve_after_s < np.inf else -1
     if at <= 0:
@@ -122,7 +123,7 @@ def _reservation(s: StateArrays, p: int, now_s: float) -> float:
 def _note_oldest(
     s: StateArrays, p: int, position: int, state: int, partner: int, w: WindowArrays, found: int, limit: int
 ) -> int:
-    """Keep a queue position if it is among the `limit` to show for their age. Returns how many there are.
+    """Keep a queue position if it is among the `limit` oldest to show. Returns the number of positions kept.
 
     Overdue jobs that can start come first, then the others by arrival.
     """
@@ -146,7 +147,7 @@ def _note_oldest(
 
 @kernel
 def pick(picks: Records, fit: int, old: int, rest: int) -> int:
-    """Give rows to jobs noted for their age, then to those that cannot start. Returns the rows in use."""
+    """Give rows to jobs noted for their age, then to jobs that cannot start. Returns the rows in use."""
     rows = fit + 1
     for k in range(old):
         position, state = picks.old[k], picks.old_state[k]

@@ -1,4 +1,4 @@
-"""Why a row may not be taken: codes, and what they mean."""
+"""Reason codes of rows that may not be taken, and their meanings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second half of a decision, compiled: in which way the job that was chosen starts."""
+"""The second half of a decision, compiled: the ways to start the job that was chosen."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from rlsched.models.arrays import NUM_LEVELS
 
 @kernel
 def has_one_way(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether it is for the placement rule to say where a job goes."""
+    """Whether the placement rule chooses the place of a job."""
     many = s.job.gpus[slot] > s.derived.part.node_size[p]
     return many or s.demand.plain[s.job.demand[slot]] == 0 or s.config[0].placement == SPREAD
 
 
 @kernel
 def num_variants(s: StateArrays, p: int, slot: int, now_s: float) -> int:
-    """How many rows `variant_window` has for a job that can start."""
+    """Return the number of rows of `variant_window` for a job that can start."""
     if MODELLED and s.config[0].modelled and s.job.gpus[slot] > 0:
         found = _num_clocks(s, slot) * (_num_places(s, p, slot) if fits_slot(s, p, slot) else 0)
         return found + (partner_of(s, p, slot, now_s) >= 0)
@@ -56,7 +56,7 @@ def num_variants(s: StateArrays, p: int, slot: int, now_s: float) -> int:
 
 @kernel
 def _num_places(s: StateArrays, p: int, slot: int) -> int:
-    """Places that a job that fits can go to."""
+    """Return the number of places for a job that fits."""
     if has_one_way(s, p, slot):
         return 1
     found = 0
@@ -67,18 +67,18 @@ def _num_places(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def _num_clocks(s: StateArrays, slot: int) -> int:
-    """SM clocks that a job can be given; where energy counts nothing, lower ones are of no use."""
+    """Return the number of SM clocks to choose from; 1 if energy has no weight, and lower clocks no use."""
     return NUM_LEVELS if job_energy_weight(s, slot) > 0.0 else 1
 
 
 @kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
-    """Second half: the ways to start a job that can.
+    """Second half: the ways to start a job that can start.
 
     A gang on one node has a place for each number of free GPUs on nodes that hold it: the fullest three and
-    the emptiest; a gang over several nodes, and a job that asks for more than whole GPUs, has one. Where
-    energy counts, each place comes with every SM clock; with models, sharing with one running job is the last
-    row. The reference is best fit at the clock that `policy_start` gives, or sharing where nothing fits.
+    the emptiest. A gang over several nodes, and a job that requests more than whole GPUs, has one place. If
+    energy has a weight, each place comes with every SM clock. With models, the last row shares the GPUs of a
+    running job. The reference is best fit at the clock of `policy_start`, or sharing if nothing fits.
     """
     gpus, shared, demand, work = s.job.gpus[slot], w.shared, 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
@@ -111,7 +111,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 
 @kernel
 def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
-    """A row for each clock that the job can have on this node; the first node's reference clock is noted."""
+    """Add a row for each clock of the job on this node; notes the first node's reference clock."""
     first = w.info[0] == 0
     if not MODELLED or not s.config[0].modelled or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
@@ -131,7 +131,7 @@ def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w:
 
 @kernel
 def _add_sharing(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
-    """A row for sharing the GPUs of a running job, where there is one to share with."""
+    """Add a row for sharing the GPUs of a running job, if a job can share."""
     partner = partner_of(s, p, slot, now_s)
     if partner >= 0:
         kind = gpu_kind(s, s.job.head[partner] // MAX_TENANTS)

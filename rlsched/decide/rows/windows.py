@@ -1,7 +1,7 @@
-"""The first half of a decision, compiled: which job, or *wait*; which are legal, and why the others are not.
+"""The first half of a decision, compiled: *wait* or a job; which rows are legal, and why others are not.
 
-`job_window` fills the buffers from row 0 upwards, zeros behind, and so does `rows.variants.variant_window`
-for the second half, which variant of that job. Simulator and broker call both.
+`job_window` fills the buffers from row 0 upwards and zeros the rest. `rows.variants.variant_window` does the
+same for the second half, the variants of that job. Simulator and broker call both.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ from rlsched.decide.schema import NUM_FEATURES
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
     """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
 
-    Of K rows, shares of FEASIBLE_ROWS / WINDOW_ROWS and of OLDEST_ROWS / WINDOW_ROWS at most are of the first
+    Of K rows, at most the shares FEASIBLE_ROWS / WINDOW_ROWS and OLDEST_ROWS / WINDOW_ROWS are of the first
     two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits on free GPUs;
-    with models, where none does, the first that can share those of a running job (`options.policy_start`).
+    with models, if none fits, the first that can share the GPUs of a running job (`options.policy_start`).
 
-    Where jobs may be preempted the queue goes by the index, and a job that does not fit can start by
-    preempting: its row preempts the first of those who have to give way, and the others are for the decisions
-    that follow at once. The reference is `gittins` then: the first of the order that can start in any way.
+    If jobs may be preempted, the queue is in index order, and a job that does not fit can start by
+    preempting: its row preempts the first victim, and decisions that follow at once preempt the others. The
+    reference is then `gittins`: the first of the order that can start in any way.
     """
     shared = w.shared
     preempts, claims = False, 0
@@ -122,7 +122,7 @@ def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
 
 @kernel
 def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays) -> None:
-    """Write the rows from 1 on, of the jobs that stand in `w.picks`."""
+    """Fill the rows from 1 on, for the jobs in `w.picks`."""
     queue, job, own, picks, shared, logs = s.derived.queue[p], s.job, w.own, w.picks, w.shared, w.logs
     held_at, free = w.slot.shape[0], s.derived.part.free_gpus[p]
     for row in range(1, rows):
@@ -177,7 +177,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
 
 @kernel
 def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) -> int:
-    """Fill a row whose job starts by preempting. Returns a node of the job that gives way first."""
+    """Fill a row whose job starts by preempting. Returns a node of the job that is preempted first."""
     for k in range(w.claim.shape[0]):
         if w.claim.position[k] == position:
             w.out[at] = w.claim.out[k]
@@ -188,7 +188,7 @@ def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) 
 
 @kernel
 def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> int:
-    """Entry of `w.places` that says where the placement rule would put such a job in this window."""
+    """Return the entry of `w.places` with the placement rule's place for such a job in this window."""
     demand = s.job.demand[slot]
     at = demand + 1 if demand + 1 < w.places.shape[0] else 0
     if at == 0 or w.places.node[at] == NOT_ASKED:
@@ -198,7 +198,7 @@ def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 
 @kernel
 def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
-    """The promises that are part of the mask: no *wait* on a half-empty partition, a longest hold."""
+    """Apply the guarantees of the mask: no *wait* on a half-empty partition, a longest hold."""
     late, states = 0, w.picks.state
     for row in range(1, w.info[0]):
         late += states[row] == LATE
@@ -219,9 +219,9 @@ def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
 
 @kernel
 def note_wait(s: StateArrays, w: WindowArrays, now_s: float) -> None:
-    """A *wait* was chosen in this window: the jobs in it that could have started are kept back.
+    """Keep back the jobs of this window that could have started, after a *wait*.
 
-    Those that others would have been preempted for are not: they are asked about again at the next instant.
+    Jobs that others would have been preempted for are not kept back: they are considered at the next instant.
     """
     for row in range(1, w.info[0]):
         if w.reason[row] == LEGAL and w.out[row] < 0:

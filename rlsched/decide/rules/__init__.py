@@ -1,13 +1,13 @@
-"""Rules, compiled. Each is four functions of a state, one decision loop calls them.
+"""Rules, compiled. Each is four functions of a state, called by one decision loop.
 
-    begin(s, p, o, now_s)         partition `p` is about to be decided for at this instant
-    next_move(s, p, o, now_s)     what to do next there: a `Move`; one that does nothing ends it
-    after(s, p, o, move, now_s)   that has just been done
-    next_look_s(s, p, o, now_s)   when to decide there again though nothing happens; infinite: never
+    begin(s, p, o, now_s)         before the decisions for partition `p` at this instant
+    next_move(s, p, o, now_s)     next `Move` there; a move that does nothing ends the loop
+    after(s, p, o, move, now_s)   after a move has been applied
+    next_look_s(s, p, o, now_s)   when to decide there again without an event; infinite: never
 
 `s` is the state (`cluster.arrays.StateArrays`), `o` the options (`decide.options.RuleOptions`). A rule keeps
-what it has to remember between `begin` and `after` in the scratch of the state; two moves at one instant come
-out the same where `begin` is called before each.
+its data between `begin` and `after` in the scratch of the state; two moves at one instant are the same if
+`begin` is called before each.
 
-`Steps` are the four functions of a rule with what a loop has to know of it.
+`Steps` holds the four functions of a rule and its properties for the loop.
 """

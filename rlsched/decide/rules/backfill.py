@@ -1,26 +1,28 @@
 """EASY backfill, compiled: the job at the head of the queue has a reservation that no other job delays.
 
-The aggressive backfill of Lifka («The ANL/IBM SP Scheduling System», JSSPP 1995) as Mu'alem and Feitelson
-describe it («Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2
-with Backfilling», IEEE TPDS 12(6), 2001): jobs start in the order of submission; the first that does not fit
-gets a reservation for the time at which the running jobs will have made room for it, and a later job starts
-now only if it will have ended by then, or leaves the room that the reservation needs.
+The aggressive backfill of Lifka («The ANL/IBM SP Scheduling System», JSSPP 1995) as described by Mu'alem and
+Feitelson («Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with
+Backfilling», IEEE TPDS 12(6), 2001): jobs start in the order of submission. The first job that does not fit
+gets a reservation for the time at which the running jobs will have made room for it. A later job starts now
+only if it will have ended by then, or leaves the room that the reservation needs.
 
-Where ours differs:
+Differences to the paper:
 
-- Run times are predicted, the same for every policy, not estimated by users. A job that outlives its
-  prediction is not killed; its end is predicted anew (`reservation.predicted_end_s`), which Tsafrir, Etsion
-  and Feitelson call correction («Backfilling Using System-Generated Predictions Rather than User Runtime
-  Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, ours adds half of the time that it has run.
-- Nodes with gangs, not a flat pool: GPUs come free node by node, and whether a job leaves room is asked with
-  it on the very GPUs that the placement rule gives it now.
-- One reservation a partition. A job that would not fit the partition's idle nodes has none, and blocks none.
-- The queue may go by another order than submission, and a job may have to wait a while before it has a
-  reservation: with the shortest jobs first, the head of the queue is mostly one that has just come.
-- It decides when a job comes or ends, with no timer in between. As jobs outlive their predictions the
-  reservation moves away, and a job that may then start is seen at the next event.
+- Run times are predicted, with the same predictions for every policy, instead of estimated by users. A job
+  that outlives its prediction is not killed; its end is predicted again (`reservation.predicted_end_s`),
+  which Tsafrir, Etsion and Feitelson call correction («Backfilling Using System-Generated Predictions Rather
+  than User Runtime Estimates», IEEE TPDS 18(6), 2007). They add fixed steps, this rule adds half of the time
+  that the job has run.
+- Nodes with gangs instead of a flat pool: GPUs become free node by node, and a job leaves room if the
+  reserved job fits while the job holds the exact GPUs that the placement rule gives it now.
+- One reservation per partition. A job that would not fit the partition's idle nodes gets none, and blocks no
+  job.
+- The queue may have another order than submission, and a job may have to wait before it gets a reservation:
+  with the shortest jobs first, the head of the queue is usually a new job.
+- Decisions are made when a job arrives or ends, with no timer in between. As jobs outlive their predictions
+  the reservation moves later; a job that may start as a result starts at the next event.
 
-With exact predictions the head never starts after its first reservation; with others a job that runs longer
+With exact predictions the head never starts after its first reservation; otherwise a job that runs longer
 than predicted may delay it.
 """
 
@@ -51,7 +53,7 @@ from rlsched.decide.rules.reservation import (
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Start the next job of the order that delays nobody with a reservation."""
+    """Start the next job of the order that delays no reservation."""
     patience_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
     at = next_by_easy(s, p, o.start, now_s, patience_s, False)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
@@ -59,7 +61,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def _has_waited(s: StateArrays, slot: int, now_s: float, patience_s: float) -> bool:
-    """Whether a job may have a reservation; one of a raised priority need not wait for it."""
+    """Whether a job may have a reservation; a job of raised priority need not wait for it."""
     return now_s - s.job.submit_s[slot] >= patience_s or s.job.level[slot] > 0
 
 
@@ -67,11 +69,11 @@ def _has_waited(s: StateArrays, slot: int, now_s: float, patience_s: float) -> b
 def reserve_first(
     s: StateArrays, p: int, stop: int, now_s: float, patience_s: float
 ) -> tuple[int, float, StateArrays]:
-    """The reservation of the first job that can have one, of the queue of partition `p` before `stop`.
+    """Return the reservation of the first job of partition `p`'s queue before `stop` that can have one.
 
-    The jobs before `stop` do not fit now; of them those count that have waited `patience_s`. Returns the
-    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, some
-    partition) where none of them ever fits.
+    The jobs before `stop` do not fit now; only jobs that have waited `patience_s` count. Returns the job's
+    slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, some
+    partition) if none of them ever fits.
     """
     queue, first = s.derived.queue[p], 0
     while first < stop and not _has_waited(s, queue[first], now_s, patience_s):
@@ -94,12 +96,12 @@ def reserve_first(
 def next_by_easy(
     s: StateArrays, p: int, o: StartOptions, now_s: float, patience_s: float, keeps_holds: bool
 ) -> int:
-    """Queue position of the next job that EASY starts in partition `p`, -1 for none.
+    """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
 
-    Jobs have reservations once they have waited `patience_s`. The reservation is worked out anew for every
+    Jobs have reservations once they have waited `patience_s`. The reservation is computed again for every
     start: that start does not move it. With `keeps_holds` it starts no job that a *wait* keeps back
-    (`holds.is_held`), as the mask of a network has it; a job that fits has no reservation, held or not. Nor
-    does it start one that had better wait for GPUs of another type.
+    (`holds.is_held`), like the mask of a network; a job that fits has no reservation, held or not. It does
+    not start a job for which waiting for GPUs of another type is better.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = keeps_holds or waits_for_types(s, o)
@@ -123,7 +125,7 @@ def next_by_easy(
 
 @array_kernel
 def reservation(s: StateArrays, p: int, now_s: float, patience_s: float) -> tuple[int, float]:
-    """Slot of the job that holds partition `p`'s reservation, and the time of it; (-1, infinite) for none."""
+    """Return the slot of the job with partition `p`'s reservation, and its time; (-1, infinite) for none."""
     fitting = first_fitting(s, p, 0)
     stop = s.derived.part.queue_len[p] if fitting < 0 else fitting
     slot, shadow_s, _ = reserve_first(s, p, stop, now_s, patience_s)

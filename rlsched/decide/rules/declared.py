@@ -1,7 +1,7 @@
-"""Backfill until a job declares itself preemptible, and preemption by the index from then on, compiled.
+"""Backfill until a job declares itself preemptible, then preemption by the index; compiled.
 
-The strongest rule under what jobs permit: as long as no job may be preempted, those that do not fit have
-reservations. Its order says when that changes (`decide.order.queue`).
+The strongest rule that the jobs permit: until a job may be preempted, jobs that do not fit have reservations.
+The order of the queue determines when that changes (`decide.order.queue`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _weigh, _preempt, _after, _look_s = gittins.begin, gittins.next_move, gittins.af
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Work out what speaks for preempting each running job."""
+    """Compute the preemption score of each running job."""
     if s.config[0].preempts:
         _weigh(s, p, o, now_s)
 
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """What the rule of the hour says."""
+    """Return the next move of the rule that currently applies."""
     if s.config[0].preempts:
         return _preempt(s, p, o, now_s)
     return _backfill(s, p, o, now_s)
@@ -37,12 +37,12 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """A job that has just started, or been preempted, is not preempted at this instant."""
+    """Exclude a job that has just started, or been preempted, from preemption at this instant."""
     if s.config[0].preempts:
         _after(s, p, o, move, now_s)
 
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """When ages next change what the rule says of partition `p`; infinite: never."""
+    """Return when ages next change the rule's decision for partition `p`; infinite: never."""
     return _look_s(s, p, o, now_s) if s.config[0].preempts else math.inf

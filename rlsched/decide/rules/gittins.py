@@ -1,10 +1,10 @@
-"""The rule `gittins`, compiled: by an index, and preempting; who starts next, and who gives way to it.
+"""The rule `gittins`, compiled: order and preemption by an index.
 
-The waiting jobs of a partition are gone through by their index (`decide.order.gittins`), the least first. The
-first one that fits starts. One that does not may share GPUs, where the start options say so; else jobs whose
-index is higher by a margin are preempted for it, the cheapest that make room (`rules.victims`). Jobs that are
-not preemptible, that started at this very instant, or whose node is not up stay. With migration, running jobs
-are moved so that a gang finds its GPUs together (`rules.migration`).
+The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
+first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow it;
+else jobs whose index is higher by a margin are preempted for it, the cheapest ones that make room
+(`rules.victims`). Jobs stay that are not preemptible, that started at this instant, or whose node is not up.
+With migration, running jobs are moved to defragment GPUs for a gang (`rules.migration`).
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ LOOKS = True
 
 CLAIM = np.dtype(
     [
-        ("position", np.int32),  # of the job that waits, in the queue
-        ("out", np.int32),  # slot to preempt for it now; it may take more than one
-        ("gpus", np.int32),  # that all who leave for it hold
-        ("margin", np.float64),  # by how much the least of their indices is above its own
+        ("position", np.int32),  # of the waiting job, in the queue
+        ("out", np.int32),  # slot to preempt for it now; more may follow
+        ("gpus", np.int32),  # GPUs of all jobs preempted for it
+        ("margin", np.float64),  # how much the least index of these jobs exceeds its own
     ]
 )
-"""What it takes to start a job that does not fit."""
+"""Preemptions needed to start a job that does not fit."""
 
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Work out what speaks for preempting each running job, `slot.leave`: its index, less the margin.
+    """Compute the preemption score of each running job, `slot.leave`: its index, less the margin.
 
-    That of a job that must stay is -inf. Neither these nor the keys of waiting jobs change while jobs start
-    and leave at one instant, but for the jobs that do (`after`).
+    The score of a job that must stay is -inf. Scores and the keys of waiting jobs do not change while jobs
+    start and leave at one instant, except for these jobs (`after`).
     """
     weigh_victims(s, p, o.preempts, now_s)
 
 
 @kernel
 def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
-    """`begin`, of jobs that may be preempted or, without `preempts`, of none."""
+    """`begin`, for jobs that may be preempted or, without `preempts`, for none."""
     margin = s.order.code[0].margin + s.dials.dial[p].margin
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -62,7 +62,7 @@ def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
 
 @kernel
 def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
-    """Whether a running job may be preempted for one that waits for partition `p`."""
+    """Whether a running job may be preempted for a job that waits for partition `p`."""
     job = s.job
     whole = s.demand.share_milli[job.demand[slot]] == WHOLE_GPU_MILLI
     return job.placed_in[slot] == p and not job.pinned[slot] and job.start_s[slot] < now_s and whole
@@ -70,9 +70,9 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Preempt, or start, one job: a job that others are preempted for starts when enough of them have left.
+    """Preempt, or start, one job: a job that others are preempted for starts once enough of them have left.
 
-    Nobody is preempted for a job that fits the other partition that it waits for: it starts there.
+    No job is preempted for a job that fits the other partition that it waits for: it starts there.
     """
     if MIGRATES:
         return next_with_migration(s, p, now_s, o)
@@ -81,13 +81,13 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """A job that has just started, or been preempted, is not preempted at this instant."""
+    """Exclude a job that has just started, or been preempted, from preemption at this instant."""
     s.derived.slot.leave[max(move.start, move.preempt)] = -math.inf
 
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """When ages next change what the rule says of partition `p`, at a tick; infinite: never."""
+    """Return when ages next change the rule's decision for partition `p`, at a tick; infinite: never."""
     look_s = next_age_look_s(s, p, now_s) if o.preempts else math.inf
     if MIGRATES:
         look_s = min(look_s, next_migration_look_s(s, p, now_s, o.migration))
@@ -96,7 +96,7 @@ def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 
 @kernel
 def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
-    """When the age of a running job next changes its index, at a tick; infinite where no job waits."""
+    """Return when the age of a running job next changes its index, at a tick; infinite if no job waits."""
     look_s = math.inf
     if s.derived.part.queue_len[p] == 0:
         return look_s
@@ -109,19 +109,19 @@ def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
 
 @array_kernel
 def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
-    """The first jobs of the queue for which running ones may be preempted, one a demand class.
+    """Find the first jobs of the queue for which running jobs may be preempted, one per demand class.
 
-    The queue goes by the index: a later job of the same class may have no more preempted for it. The first of
-    them is the one that the rule would preempt for, unless a job before it fits.
+    The queue is in index order: a later job of the same class may not have more jobs preempted for it. The
+    rule would preempt for the first job found, unless a job before it fits.
 
     Args:
         s: The state.
         p: The partition.
         now_s: Now.
-        found: (N,) CLAIM, where to write.
+        found: (N,) CLAIM, output.
 
     Returns:
-        How many there are, N at most.
+        Number of jobs found, N at most.
     """
     queue, count, failed = s.derived.queue[p], 0, FAR
     if s.derived.part.queue_len[p] == 0 or s.derived.running_len[0] == 0:

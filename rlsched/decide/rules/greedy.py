@@ -1,8 +1,8 @@
-"""The greedy rules, compiled: the first job of the order starts, or the first that fits.
+"""The greedy rules, compiled: start the first job of the order, or the first that fits.
 
-`fifo`, `sjf` and `qssf` block: the first job of the order starts where it fits, and holds up all behind it
-where not. With backfill the first that fits starts, whatever is before it. Where models say how fast jobs
-run, a job may share the GPUs of a running one.
+`fifo`, `sjf` and `qssf` block: the first job of the order starts if it fits, and holds up all later jobs if
+not. With backfill the first job that fits starts, whatever precedes it. If models predict the speed of jobs,
+a job may share the GPUs of a running one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SORTED_QUEUE = False
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Nothing is to be worked out beforehand."""
+    """Do nothing: no data is needed in advance."""
 
 
 @kernel
@@ -34,21 +34,21 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Nothing is to be remembered."""
+    """Do nothing: no data is kept."""
 
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Only events change what the rule says."""
+    """Return infinity: the decision changes only at events."""
     return math.inf
 
 
 @kernel
 def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
-    """Slot of the next job that starts on free GPUs in partition `p`, -1 for none.
+    """Return the slot of the next job that starts on free GPUs in partition `p`, -1 for none.
 
-    The first of the queue order, where it fits, or, for a rule that does not block, the first that fits: the
-    first among the tops of the demand classes that fit.
+    The first job of the queue order, if it fits, or, for a rule that does not block, the first that fits: the
+    first among the first jobs of the demand classes that fit.
     """
     queues, first = s.derived.class_queue, -1
     for c in range(queues.shape[1]):
@@ -62,7 +62,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
     """Start the job in `slot`, which fits, by its best plan; or another one on the GPUs of a running job.
 
-    Rules that share where jobs are blocked start those that fit first; Lucid's takes the first job of the
+    Rules that share only blocked jobs start jobs that fit first. Lucid's rule takes the first job of the
     order that can do either, and prefers to share.
     """
     if not may_share(s) or o.start.share == NEVER or (slot >= 0 and o.start.share != LUCID):

@@ -1,16 +1,16 @@
 """The rule `reserve`, compiled: a long job may start only if a share of the GPUs stays free after it.
 
-Jobs start by predicted run time x GPUs, those that do not fit are skipped, as under `qssf-backfill`. The
-share that long jobs leave is room in which short jobs and gangs need not wait for days. No paper on GPU
-clusters has the rule, it is the simplest one that is not greedy; holding servers back from one class of
+Jobs start by predicted run time x GPUs, and jobs that do not fit are skipped, as under `qssf-backfill`. The
+share that long jobs leave free is room in which short jobs and gangs need not wait for days. No paper on GPU
+clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one class of
 work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
-Probability in the Engineering and Informational Sciences 4(2), 1990). Ours goes by predicted run time, and
-queues.
+Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies by predicted run
+time, and queues instead of rejecting.
 
-A gang that could not leave the share even on the idle partition is exempt, or it would never start. So
-whatever waits can start once the partition is idle, and no job is lost.
+A gang that could not leave the share free even on the idle partition is exempt, or it would never start.
+Every waiting job can therefore start once the partition is idle.
 
-Whether a job may start depends on the GPUs that are free, which change with events alone: no timer.
+Whether a job may start depends on the free GPUs, which change only at events: no timer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def leaves_share(s: StateArrays, p: int, slot: int, longer_than_s: float, free_f
 
 @kernel
 def next_by_reserve(s: StateArrays, p: int, longer_than_s: float, free_frac: float) -> int:
-    """Queue position of the next job that starts in partition `p`, -1 for none."""
+    """Return the queue position of the next job that starts in partition `p`, -1 for none."""
     at = first_fitting(s, p, 0)
     while at >= 0:
         if leaves_share(s, p, s.derived.queue[p, at], longer_than_s, free_frac):

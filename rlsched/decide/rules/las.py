@@ -1,17 +1,17 @@
-"""The quota walk, compiled: which running jobs give way, and which waiting ones take their GPUs.
+"""The quota walk, compiled: which running jobs are preempted, and which waiting jobs take their GPUs.
 
-All jobs that a partition could move, waiting and running together, are gone through in one order; each that
-still fits a quota of GPUs takes its number from it. A running job that finds the quota too small is
-preempted, a waiting job that finds it large enough may start. The walk counts GPUs (a share of one is
-one GPU) and not holes: a job that has quota may still not find a place; its GPUs stay free until it does.
+All jobs that a partition could move, waiting and running together, are considered in one order; each that
+still fits a quota of GPUs is deducted from it. A running job that finds the quota too small is preempted, a
+waiting job that finds it large enough may start. The walk counts GPUs (a share of a GPU counts as one) and
+ignores fragmentation: a job that has quota may still not find a place; its GPUs stay free until it does.
 
-The order is that of the queue, behind the level that attained service gives: jobs
-with more than a threshold of it come after all others, for good. This is the rule of Lucid's simulator
-(Hu et al., ASPLOS'23) for Tiresias and for SRTF. Ours differs in four points: ties go by `seq`; running jobs
-that are not preemptible, or stand on a node that is not up, keep their GPUs, which are then no part of the
-quota; a job that would not fit even if every other job of the walk left gets no quota, so that nobody makes
-room for it in vain; and the walk is made at events and at due ticks alone, since between them it would
-decide the same.
+The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
+of attained service permanently come after all others. This is the rule of Lucid's simulator (Hu et al.,
+ASPLOS'23) for Tiresias and for SRTF. This implementation differs in four points: ties are broken by `seq`;
+running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
+from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
+job is preempted for it in vain; and the walk is made only at events and at due ticks, since it would decide
+the same between them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOOKS = True
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Walk, and note who loses and who has quota; at an instant that is no tick nobody does."""
+    """Walk, and note the jobs to preempt and the jobs with quota; at an instant that is no tick, none."""
     s.scratch[0].outs = s.scratch[0].ins = 0
     if is_tick(now_s, o.tick_s):
         walk(s, p, now_s, o.threshold_gpu_s)
@@ -41,7 +41,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """First all preemptions of the walk, then its starts, each that finds a place."""
+    """Return first all preemptions of the walk, then its starts, as far as each finds a place."""
     scratch, slot = s.scratch[0], s.derived.slot
     if scratch.out_at < scratch.outs:
         scratch.out_at += 1
@@ -55,17 +55,17 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Walk again where a job has started that must not be preempted: it is no part of the quota any more."""
+    """Walk again after the start of a job that must not be preempted: its GPUs have left the quota."""
     if move.start >= 0 and s.job.pinned[move.start]:
         begin(s, p, o, now_s)
 
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """When the walk of partition `p` can next decide something though no event happens until then.
+    """Return when the walk of partition `p` can next decide something without an event.
 
     At an instant that is no tick: the next tick. At a tick: the first tick at which another job has attained
-    more than the threshold. Infinite where nobody waits, or without a tick.
+    more than the threshold. Infinite if no job waits, or without a tick.
     """
     if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
         return np.inf
@@ -92,7 +92,7 @@ def _all_up(s: StateArrays, p: int) -> bool:
 
 @kernel
 def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
-    """Whether all GPUs of a running job would be free for others if it left."""
+    """Whether all GPUs of a running job would be available to others if it left."""
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -119,13 +119,13 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Running slots by (level, key, seq), their keys, and how many of them are of the first level."""
+    """Running slots by (level, key, seq), their keys, and the number of slots of the first level."""
     count = slots.shape[0]
     keys = np.empty(count)
     for k in range(count):
         keys[k] = order_key(s, slots[k], now_s)
     order = np.argsort(keys)
-    for k in range(1, count):  # ties, which that leaves in any order
+    for k in range(1, count):  # ties, which the sort leaves in any order
         moved, at = order[k], k
         while (
             at > 0
@@ -149,7 +149,7 @@ def _in_order(
 
 @array_kernel
 def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """What `Index.holes` and `Index.whole` of partition `p` would be if all of `movable` left; (M + 1,)."""
+    """Return `Index.holes` and `Index.whole` of partition `p` as if all of `movable` had left; (M + 1,)."""
     free = s.node.free.copy()
     for slot in movable:
         place = s.job.head[slot]
@@ -168,7 +168,7 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 
 @kernel
 def _smallest_waiting(s: StateArrays, p: int) -> int:
-    """GPUs of the smallest job that waits for partition `p`; there is one."""
+    """GPUs of the smallest job that waits for partition `p`; at least one job waits."""
     classes, smallest = s.derived.class_queue, s.gpu.shape[0]
     for c in range(classes.shape[1]):
         if classes.waiting[p, c] > 0:
@@ -178,11 +178,11 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 
 @array_kernel
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
-    """Note in the scratch whom of partition `p` to preempt now, and who has quota; in the walk's order.
+    """Note in the scratch which jobs of partition `p` to preempt now, and which have quota, in walk order.
 
-    First all of the former are to be preempted, then those of the latter that fit are to be started. Neither
-    changes what a second walk at the same instant says of the others - unless a job starts that cannot be
-    preempted: then walk again. A job that started at this very instant is not preempted.
+    First preempt all of the former, then start the latter as far as they fit. Neither changes the result of a
+    second walk at the same instant for the other jobs, unless a job starts that cannot be preempted: then
+    walk again. A job that started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:

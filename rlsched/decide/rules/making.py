@@ -1,4 +1,4 @@
-"""The rule that the settings of a policy make."""
+"""Makes the rule of a policy's settings."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _CLOCKS = {"fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHE
 
 
 def make_rule(settings: Settings) -> CompiledRule:
-    """The rule that settings make.
+    """Return the rule that settings make.
 
     Raises:
-        InputError: a rule of somebody's own cannot be loaded.
+        InputError: a user-defined rule cannot be loaded.
     """
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
     if settings.migrate is not None:
@@ -63,7 +63,7 @@ def make_rule(settings: Settings) -> CompiledRule:
 
 
 def order_of(settings: Settings) -> Order:
-    """What the queue of a policy goes by."""
+    """Return the queue order of a policy."""
     revised, preempt = settings.predictions == "revised", settings.preempt
     indexed = preempt is not None and preempt.by != "quota"
     declared = preempt is not None and preempt.declared
@@ -153,10 +153,10 @@ def _clock_value(clock: Clock | None) -> float:
 
 
 def own_steps(rule: str) -> Steps:
-    """The rule that is somebody's own.
+    """Return a user-defined rule.
 
     Raises:
-        InputError: there is no such file, it cannot be run, or it defines no rule.
+        InputError: the file does not exist, cannot be run, or defines no rule.
     """
     found = loaded(rule)
     if isinstance(found, Kernel):

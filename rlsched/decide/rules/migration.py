@@ -1,12 +1,12 @@
-"""Migration under way, compiled: the next move, and how those that were moved find their promised places.
+"""Migration in progress, compiled: the next move, and the places promised to the gang and the moved jobs.
 
 Movers are preempted one after the other, each with the number of its gang (`job.moved_for`). While one of
-them does not run, the gang goes before all others of the partition until it starts, then the moved jobs go,
-the largest first. That is the order in which the plan was tried (`migration_plan.who_moves`), nothing else
-has happened since, and so they find their places. Where stopping takes time, as in a broker, others start
-meanwhile only beside what was promised, and nobody gives way in that partition.
+them does not run, the gang precedes all other jobs of the partition until it starts, then the moved jobs
+follow, the largest first. The plan was made in that order (`migration_plan.who_moves`), and nothing else has
+happened since, so they find their places. If stopping takes time, as in a broker, other jobs start meanwhile
+only if the promised places stay free, and no job is preempted in that partition.
 
-A gang that is preempted or fails after that has no claim any more: it was one attempt's
+A gang that is preempted or fails afterwards loses its claim: the claim belongs to one attempt
 (`job.moved_attempt`).
 """
 
@@ -37,9 +37,9 @@ from rlsched.decide.rules.preempting import look_tick_s, may_claim, next_by_key
 
 @array_kernel
 def first_migration(s: StateArrays, p: int, now_s: float, o: MigrationOptions) -> tuple[int, int]:
-    """(slot to preempt, waiting slot that it makes room for) of the next migration; (-1, -1) for none.
+    """Return (slot to preempt, waiting slot it makes room for) of the next migration; (-1, -1) for none.
 
-    The waiting jobs are gone through by key, the least first, one a demand class.
+    The waiting jobs are considered by key, the least first, one per demand class.
     """
     queue, tried, fits_none = s.derived.queue[p], np.zeros(s.demand.shape[0], np.bool_), FAR
     key = s.derived.slot.key
@@ -63,7 +63,7 @@ def first_migration(s: StateArrays, p: int, now_s: float, o: MigrationOptions) -
                 return movers[0], slot
 
 
-# ---- what was promised ----------------------------------------------------------------------------
+# ---- promised places ------------------------------------------------------------------------------
 
 
 @kernel
@@ -75,7 +75,7 @@ def _is_away(s: StateArrays, p: int, slot: int) -> bool:
 
 @array_kernel
 def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
-    """Slots of jobs that were moved and do not run yet, and may run in partition `p`; as they start again."""
+    """Slots of moved jobs that do not run yet and may run in partition `p`, in restart order."""
     first, count = s.job.shape[0] - s.counters[0].live_jobs, 0
     for at in range(first, s.job.shape[0]):
         count += _is_away(s, p, s.derived.slot.stack[at])
@@ -92,7 +92,7 @@ def moved_jobs(s: StateArrays, p: int) -> NDArray[np.int64]:
 
 @kernel
 def _claimant(s: StateArrays, p: int, gone: NDArray[np.int64]) -> int:
-    """The waiting slot of partition `p` that a job was moved for, -1 where it has started since."""
+    """Return the waiting slot of partition `p` that a job was moved for, -1 if it has started since."""
     for position in range(s.derived.part.queue_len[p]):
         slot = s.derived.queue[p, position]
         for k in range(gone.shape[0]):
@@ -104,7 +104,7 @@ def _claimant(s: StateArrays, p: int, gone: NDArray[np.int64]) -> int:
 
 @array_kernel
 def promises_stand(s: StateArrays, p: int, gone: NDArray[np.int64]) -> bool:
-    """Whether some of those that were moved have not left yet, and all of them find their places."""
+    """Whether some moved jobs have not left yet, and all of them find their places."""
     leaving = False
     for k in range(gone.shape[0]):
         leaving = leaving or s.job.status[gone[k]] == LEAVING
@@ -113,7 +113,7 @@ def promises_stand(s: StateArrays, p: int, gone: NDArray[np.int64]) -> bool:
 
 @array_kernel
 def keeps_promises(s: StateArrays, p: int, slot: int, gone: NDArray[np.int64]) -> bool:
-    """Whether those that were moved still find their places if the job in `slot` starts in partition `p`."""
+    """Whether the moved jobs still find their places if the job in `slot` starts in partition `p`."""
     free = free_of(s, p)
     whole = s.demand.plain[s.job.demand[slot]] and s.job.gpus[slot] > 0
     return whole and put(free, s.job.gpus[slot]) and put_all(s, free, gone)
@@ -121,9 +121,9 @@ def keeps_promises(s: StateArrays, p: int, slot: int, gone: NDArray[np.int64]) -
 
 @array_kernel
 def next_owed(s: StateArrays, p: int, now_s: float, o: MigrationOptions, gone: NDArray[np.int64]) -> Move:
-    """What a migration that has begun asks for next; nothing where none has.
+    """Return the next move of a migration in progress; a move that does nothing if there is none.
 
-    `gone`: `moved_jobs`.
+    `gone`: result of `moved_jobs`.
     """
     if gone.shape[0] == 0:
         return nothing()
@@ -159,7 +159,7 @@ def next_with_migration(s: StateArrays, p: int, now_s: float, o: RuleOptions) ->
 
 @array_kernel
 def _beside_promises(s: StateArrays, p: int, o: RuleOptions, gone: NDArray[np.int64], now_s: float) -> Move:
-    """The next start that keeps what was promised to moved jobs; nobody gives way meanwhile."""
+    """Return the next start that keeps the places promised to moved jobs; preempts no job."""
     key, open_key = s.derived.slot.key, s.derived.slot.open_key
     for position in range(s.derived.part.queue_len[p]):
         slot = s.derived.queue[p, position]
@@ -179,14 +179,14 @@ def owed(s: StateArrays, p: int, now_s: float, o: MigrationOptions) -> Move:
 
 @array_kernel
 def may_still_start(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether a job may start in partition `p` while moved ones still leave; -1: whether one may give way."""
+    """Whether a job may start in partition `p` while moved jobs leave; -1: whether one may be preempted."""
     gone = moved_jobs(s, p)
     return not promises_stand(s, p, gone) or (slot >= 0 and keeps_promises(s, p, slot, gone))
 
 
 @array_kernel
 def next_migration(s: StateArrays, p: int, now_s: float, o: MigrationOptions) -> tuple[int, int]:
-    """`first_migration`, where none that was moved before has still to start."""
+    """`first_migration`, unless a previously moved job has still to start."""
     if moved_jobs(s, p).shape[0] > 0:
         return -1, -1
     return first_migration(s, p, now_s, o)
@@ -194,9 +194,9 @@ def next_migration(s: StateArrays, p: int, now_s: float, o: MigrationOptions) ->
 
 @kernel
 def next_migration_look_s(s: StateArrays, p: int, now_s: float, o: MigrationOptions) -> float:
-    """When a running job of partition `p` next may be moved because it has run for long enough, at a tick.
+    """Return when a running job of partition `p` next has run long enough to be moved, at a tick.
 
-    Infinite where no waiting job could use that.
+    Infinite if no waiting job could use the move.
     """
     look_s, wanted = math.inf, False
     for position in range(s.derived.part.queue_len[p]):

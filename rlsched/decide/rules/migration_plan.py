@@ -1,9 +1,9 @@
-"""Moving running jobs so that a gang finds its GPUs together, compiled: who moves, and whether it pays.
+"""Moving running jobs to defragment GPUs for a gang, compiled: which jobs move, and whether it pays.
 
-A gang may wait although enough GPUs are free, on several nodes. The node is looked for where the fewest GPUs
-have to be cleared such that every job that leaves it fits at once on GPUs that are free elsewhere, the gang
-and the other movers in their places: a restart is all that it costs them. What follows is in
-`rules.migration`.
+A gang may wait although enough GPUs are free, on several nodes. The plan finds the node with the fewest GPUs
+to clear such that every job that leaves it fits at once on GPUs that are free elsewhere, with the gang and
+the other movers in their places; a restart is the only cost to the movers. `rules.migration` carries out the
+plan.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from rlsched.decide.options import MigrationOptions
 from rlsched.decide.remaining import remaining_s
 
 RESTART_S: Final = 60.0
-"""What a migration is taken to cost each of its GPUs, seconds: what Lucid's simulator charges jobs of more
-than 8 GPUs (Hu et al., ASPLOS'23). True costs are not known to a policy."""
+"""Assumed cost of a migration per GPU, seconds: the cost that Lucid's simulator charges jobs of more than
+8 GPUs (Hu et al., ASPLOS'23). A policy does not know the true cost."""
 FAR: Final = 1 << 30
-"""More GPUs, and more jobs, than any cluster has: where nothing has been found yet."""
+"""More GPUs, and more jobs, than any cluster has: the initial value of a minimum."""
 
 
 @kernel
 def _may_move(s: StateArrays, p: int, slot: int, now_s: float, o: MigrationOptions) -> bool:
-    """Whether a running job may be moved: alone on whole GPUs of one node of partition `p`, and not young."""
+    """Whether a job may be moved: on whole, unshared GPUs of one node of partition `p`, and not young."""
     job = s.job
     if job.placed_in[slot] != p or job.pinned[slot] or job.share_milli[slot] != WHOLE_GPU_MILLI:
         return False
@@ -53,7 +53,7 @@ def _may_move(s: StateArrays, p: int, slot: int, now_s: float, o: MigrationOptio
 
 @kernel
 def _goes_before(s: StateArrays, one: int, other: int) -> bool:
-    """Of two jobs that move: the larger, then the one that has run longer, then the one that came first."""
+    """Order of moving jobs: the larger first, then the one that has run longer, then the earlier one."""
     job = s.job
     if job.gpus[one] != job.gpus[other]:
         return job.gpus[one] > job.gpus[other]
@@ -66,7 +66,7 @@ def _goes_before(s: StateArrays, one: int, other: int) -> bool:
 def _movable_on(
     s: StateArrays, p: int, n: int, now_s: float, o: MigrationOptions, found: NDArray[np.int64]
 ) -> int:
-    """Write the jobs of node `n` that may move, those that go first before the others; returns how many."""
+    """Write the jobs of node `n` that may move, in moving order; returns their number."""
     count = 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         slot = s.gpu.tenant[g, 0]
@@ -82,17 +82,17 @@ def _movable_on(
 
 @array_kernel
 def _subset(s: StateArrays, jobs: NDArray[np.int64], needed: int, few: bool) -> NDArray[np.int64]:
-    """The jobs to move so that `needed` GPUs come free: fewest GPUs, then few jobs, or else many small ones.
+    """Jobs to move so that `needed` GPUs become free: fewest GPUs, then few jobs, or else many small ones.
 
-    Ties go to those that stand first in `jobs`. Once one of the chosen has left, the others are what is
-    chosen for the rest. Empty where all together hold too few.
+    Ties go to the jobs that come first in `jobs`. Once a chosen job has left, the choice for the remaining
+    GPUs is the remaining jobs. Empty if all together hold too few.
     """
     count, most = jobs.shape[0], 0
     for k in range(count):
         most += s.job.gpus[jobs[k]]
     if most < needed:
         return jobs[:0]
-    best = np.full((count + 1, most + 1), -1)  # jobs among those from k on that hold exactly so many GPUs
+    best = np.full((count + 1, most + 1), -1)  # jobs from k on that together hold exactly this many GPUs
     best[count, 0] = 0
     for k in range(count - 1, -1, -1):
         gpus = s.job.gpus[jobs[k]]
@@ -138,7 +138,7 @@ def put_all(s: StateArrays, free: NDArray[np.int64], jobs: NDArray[np.int64]) ->
 
 @array_kernel
 def free_of(s: StateArrays, p: int) -> NDArray[np.int64]:
-    """(N,) free GPUs of the nodes of partition `p` that are up, -1 of all others."""
+    """(N,) free GPUs of the nodes of partition `p` that are up, -1 for all others."""
     free = np.full(s.node.shape[0], -1)
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
@@ -148,7 +148,7 @@ def free_of(s: StateArrays, p: int) -> NDArray[np.int64]:
 
 @array_kernel
 def merged(s: StateArrays, one: NDArray[np.int64], two: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Both lists of jobs in one, the largest first; of equals those that came first."""
+    """Merge two lists of jobs, the largest first; of equal jobs the earlier one."""
     jobs = np.empty(one.shape[0] + two.shape[0], np.int64)
     for k in range(jobs.shape[0]):
         slot = one[k] if k < one.shape[0] else two[k - one.shape[0]]
@@ -162,7 +162,7 @@ def merged(s: StateArrays, one: NDArray[np.int64], two: NDArray[np.int64]) -> ND
 
 @kernel
 def _starts_before(s: StateArrays, one: int, other: int) -> bool:
-    """The order in which moved jobs start again."""
+    """Whether a moved job starts again before another one."""
     if s.job.gpus[one] != s.job.gpus[other]:
         return s.job.gpus[one] > s.job.gpus[other]
     return s.job.seq[one] < s.job.seq[other]
@@ -170,7 +170,7 @@ def _starts_before(s: StateArrays, one: int, other: int) -> bool:
 
 @kernel
 def could_migrate(s: StateArrays, p: int, gpus: int) -> bool:
-    """Whether moves could make room for a gang of `gpus` at all, before any node is looked at."""
+    """Whether moves could make room for a gang of `gpus` at all; checked before any node."""
     part, rule = s.derived.part, s.config[0].placement
     return gpus <= part.node_size[p] and gpus <= part.free_gpus[p] and rule in (CONSOLIDATE, BEST_FIT)
 
@@ -179,21 +179,21 @@ def could_migrate(s: StateArrays, p: int, gpus: int) -> bool:
 def who_moves(
     s: StateArrays, p: int, slot: int, now_s: float, o: MigrationOptions, gone: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Who moves so that a waiting gang fits one node of partition `p`, and all movers fit elsewhere then.
+    """Choose jobs to move so that a gang fits one node of partition `p`, and all movers fit elsewhere.
 
-    Of each node two sets are tried: few large jobs, and many small ones. The node with the fewest GPUs to
-    clear is taken, then the one with the fewest jobs to move.
+    For each node two sets are tried: few large jobs, and many small ones. The node with the fewest GPUs to
+    clear is chosen, then the one with the fewest jobs to move.
 
     Args:
         s: The state.
         p: The partition.
-        slot: The gang; it does not fit now, and is one that counts of free GPUs answer for.
+        slot: The gang; it does not fit now, and counts of free GPUs are sufficient to place it.
         now_s: Now.
-        o: Who may be moved.
+        o: Options that determine which jobs may be moved.
         gone: Jobs that were moved and do not run yet; they need places too.
 
     Returns:
-        Slots of the movers, the first to be preempted first; empty where there is no such node.
+        Slots of the movers, in the order of preemption; empty if there is no such node.
     """
     gpus, free = s.job.gpus[slot], free_of(s, p)
     best, least, fewest = gone[:0], FAR, FAR
@@ -222,9 +222,9 @@ def who_moves(
 
 @array_kernel
 def wait_otherwise_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
-    """How long it takes, as predicted, until some node of partition `p` has `gpus` free GPUs, seconds.
+    """Predicted time until a node of partition `p` has `gpus` free GPUs without a migration, seconds.
 
-    Running jobs end as `remaining_s` says, and nobody takes what they leave.
+    Running jobs end as predicted by `remaining_s`, and no job takes the GPUs that they leave.
     """
     wait_s, left_s = math.inf, np.empty(s.derived.part.node_size[p])
     for n in range(s.node.shape[0]):
@@ -241,7 +241,7 @@ def wait_otherwise_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
 
 @kernel
 def pays(s: StateArrays, p: int, slot: int, movers: NDArray[np.int64], now_s: float, gain: float) -> bool:
-    """Whether the GPU-seconds that the gang is predicted to wait outweigh the restarts."""
+    """Whether the predicted GPU-seconds of the gang's wait exceed the cost of the restarts."""
     if gain <= 0.0:
         return True
     restarts_gpu_s = 0.0

@@ -1,4 +1,4 @@
-"""What rules that preempt by keys have in common, compiled: the next job, and whom it may claim GPUs from."""
+"""Common parts of rules that preempt by keys, compiled: the next job, and the jobs it may preempt."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from rlsched.decide.rules.victims import find_victims
 
 @kernel
 def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
-    """The other partition that a job of partition `p` waits for, -1 for none."""
+    """Return the other partition that a job of partition `p` waits for, -1 for none."""
     own = s.job.own_partition[slot]
     return s.job.shared_partition[slot] if own == p else own
 
 
 @kernel
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether jobs of partition `p` may be preempted for this one: nobody is, where it fits elsewhere."""
+    """Whether jobs of partition `p` may be preempted for this job: not if it fits elsewhere."""
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     return s.demand.plain[demand] and (other < 0 or not class_fits(s, other, demand))
 
 
 @kernel
 def most_preemptible(s: StateArrays) -> float:
-    """The highest `slot.leave` of all running jobs, -inf where none may leave."""
+    """The highest `slot.leave` of all running jobs, -inf if none may be preempted."""
     most = -math.inf
     for position in range(s.derived.running_len[0]):
         most = max(most, s.derived.slot.leave[s.derived.slot.running[position]])
@@ -52,11 +52,11 @@ def most_preemptible(s: StateArrays) -> float:
 def next_by_key(
     s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions, preempts: bool, now_s: float
 ) -> Move:
-    """The next move where waiting jobs go by `key` (J,), the least first, and running ones by `slot.leave`.
+    """Return the next move: waiting jobs by `key` (J,), the least first, running jobs by `slot.leave`.
 
-    What fits, and what room can be made, is the same for all jobs that ask for the same and wait for the
-    same partitions: once the first of them has found nothing, the others are passed over. Without `preempts`
-    nobody gives way.
+    Fit and possible preemptions are the same for all jobs with the same request that wait for the same
+    partitions: once the first of them has found nothing, the others are skipped. Without `preempts` no job is
+    preempted.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)
@@ -103,7 +103,7 @@ def next_by_key(
 
 @kernel
 def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
-    """The first tick after now that is not before `look_s`; infinite where that is."""
+    """The first tick after now that is not before `look_s`; infinite if `look_s` is."""
     if look_s == math.inf:
         return look_s
     tick = np.ceil(look_s / tick_s) * tick_s

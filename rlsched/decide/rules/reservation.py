@@ -1,7 +1,7 @@
-"""What the cluster will look like, compiled: a copy of nodes and GPUs on which running jobs can be let end.
+"""Future state of the cluster, compiled: a copy of nodes and GPUs on which running jobs can be ended.
 
-Rules that promise GPUs to a job that does not fit yet look ahead with it. The copy is handled by the
-ledger's own `vacate` and `occupy`, so that whether something fits there is asked as it is of the cluster now.
+Rules that reserve GPUs for a job that does not fit yet use it to look ahead. The ledger's own `vacate` and
+`occupy` work on the copy, so that fit is determined as on the current cluster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Of a class of which no job that waits can start now."""
+"""Marks a class of which no waiting job can start now."""
 
 
 @array_kernel
 def copy_nodes(s: StateArrays) -> StateArrays:
-    """The same state with nodes and GPUs of its own; jobs and queues are shared, and only to be read."""
+    """Return the state with its own copies of nodes and GPUs; jobs and queues are shared, and read-only."""
     old = s.derived
     index = Index(
         old.slot,
@@ -61,11 +61,11 @@ def copy_nodes(s: StateArrays) -> StateArrays:
 
 @kernel
 def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """When a running job is predicted to end.
+    """Predicted end of a running job.
 
-    Start + prediction while that is not past; a job that has outlived its prediction is given a new one,
-    `remaining_s` from now: half of the time that it has run. With models the prediction is stretched by the
-    speed that the job is predicted to have where it is now, as if it had had it since its start.
+    Start + prediction if that is in the future; a job that has outlived its prediction gets a new one,
+    `remaining_s` from now: half of the time that it has run. With models the prediction is divided by the
+    job's predicted speed where it is now, as if it had run at that speed since its start.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
@@ -76,10 +76,10 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
-    """How long a waiting job that fits is predicted to run if it starts now.
+    """Predicted run time of a waiting job that fits, if it starts now.
 
-    With models: alone, at full clock, on GPUs of the type that it would be given on `node`, or where the
-    placement rule puts it (-1).
+    With models: without co-tenants, at full clock, on GPUs of the type that it would get on `node`, or where
+    the placement rule puts it (-1).
     """
     if MODELLED and s.config[0].modelled:
         return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
@@ -102,7 +102,7 @@ def _speed_where_put(s: StateArrays, p: int, slot: int, node: int) -> float:
 
 @kernel
 def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at: int) -> None:
-    """Let entry `at` of a heap by end sink to its place."""
+    """Sift entry `at` of a heap by end down to its place."""
     while True:
         child = 2 * at + 1
         if child >= count:
@@ -118,11 +118,11 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
 
 @array_kernel
 def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
-    """Let the jobs of partition `p` end as predicted until the job in `slot`, which does not fit, does.
+    """End the jobs of partition `p` as predicted until the job in `slot`, which does not fit, fits.
 
-    Jobs that are predicted to end at one time end together. `future` (`copy_nodes`) is then the partition at
-    that time; where the job would not fit even the idle partition it is that, and the time is infinite.
-    R running jobs cost O(R + k log R), where k have to end.
+    Jobs predicted to end at the same time end together. `future` (`copy_nodes`) is then the partition at that
+    time; if the job would not fit even the idle partition, it is the idle partition, and the time is
+    infinite. Cost for R running jobs: O(R + k log R), where k have to end.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -149,7 +149,7 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Whether jobs of each demand class may run past a reservation: nothing is known yet. (C,)"""
+    """Whether jobs of each demand class may run past a reservation: initially unknown. (C,)"""
     return np.full(s.demand.shape[0], UNKNOWN, np.int8)
 
 
@@ -157,8 +157,8 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
     """Whether the job in `slot` fits `future` although the job in `other` has started now and still runs.
 
-    `other` is put on the GPUs that it would be given now, on `node` or by the placement rule (-1). `future`
-    is left as it was.
+    `other` is put on the GPUs that it would get now, on `node` or by the placement rule (-1). `future` is
+    left unchanged.
     """
     gpus = np.empty(s.job.gpus[other], np.int32)
     host = choose(s, p, other, node, gpus)
@@ -184,10 +184,10 @@ def leaves_alone(
 ) -> bool:
     """Whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
-    It can if it is predicted to end by `shadow_s`, the time of the reservation, or if `reserved` fits
-    `future`, the partition at that time, beside it. Jobs of one class would be given the same GPUs now, so
-    `verdicts` (`no_verdicts`) keeps the answer by class, unless their GPU type is chosen; it holds until
-    something starts.
+    It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both it and `reserved`
+    fit `future`, the partition at that time. Jobs of one class would get the same GPUs now, so `verdicts`
+    (`no_verdicts`) keeps the answer by class, unless their GPU type is chosen; the answers hold until a job
+    starts.
     """
     typed = chooses_type(s, slot, o)
     node = alone_plan(s, p, slot, o).node if typed else -1
@@ -201,7 +201,7 @@ def leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """(1,) the shortest run that is predicted of the jobs that `next_candidate` and its caller went past."""
+    """(1,) the shortest predicted run time of the jobs that `next_candidate` and its caller skipped."""
     return np.full(1, np.inf)
 
 
@@ -215,12 +215,12 @@ def next_candidate(
     verdicts: NDArray[np.int8],
     passed_s: NDArray[np.float64],
 ) -> int:
-    """First queue position from `start` whose job fits and may leave the reservation alone, -1 for none.
+    """Return the first queue position from `start` whose job fits and may respect the reservation, or -1.
 
-    It goes past the jobs of which `leaves_alone` would say no by `verdicts`, as they are predicted to run
-    beyond the reservation. Classes in which all do are known without a look at their jobs: where it has gone
-    past all of a class, `class_queue.least_s` says how short they are. With models run times follow from
-    placements, and all that fit may do.
+    Skips the jobs that `leaves_alone` would reject by `verdicts`, as they are predicted to run past the
+    reservation. Classes in which all jobs do are recognised without reading their jobs: once it has skipped
+    all of a class, `class_queue.least_s` records the shortest. With models run times depend on placements,
+    and all jobs that fit may be candidates.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

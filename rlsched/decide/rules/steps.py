@@ -1,4 +1,4 @@
-"""`Steps`: a rule as its four functions, and the rules that there are."""
+"""`Steps`: a rule as its four functions, and the installed rules."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Steps:
     Attributes:
         begin, next_move, after, next_look_s: See `rlsched.decide.rules`.
         looks: Whether `next_look_s` is ever finite.
-        skips_quiet: Whether a partition in which nothing has changed since the rule had nothing more to do
-            there need not be asked.
-        sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes will do.
+        skips_quiet: Whether to skip a partition in which nothing has changed since the rule last had nothing
+            to do there.
+        sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes suffice.
         migrates: Whether it moves running jobs.
-        dialled: Whether somebody sets dials beside its settings.
+        dialled: Whether dials adjust its settings.
     """
 
     begin: Any
@@ -39,8 +39,8 @@ class Steps:
 
     @classmethod
     def of(cls, module: Any) -> Steps:
-        """The rule that a module, or whatever has its names, defines: the four functions, or those of
-        `greedy` where it has none; and `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they are not as above."""
+        """Return the rule of a module or class: the four functions, by default the functions of `greedy`, and
+        `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they differ from the defaults."""
         functions = {
             name: getattr(module, name, getattr(greedy, name))
             for name in ("begin", "next_move", "after", "next_look_s")
@@ -53,12 +53,12 @@ class Steps:
         )
 
     def with_dials(self) -> Steps:
-        """The same with dials: they may say something new of a partition in which nothing has changed."""
+        """Return the rule with dials, which may change the decision for a partition without other changes."""
         return replace(self, dialled=True, skips_quiet=False)
 
     @cached_property
     def bound(self) -> dict[str, Any]:
-        """What templates leave open for a rule."""
+        """The constants that templates leave open for a rule."""
         return {
             "begin": self.begin,
             "next_move": self.next_move,
@@ -75,12 +75,13 @@ class CompiledRule:
 
     Attributes:
         steps: Its four functions.
-        options: What they are told.
-        order: What the queue goes by.
-        strategy: What sets its dials; None: they stay at 0.
-        plain_without_models: Whether it starts jobs plainly where there are no models; else it needs them.
-        profile_s: What a profiler costs: jobs that run longer begin by so much work that is lost ...
-        profile_max_gpus: ... if they have no more GPUs than this.
+        options: Its options.
+        order: Order of the queue.
+        strategy: Sets its dials; None: they stay at 0.
+        plain_without_models: Whether it starts jobs without sharing, clocks and cores if there are no models;
+            else models are required.
+        profile_s: Cost of a profiler, seconds: longer jobs begin with this much work that is lost.
+        profile_max_gpus: Most GPUs of a job that is profiled.
     """
 
     steps: Steps
@@ -92,7 +93,7 @@ class CompiledRule:
     profile_max_gpus: float = math.inf
 
     def dialled_by(self, strategy: Strategy) -> CompiledRule:
-        """The same with a strategy that sets its dials."""
+        """Return the rule with a strategy that sets its dials."""
         return replace(self, steps=self.steps.with_dials(), strategy=strategy)
 
     @property
@@ -102,7 +103,7 @@ class CompiledRule:
 
     @property
     def needs_models(self) -> bool:
-        """Whether it has to do what models alone make legal."""
+        """Whether its actions require models."""
         return self.options.start != PLAIN_START and not self.plain_without_models
 
 
@@ -114,4 +115,4 @@ RULES = {
     "gittins": Steps.of(gittins),
     "las": Steps.of(las),
 }
-"""The rules by the name that a policy has for them."""
+"""The rules, by their names in policies."""

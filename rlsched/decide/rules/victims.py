@@ -1,10 +1,10 @@
-"""The cheapest jobs to preempt so that another one fits, compiled.
+"""The cheapest jobs to preempt so that another job fits, compiled.
 
-What may give way is looked at GPU by GPU: jobs that share GPUs leave them together, and a GPU whose jobs
-may not all be preempted stays taken. A gang that one node holds is given the node where those who leave hold
-fewest GPUs in all, wherever those are; a larger gang is given whole nodes of the largest size, one after the
-other, in the same way, and a node for the rest. On a node those with the highest index go first, and nobody
-goes in vain.
+Candidates are considered GPU by GPU: jobs that share GPUs leave them together, and a GPU stays in use unless
+all of its jobs may be preempted. A gang that fits on one node gets the node on which the victims hold the
+fewest GPUs in total, counting their GPUs on other nodes. A larger gang gets whole nodes of the largest size,
+one after the other, in the same way, and a node for the remainder. On a node the jobs with the highest index
+leave first, and no job leaves in vain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """The slot in the last place of GPU `g` that is taken, -1 where none is."""
+    """Return the slot in the last place in use of GPU `g`, -1 if none is."""
     last = -1
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
@@ -32,7 +32,7 @@ def _last_tenant(s: StateArrays, g: int) -> int:
 
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(G,) least index of the jobs on each GPU; infinite where it is free."""
+    """(G,) least index of the jobs on each GPU; infinite if it is free."""
     worst = np.full(s.gpu.shape[0], math.inf)
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -46,7 +46,7 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
-    """The group on GPU `g` leaves, or stays after all: its jobs have all of its GPUs in common."""
+    """Mark the group on GPU `g` as leaving, or as staying: its jobs share all of its GPUs."""
     place = s.job.head[_last_tenant(s, g)]
     while place >= 0:
         free[place // MAX_TENANTS] = mark
@@ -55,7 +55,7 @@ def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
 
 @kernel
 def _free_on(s: StateArrays, n: int, free: NDArray[np.bool_]) -> int:
-    """GPUs of node `n` that would be wholly free."""
+    """Number of GPUs of node `n` that would be wholly free."""
     count = 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         count += free[g]
@@ -72,11 +72,11 @@ def _clear_node(
     free: NDArray[np.bool_],
     gone: NDArray[np.int32],
 ) -> int:
-    """Choose who leaves node `n` so that `needed` of its GPUs are free, beside those who are leaving anyway.
+    """Choose the jobs that leave node `n` so that `needed` GPUs are free, given the jobs already leaving.
 
-    The GPUs of those chosen are marked in `free` (G,), and stand in `gone` (one GPU of each group). `worst`
-    (G,): the index of each GPU. Returns how many groups that are, -1 (and nothing is marked) where it cannot
-    be done.
+    Marks the GPUs of the chosen groups in `free` (G,) and lists them in `gone` (one GPU of each group).
+    `worst` (G,): the index of each GPU. Returns the number of groups, or -1 (and marks nothing) if it is
+    impossible.
     """
     first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
     count, could, frees = 0, 0, _free_on(s, n, free)
@@ -92,7 +92,7 @@ def _clear_node(
         _mark(s, at, free, True)
         gone[count] = at
         count, frees = count + 1, _free_on(s, n, free)
-    k = count - 2  # the last one was needed; those before it may not be any more
+    k = count - 2  # the last group was needed; the earlier ones may have become unnecessary
     while k >= 0:
         _mark(s, gone[k], free, False)
         if _free_on(s, n, free) >= needed:
@@ -107,7 +107,7 @@ def _clear_node(
 
 @kernel
 def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
-    """GPUs that the groups on these GPUs hold in all, wherever they are."""
+    """Total GPUs that the groups on these GPUs hold, on any node."""
     held = 0
     for k in range(gone.shape[0]):
         held += s.job.gpus[_last_tenant(s, gone[k])]
@@ -116,7 +116,7 @@ def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
 
 @kernel
 def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]) -> bool:
-    """Whether a gang fits nodes with so much free: `size` GPUs on each but the last one."""
+    """Whether a gang fits nodes with these free GPUs: `size` GPUs on each but the last one."""
     wholes, rest, holding, enough = gpus // size, gpus % size, 0, 0
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
@@ -130,18 +130,18 @@ def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]
 def find_victims(
     s: StateArrays, p: int, gpus: int, index: NDArray[np.float64], above: float
 ) -> tuple[int, int, float]:
-    """Who gives way to a gang of `gpus` GPUs in partition `p`.
+    """Choose the jobs to preempt for a gang of `gpus` GPUs in partition `p`.
 
     Args:
         s: The state.
         p: The partition.
         gpus: GPUs of the gang, whole ones; it does not fit now.
-        index: (J,) what speaks for preempting each slot; -inf: it must not be.
+        index: (J,) preemption score of each slot; -inf: it must not be preempted.
         above: Only jobs with an index above this leave.
 
     Returns:
-        (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all who have to leave
-        hold, one job of each group counted; the least index of their GPUs).
+        (a running slot to preempt now, -1 if the gang cannot fit in the end; GPUs that all victims hold,
+        counting one job of each group; the least index of their GPUs).
     """
     worst = _worst(s, index)
     size, left, groups = min(gpus, s.derived.part.node_size[p]), gpus, 0
@@ -164,11 +164,11 @@ def find_victims(
             return -1, 0, 0.0
         chosen[node] = True
         count = _clear_node(s, node, needed, worst, above, free, gone)
-        for k in range(count):  # for a slice, numba would compile what words its errors, too
+        for k in range(count):  # for a slice, numba would also compile the text of its errors
             plan[groups + k] = gone[k]
         groups, left = groups + count, left - needed
     first, held, lowest = -1, 0, math.inf
-    for k in range(groups - 1, -1, -1):  # one that leaves for a later node may make room on an earlier one
+    for k in range(groups - 1, -1, -1):  # leaving for a later node may make room earlier
         _mark(s, plan[k], free, False)
         if not _holds(s, p, gpus, size, free):
             _mark(s, plan[k], free, True)

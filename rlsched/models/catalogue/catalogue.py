@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rlsched.models.mig import Slice
 
 UNKNOWN: Final = 0
-"""Number of no workload: a job of which nothing is known."""
+"""Number of the unknown workload."""
 BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "util_frac": (0.01, 1.0),
     "memory_mib": (256.0, np.inf),
@@ -49,21 +49,21 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "node_penalty": (0.0, np.inf),
     "checkpoint_s": (0.0, np.inf),
 }
-"""What a field can be, whatever assumed cells are multiplied by."""
+"""Limits of each field when assumed cells are scaled."""
 FOLLOWS_SLICE: Final = ("speed", "dynamic_w", "cores_each")
-"""Fields that are in proportion to a job's speed on a MIG slice."""
+"""Fields that are proportional to a job's speed on a MIG slice."""
 _STANDS_FOR: Final = {"H200": "H100"}
 
 
 def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
-    """The catalogue that comes with rlsched.
+    """Return the catalogue that comes with rlsched.
 
     Args:
-        assumed_scale: Multiplies every assumed cell, within `BOUNDS`: 0.7 and 1.3 to repeat a result with
+        assumed_scale: Factor of every assumed cell, within `BOUNDS`; use 0.7 and 1.3 to repeat a result with
             the assumptions 30 % lower and higher.
 
     Raises:
-        InputError: a scale that is not above 0.
+        InputError: the scale is not above 0.
     """
     if not 0 < assumed_scale < np.inf:
         raise InputError(f"assumed_scale: expected a number above 0, got {assumed_scale}")
@@ -82,14 +82,14 @@ def _scaled(cell: Cell, scale: float, field: str) -> Cell:
 
 
 def catalogue_type(kind: str) -> str:
-    """The GPU type of the catalogue (`GPU_TYPES`) that stands for a GPU type of a cluster.
+    """Return the GPU type of the catalogue (`GPU_TYPES`) for a GPU type of a cluster.
 
-    Types that the catalogue has no rows for are `generic`; an H200 counts as an H100.
+    Types without rows in the catalogue are `generic`; an H200 counts as an H100.
     """
     if kind in GPU_TYPES:
         return kind
     from rlsched.models.gpu_types import (
-        canonical_kind,  # compiles kernels at its import: only where it is needed
+        canonical_kind,  # compiles kernels on import: only if needed
     )
 
     name = canonical_kind(kind)
@@ -98,7 +98,7 @@ def catalogue_type(kind: str) -> str:
 
 
 def _slice_of(kind: str) -> Slice | None:
-    """The MIG slice that a GPU type is, None for whole GPUs."""
+    """Return the MIG slice of a GPU type, None for whole GPUs."""
     if not is_slice(kind):
         return None
     from rlsched.models.mig import slice_of  # as above
@@ -111,10 +111,10 @@ class Catalogue:
     """Workloads by name and number, their cells and their measured pairs.
 
     Attributes:
-        cells: By workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. What is unknown is not there; that is
-            `sensitivity` and `pressure` of all that Gavel did not measure.
-        pairs: Every measured pair, once.
-        sources: What the sources of cells stand for.
+        cells: By workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. Unknown cells are missing:
+            `sensitivity` and `pressure` of all workloads that Gavel did not measure.
+        pairs: Every measured pair, listed once.
+        sources: Descriptions of the sources of cells.
     """
 
     cells: Mapping[tuple[str, str, str], Cell]
@@ -131,10 +131,10 @@ class Catalogue:
         return {name: number for number, name in enumerate(self.names, start=1)}
 
     def number(self, name: str) -> int:
-        """The number of a workload, its row in arrays; "" is `UNKNOWN`.
+        """Return the number of a workload, its row in arrays; "" is `UNKNOWN`.
 
         Raises:
-            InputError: a name that the catalogue does not have, with those that look like it.
+            InputError: the catalogue does not have the name; suggests similar names.
         """
         if not name:
             return UNKNOWN
@@ -151,14 +151,14 @@ class Catalogue:
         return f" (near: {', '.join(near)})" if near else ""
 
     def cell(self, name: str, gpu_type: str, field: str) -> Cell | None:
-        """One cell; None where it is unknown."""
+        """Return a cell; None if it is unknown."""
         return self.cells.get((name, gpu_type, field))
 
     def traits(self, kinds: Sequence[str]) -> Records:
-        """(W, K) TRAIT: a row for each workload, the unknown one first with the medians of all.
+        """Return (W, K) TRAIT: a row per workload, first the unknown one with the medians of all.
 
         Args:
-            kinds: Names of GPU types as a cluster has them (see `catalogue_type`).
+            kinds: Names of GPU types as in a cluster (see `catalogue_type`).
         """
         out = np.zeros((1 + len(self.names), len(kinds)), TRAIT)
         for column, kind in enumerate(catalogue_type(kind) for kind in kinds):
@@ -173,10 +173,10 @@ class Catalogue:
         return out.view(np.recarray)
 
     def _cut(self, traits: Records, gpu_type: str) -> None:
-        """Make (W,) TRAIT of a whole GPU those of its MIG slice, where this type is one.
+        """Convert (W,) TRAIT of a whole GPU to that of its MIG slice, if this type is a slice.
 
-        All that follows the work done falls with the speed: dynamic power and the cores that feed the job.
-        The slice is busy for as much of the time as the work takes of what it can do.
+        All fields that follow the work done fall with the speed: dynamic power and the cores that feed the
+        job. The slice is busy for the share of time that the work takes of its capacity.
         """
         cut = _slice_of(gpu_type)
         if cut is None:
@@ -190,7 +190,7 @@ class Catalogue:
                 row[field] *= speed
 
     def pair_speeds(self, kinds: Sequence[str]) -> NDArray[np.float64]:
-        """(K, W, W) measured speed of the first beside the second; nan where the pair is unknown."""
+        """Return (K, W, W) measured speed of the first workload next to the second; nan if unknown."""
         size = 1 + len(self.names)
         out = np.full((len(kinds), size, size), np.nan)
         for row, kind in zip(out, (catalogue_type(kind) for kind in kinds), strict=True):
@@ -201,7 +201,7 @@ class Catalogue:
         return out
 
     def arrays(self, kinds: Sequence[str]) -> ModelArrays:
-        """All that the models know, for a cluster of these GPU types, in this order."""
+        """Return the arrays of all models, for a cluster of these GPU types, in this order."""
         from rlsched.models.power import gpu_models
 
         gpu, trait = gpu_models(kinds).view(np.recarray), self.traits(kinds)
@@ -209,20 +209,21 @@ class Catalogue:
         return ModelArrays(gpu=gpu, trait=trait, pair=self.pair_speeds(kinds))
 
     def draw(self, trace: JobColumns, seed: int) -> NDArray[np.int32]:
-        """The number of each job's workload.
+        """Draw the number of each job's workload.
 
-        A job whose column `workload` names one has that. The others draw, each by its id, its GPUs and its
-        duration (`draw_workloads`): the same whatever other jobs are there. A job without GPUs has none.
+        A job whose column `workload` names a workload has that one. The others are drawn, each by its id, its
+        GPUs and its duration (`draw_workloads`), independently of the other jobs. A job without GPUs has
+        none.
 
         Args:
             trace: J jobs.
-            seed: Of the draws, 0 or more.
+            seed: Seed of the draws, 0 or more.
 
         Returns:
             (J,) numbers.
 
         Raises:
-            InputError: a workload that the catalogue does not have, its job, and names that look like it.
+            InputError: the catalogue does not have a workload; names its job and similar workloads.
         """
         named = trace.extra.get("workload")
         out = draw_workloads(trace, seed, self._reference_util)
@@ -240,7 +241,7 @@ class Catalogue:
 
     @cached_property
     def _reference_util(self) -> NDArray[np.float64]:
-        # Of the data files, not of cells that were scaled: a repetition keeps its draws.
+        # from the data files, not from scaled cells, so that a repetition keeps its draws
         cells = read_cells()
         return np.array([cells[name, REFERENCE_TYPE, "util_frac"].value for name in self.names])
 
@@ -250,7 +251,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Share of the cells that a result uses which are measured or fitted; nan where it uses none.
+        """Share of the cells used in a result that are measured or fitted; nan if it uses none.
 
         See `cells_behind`.
         """
@@ -263,19 +264,19 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Cells that a result uses: how many are measured or fitted, and how many there are.
+        """Count the cells used in a result: how many are measured or fitted, and how many there are.
 
-        A cell counts as often as its workload occurs. What is so by definition (speed on the reference type)
-        or is not known does not count, and all that is taken for the unknown workload is assumed. What
-        follows the speed on a MIG slice is assumed wherever that speed was not measured.
+        A cell counts as often as its workload occurs. Cells that hold by definition (speed on the reference
+        type) or are unknown do not count; all cells of the unknown workload count as assumed. Cells that
+        follow the speed on a MIG slice are assumed wherever that speed was not measured.
 
         Args:
-            workloads: Numbers of the jobs' workloads, as `draw` gives them.
+            workloads: Numbers of the jobs' workloads, as returned by `draw`.
             kinds: Names of the GPU types that they run on.
             fields: Fields of `TRAIT` that are used.
 
         Raises:
-            InputError: a field that `TRAIT` does not have.
+            InputError: `TRAIT` does not have a field.
         """
         for field in fields:
             if field not in FIELDS:

@@ -1,4 +1,4 @@
-"""Which workload a job is where its trace does not say: a draw keyed by the job, by its GPUs and duration."""
+"""Workload of a job whose trace does not name it: a draw keyed by the job, weighted by GPUs and duration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rlsched.models.catalogue.table import FAMILIES, FAMILY_OF
 SHORT_S: Final = 600.0
 LONG_S: Final = 4 * 3600.0
 BURST_SHARE: Final = 0.8
-"""Probability that a job is what its burst is (assumed). A burst: jobs of one user, VC and number of GPUs, of
-one hour where the user is known, else of ten minutes."""
+"""Probability that a job has the workload of its burst (assumed). A burst: jobs of one user, VC and number of
+GPUs, within one hour if the user is known, else within ten minutes."""
 BURST_S: Final = 3600.0
 ANONYMOUS_BURST_S: Final = 600.0
 
@@ -26,14 +26,14 @@ LEAN: Final = {
     "gang": -1.5,  # 2 to 7 GPUs
     "large gang": -1.0,  # 8 and more
 }
-"""How a class of jobs leans to busy workloads: its weights are multiplied by exp(lean * (util - 0.5)).
+"""Preference of a class of jobs for busy workloads: its weights are multiplied by exp(lean * (util - 0.5)).
 
-Assumed, and such that large and long jobs are busier than small and short ones. In Philly, GPUs in use were
-busy 52 % of the time, those of 8-GPU jobs 59 % (Jeon et al., ATC'19; recalled), pauses included. The
-catalogue knows training loops alone, and draws give more: 0.67 of the GPU-time of Philly's trace."""
+Assumed, such that large and long jobs are busier than small and short ones. In Philly, GPUs in use were busy
+52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; recalled), pauses included. The catalogue has
+only training loops, and draws give more: 0.67 of the GPU-time of Philly's trace."""
 CLASSES: Final = tuple(LEAN)
 NOT_USUAL: Final = 0.05
-"""Weight in a gang of a family that is not usual on several GPUs, relative to one that is (assumed)."""
+"""Weight in a gang of a family that is rare on several GPUs, relative to a common one (assumed)."""
 
 
 class JobColumns(Protocol):
@@ -86,7 +86,7 @@ def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
     """(C, W) cumulative probability of each workload for each class of jobs.
 
     Args:
-        util_frac: (W,) utilisation of each workload alone, on the reference GPU type.
+        util_frac: (W,) solo utilisation of each workload on the reference GPU type.
     """
     family = [FAMILIES[name] for name in FAMILY_OF.values()]
     base = np.array([one.weight / max(1, len(one.batches)) for one in family])
@@ -113,10 +113,10 @@ def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) 
 
 
 def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
-    """(J,) number of a workload for every job, 0 for those without GPUs.
+    """Draw (J,) the number of a workload for every job, 0 for jobs without GPUs.
 
-    Each number drawn is a hash of the seed and of the job's id, or of the seed and of its burst; nothing
-    depends on what other jobs are there, or on their order.
+    Each draw is a hash of the seed and the job's id, or of the seed and its burst; it does not depend on the
+    other jobs or on their order.
 
     Args:
         trace: J jobs.
@@ -144,6 +144,6 @@ def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64])
 
 
 def _uniform(seed: int, *key: str) -> tuple[float, float]:
-    """Two independent numbers in [0, 1), the same for the same seed and key anywhere."""
+    """Return two independent numbers in [0, 1) that depend only on the seed and the key."""
     digest = blake2b("\x1f".join((str(seed), *key)).encode(), digest_size=16).digest()
     return tuple(int.from_bytes(half, "little") / 2**64 for half in (digest[:8], digest[8:]))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The catalogue's data files: families of workloads, their cells, measured pairs, and the sources of all."""
+"""The catalogue's data files: families of workloads, their cells, measured pairs, and the sources."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ STATUSES: Final = (MEASURED, FITTED, ASSUMED, DEFINED)
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of training that has a workload for each of its batch sizes.
+    """A kind of training, with a workload for each of its batch sizes.
 
     Attributes:
-        domain: What is trained.
+        domain: Domain of the training.
         parameters_m: Parameters of the model, millions.
-        batches: Samples on each GPU; empty: one workload, its batch unknown.
-        weight: How often draws take the family, before a job's size and duration count (assumed).
-        gang: Whether it is usual on several GPUs (assumed).
+        batches: Samples per GPU; empty: one workload of unknown batch.
+        weight: Weight of the family in draws, before a job's size and duration count (assumed).
+        gang: Whether it is common on several GPUs (assumed).
     """
 
     domain: str
@@ -54,14 +54,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where figures come from: in words, and the error of a fit ("": measured, or assumed)."""
+    """Origin of figures: a description, and the error of a fit ("": measured, or assumed)."""
 
     what: str
     error: str
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two workloads on one GPU: the speed of each beside the other, relative to alone."""
+    """Two workloads on one GPU: the speed of each next to the other, relative to its solo speed."""
 
     gpu_type: str
     a: str
@@ -71,7 +71,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 def workload_name(family: str, batch: int) -> str:
-    """The name of a family's workload with this batch; 0: the batch is unknown."""
+    """Return the name of a family's workload with this batch; 0: unknown batch."""
     return f"{family}-b{batch}" if batch else family
 
 
@@ -93,7 +93,7 @@ FAMILY_OF: Final = MappingProxyType(
 
 @cache
 def read_cells() -> dict[tuple[str, str, str], Cell]:
-    """Every cell, by workload, GPU type and field; what is unknown is not there."""
+    """Return every cell, by workload, GPU type and field; unknown cells are missing."""
     return {
         (row["workload"], row["gpu_type"], row["field"]): Cell(
             float(row["value"]), row["status"], row["source"]
@@ -104,7 +104,7 @@ def read_cells() -> dict[tuple[str, str, str], Cell]:
 
 @cache
 def read_pairs() -> tuple[Pair, ...]:
-    """Every measured pair, once."""
+    """Return every measured pair, listed once."""
     return tuple(
         Pair(row["gpu_type"], row["a"], row["b"], float(row["speed_a"]), float(row["speed_b"]))
         for row in _rows("pairs.csv")
@@ -113,7 +113,7 @@ def read_pairs() -> tuple[Pair, ...]:
 
 @cache
 def read_sources() -> dict[str, Source]:
-    """Every source by its key."""
+    """Return every source by its key."""
     return {row["key"]: Source(row["what"], row["error"]) for row in _rows("sources.csv")}
 
 

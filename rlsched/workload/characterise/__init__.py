@@ -1,1 +1,1 @@
-"""The numbers that characterise a trace, a file a subject; `rlsched.workload.describe` puts them together."""
+"""Statistics of a trace, one file per subject; `rlsched.workload.describe` combines them."""

@@ -1,4 +1,4 @@
-"""When jobs are submitted: how often, how close together, at which hours."""
+"""Submissions of jobs: their rate, their gaps, and their hours."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlsched.workload.trace import Trace
 
 
 def arrivals(trace: Trace, clock: Clock, gpu_s: Floats) -> Report:
-    """Submissions: a day, the gaps, by hour of the day, and the five busiest hours since the first one.
+    """Submissions: per day, the gaps, by hour of the day, and the five busiest hours since the first one.
 
     Args:
         trace: J jobs.
-        clock: Which hour it is.
+        clock: Hours of the trace.
         gpu_s: (J,) GPU-time, GPU-seconds.
     """
     hours = ((trace.submit_s - trace.submit_s[0]) // HOUR_S).astype(np.int64)

@@ -13,13 +13,13 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 DAYS = tuple(f"day {number}" for number in range(1, 8))
 SLOTS = 7 * 24
 MOST_HOURS = 2_000_000
-"""Hours of a trace, about 228 years; a longer one is taken to hold a time by mistake."""
+"""Most hours of a trace, about 228 years; a longer trace contains a wrong time."""
 MOST_BINS = 200
 _BINS_S = (HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S)
 
 
 class Clock(NamedTuple):
-    """Which hour of the week it is at each second of a trace.
+    """Hour of the week at each second of a trace.
 
     Attributes:
         first_s: First submission, seconds from the trace's origin.
@@ -33,7 +33,7 @@ class Clock(NamedTuple):
 
     @property
     def offset_s(self) -> float:
-        """Seconds from the Monday midnight before the origin to the origin; 0 where that is unknown."""
+        """Seconds from the Monday midnight before the origin to the origin; 0 if that is unknown."""
         if self.origin is None:
             return 0.0
         at = self.origin
@@ -45,11 +45,11 @@ class Clock(NamedTuple):
         return DAYS if self.origin is None else WEEKDAYS
 
     def hour(self, at_s: Floats) -> Ints:
-        """Number of the clock hour that holds each time; hour 0 is the one of the offset's midnight."""
+        """Number of the clock hour of each time; hour 0 begins at the midnight of `offset_s`."""
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """(168,) how often the trace touches each hour of the week, day 1 hour 0 first."""
+        """(168,) number of times that the trace touches each hour of the week, day 1 hour 0 first."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)
@@ -57,7 +57,7 @@ class Clock(NamedTuple):
         return count
 
     def hour_edges(self) -> Floats | None:
-        """Edges of the clock's hours within the trace, seconds; None: no time, or more than can be true."""
+        """Edges of the clock's hours within the trace, seconds; None: no duration, or too many hours."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         if self.last_s <= self.first_s or last - first > MOST_HOURS:
             return None
@@ -68,7 +68,7 @@ class Clock(NamedTuple):
     def bin_edges(self) -> Floats | None:
         """Edges of at most 201 equal bins of the trace's time, on whole hours, days or weeks, seconds.
 
-        A rest at either end that is shorter than half a bin belongs to its neighbour. None: no time.
+        A remainder at either end shorter than half a bin is merged with its neighbour. None: no duration.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:
@@ -81,5 +81,5 @@ class Clock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def report(self) -> Report:
-        """How hours and days are to be read."""
+        """Meaning of hours and days in the report."""
         return {"origin": None if self.origin is None else self.origin.isoformat(), "days": list(self.days)}

@@ -1,4 +1,4 @@
-"""How jobs ended: what publishers' words mean, and what work went into jobs that failed."""
+"""Outcomes of jobs: the meaning of publishers' statuses, and the work spent on failed jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "cancelled": ("cancelled", "canceled", "killed", "preempted", "revoked"),
     "unfinished": ("running", "pending", "waiting", "suspended", "requeued", "resizing"),
 }
-"""Outcome by the publisher's word, in lower case; of several words the first counts (`CANCELLED by 1000`).
+"""Outcome by the publisher's status, in lower case; of several words the first counts (`CANCELLED by 1000`).
 
-Slurm: its list of job states; a job past its time limit or on a node that broke down has failed, as in the
-Helios study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed. Alibaba PAI:
-only Terminated is a success. Alibaba's openb: the phases of a Kubernetes pod.
+Slurm: its list of job states; a job past its time limit or on a failed node has failed, as in the Helios
+study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed. Alibaba PAI: only
+Terminated is a success. Alibaba's openb: the phases of a Kubernetes pod.
 """
 OTHER = "other"
 _OF_WORD = {word: outcome for outcome, words in OUTCOMES.items() for word in words}
@@ -28,18 +28,18 @@ _ORDER = (*OUTCOMES, OTHER)
 
 
 def outcome_of(status: str) -> str:
-    """One of the keys of `OUTCOMES`, or `other` where the word is not known."""
+    """Return one of the keys of `OUTCOMES`, or `other` if the status is unknown."""
     words = status.lower().split()
     return _OF_WORD.get(words[0], OTHER) if words else OTHER
 
 
 def status_counts(trace: Trace) -> dict[str, int]:
-    """Jobs by status, in the publisher's words, most frequent first; blank ones are left out."""
+    """Number of jobs by publisher's status, most frequent first; blank statuses are left out."""
     return dict(Counter(trace.status[trace.status != ""].tolist()).most_common())
 
 
 def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints) -> Report:
-    """Jobs and GPU-time by outcome, by status, and what failed in each size class.
+    """Jobs and GPU-time by outcome, by status, and by outcome in each size class.
 
     Args:
         trace: J jobs.
@@ -48,12 +48,12 @@ def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints)
         classes: (J,) from `sizes.size_class`.
 
     Returns:
-        Shares are of the jobs whose status is known. `sizes`: by class the share of its jobs that ended in
-        each outcome (`jobs_frac`) and of its GPU-time (`gpu_time_frac`).
+        Shares are of the jobs with a known status. `sizes`: by class the share of its jobs that ended in each
+        outcome (`jobs_frac`) and of its GPU-time (`gpu_time_frac`).
     """
     known = trace.status != ""
     if not counts:
-        return missing("The trace does not say how its jobs ended.", "status")
+        return missing("The trace does not record how its jobs ended.", "status")
     numbers = {status: _ORDER.index(outcome_of(status)) for status in counts}
     outcome = np.array([numbers[status] for status in trace.status[known].tolist()], dtype=np.int64)
     work, duration_s, known_classes = gpu_s[known], trace.duration_s[known], classes[known]

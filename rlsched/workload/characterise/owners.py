@@ -1,4 +1,4 @@
-"""Whose jobs they are: users and virtual clusters, and how unevenly GPU-time is shared among them."""
+"""Users and virtual clusters of jobs, and how unevenly GPU-time is distributed among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CURVE_POINTS = 100
 
 
 def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
-    """How many users, what the largest of them take, and the largest by name.
+    """Number of users, the share of the largest of them, and the largest by name.
 
     Args:
         trace: J jobs.
@@ -21,12 +21,12 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
         gpu_s: (J,) GPU-time, GPU-seconds.
 
     Returns:
-        `top`: for the first 1, 5, ... % of the users by GPU-time (at least one user) their shares of jobs
-        and GPU-time. `curve`: the share of GPU-time of the first `users_frac`. `largest`: up to 20 rows.
-        Shares are of the jobs whose user is known.
+        `top`: for the first 1, 5, ... % of the users by GPU-time (at least one user) their shares of jobs and
+        GPU-time. `curve`: the share of GPU-time of the first `users_frac`. `largest`: up to 20 rows. Shares
+        are of the jobs with a known user.
     """
     if not keys.names:
-        return missing("The trace does not say who submitted its jobs.", "user")
+        return missing("The trace does not record who submitted its jobs.", "user")
     known = keys.known
     code, work = keys.code[known], gpu_s[known]
     jobs = np.bincount(code)
@@ -64,12 +64,12 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
 
 def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
-    """A row for each virtual cluster that jobs name, largest GPU-time first.
+    """A row for each virtual cluster of the jobs, largest GPU-time first.
 
     Args:
         trace: J jobs.
         keys: Of the column `vc`.
-        gpu_s: (J,) GPU-time, GPU-seconds; shares are of the jobs whose VC is known.
+        gpu_s: (J,) GPU-time, GPU-seconds; shares are of the jobs with a known VC.
     """
     if not keys.names:
         return missing("The trace names no virtual clusters.", "vc")

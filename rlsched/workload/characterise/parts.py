@@ -1,4 +1,4 @@
-"""What the subjects share: their type, a section that lacks data, keys as numbers, quantiles, shares."""
+"""Common parts of the subjects: their type, a section without data, keys as numbers, quantiles, shares."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUANTILES: tuple[tuple[str, float], ...] = (("p10_s", 0.1), ("p50_s", 0.5), ("p9
 
 
 def missing(say: str, *columns: str) -> Report:
-    """A section whose data the trace lacks.
+    """Return a section whose data the trace lacks.
 
     Args:
-        say: What is missing, in a sentence for people.
-        *columns: Columns of the trace that it would need; none: no column would help.
+        say: Sentence that names the missing data.
+        *columns: Columns of the trace that would provide it; none: no column would help.
     """
     return {"missing": list(columns), "say": say}
 
@@ -36,7 +36,7 @@ class Keys(NamedTuple):
     """Text cells as numbers.
 
     Attributes:
-        code: (J,) number of each cell's text, in order of first appearance; -1 where it is blank.
+        code: (J,) number of each cell's text, in order of first appearance; -1 if it is blank.
         names: The texts, by number.
     """
 
@@ -45,7 +45,7 @@ class Keys(NamedTuple):
 
     @property
     def known(self) -> Mask:
-        """(J,) whether the cell holds anything."""
+        """(J,) whether the cell is not blank."""
         return self.code >= 0
 
 
@@ -57,7 +57,7 @@ def keyed(cells: NDArray[np.str_]) -> Keys:
 
 
 def quantiles(seconds: Floats) -> Report:
-    """Mean, some quantiles and the maximum of at least one value, seconds."""
+    """Mean, some quantiles and the maximum of one or more values, seconds."""
     at = np.quantile(seconds, [q for _, q in QUANTILES])
     return {
         "mean_s": float(seconds.mean()),
@@ -67,7 +67,7 @@ def quantiles(seconds: Floats) -> Report:
 
 
 def over(numerator: float, denominator: float) -> float | None:
-    """The quotient; None where the denominator is not above 0."""
+    """Return the quotient; None if the denominator is not above 0."""
     return numerator / denominator if denominator > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Jobs that come again: under one name of one user, and in bursts of submissions."""
+"""Repeated jobs: jobs with the same name of one user, and bursts of submissions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GA
     A burst is a run of jobs of one VC and one number of GPUs, each at most `gap_s` after the one before.
 
     Args:
-        vc: (J,) number of its VC, any number where it is unknown.
+        vc: (J,) number of its VC, any number if it is unknown.
         num_gpus: (J,) GPUs.
         submit_s: (J,) submissions, ascending, seconds.
         gap_s: Longest gap within a burst, seconds.
@@ -34,7 +34,7 @@ def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GA
 
 
 def in_bursts(trace: Trace, vcs: Keys) -> Report:
-    """How many jobs come in bursts, and how large those are; `jobs_frac` is of bursts of two jobs or more."""
+    """Number of jobs in bursts, and the size of the bursts; `jobs_frac` is of bursts of two jobs or more."""
     count = np.bincount(bursts(vcs.code, trace.num_gpus, trace.submit_s))
     return {
         "gap_s": BURST_GAP_S,
@@ -46,13 +46,13 @@ def in_bursts(trace: Trace, vcs: Keys) -> Report:
 
 
 def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
-    """How often jobs of one user have one and the same name, and how alike such jobs are.
+    """Number of jobs of one user with the same name, and the similarity of such jobs.
 
     Returns:
-        `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: what falls
-        to names with two jobs or more. `runs`: rows by number of jobs of a name. `ln_duration_sd` over these
-        repeated jobs, and `ln_duration_sd_within` around the mean of their name: what a predictor gains
-        by knowing the name (durations below 1 s count as 1 s; both None without repeated jobs).
+        `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: share of
+        names with two jobs or more. `runs`: rows by number of jobs of a name. `ln_duration_sd` over these
+        repeated jobs, and `ln_duration_sd_within` around the mean of their name: the gain of a predictor that
+        knows the name (durations below 1 s count as 1 s; both None without repeated jobs).
     """
     known = trace.job_name != ""
     if not known.any():

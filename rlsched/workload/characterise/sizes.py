@@ -1,4 +1,4 @@
-"""Jobs by number of GPUs: how many, how long, how much GPU-time; and how durations are distributed."""
+"""Jobs by number of GPUs: their number, durations and GPU-time; and the distribution of durations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def size_class(num_gpus: Floats) -> Ints:
 
 
 def by_size(trace: Trace, gpu_s: Floats, classes: Ints) -> list[Report]:
-    """A row for each class that has jobs: jobs, shares of jobs and GPU-time, durations.
+    """Return a row for each class that has jobs: jobs, shares of jobs and GPU-time, durations.
 
     Args:
         trace: J jobs.
@@ -54,11 +54,11 @@ def by_size(trace: Trace, gpu_s: Floats, classes: Ints) -> list[Report]:
 
 
 def duration_curves(trace: Trace, gpu_s: Floats, classes: Ints) -> Report:
-    """Cumulative distributions of the duration.
+    """Return cumulative distributions of the duration.
 
     Returns:
         `at_s`: P durations, a logarithmic grid from 1 s past the longest job. Shares at or below each:
-        `jobs_frac` (of the jobs), `gpu_time_frac` (of the GPU-time; None without any), and `sizes`, a row a
+        `jobs_frac` (of the jobs), `gpu_time_frac` (of the GPU-time; None without any), and `sizes`, a row per
         class with its `gpus` and `jobs_frac`.
     """
     longest = max(float(trace.duration_s.max()), 1.0)

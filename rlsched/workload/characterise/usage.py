@@ -1,4 +1,4 @@
-"""GPUs over time: those that jobs hold, those that they would hold if none waited, and the work offered."""
+"""GPUs over time: GPUs held by jobs, GPUs that jobs would hold if none waited, and the work offered."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ NO_STARTS = (
 
 
 class Held:
-    """GPUs held over time by jobs that run without a break.
+    """GPUs held over time by jobs that run without interruption.
 
     Args:
-        start_s: (J,) when each job starts, seconds.
-        duration_s: (J,) how long it runs, seconds.
-        num_gpus: (J,) GPUs that it holds.
+        start_s: (J,) start of each job, seconds.
+        duration_s: (J,) run time of each job, seconds.
+        num_gpus: (J,) GPUs that each job holds.
     """
 
     def __init__(self, start_s: Floats, duration_s: Floats, num_gpus: Floats) -> None:
-        self._zero_s = float(start_s.min())  # near the times at hand, so that large sums stay exact
+        self._zero_s = float(start_s.min())  # close to the times in use, so that large sums stay exact
         self._up = _Ramp(start_s - self._zero_s, num_gpus)
         self._down = _Ramp(start_s - self._zero_s + duration_s, num_gpus)
 
@@ -62,7 +62,7 @@ def in_use(trace: Trace, wait_s: Floats) -> Held | None:
 
     Args:
         trace: J jobs.
-        wait_s: (J,) column `queue_s`, nan where unknown; such jobs are left out.
+        wait_s: (J,) column `queue_s`, nan if unknown; such jobs are left out.
     """
     known = ~np.isnan(wait_s)
     if not known.any():
@@ -84,8 +84,9 @@ def week(trace: Trace, clock: Clock, demanded: Held) -> Report:
     """Submissions and demand by hour of the week.
 
     Returns:
-        `hours`: how often the trace touches each hour, 7 rows of 24. `jobs_per_hour`: submissions divided by
-        that. `gpus_in_demand`: mean, None where the trace has no time. None where an hour never comes.
+        `hours`: number of times that the trace touches each hour, 7 rows of 24. `jobs_per_hour`: submissions
+        divided by that. `gpus_in_demand`: mean, None if the trace has no duration. None if an hour never
+        occurs.
     """
     hours = clock.hours_in_slots()
     jobs = np.bincount(clock.hour(trace.submit_s) % SLOTS, minlength=SLOTS)
@@ -102,14 +103,14 @@ def utilisation(used: Held | None, clock: Clock, wait_s: Floats, gpus: int | Non
 
     Args:
         used: From `in_use`.
-        clock: The time of the J jobs.
-        wait_s: (J,) column `queue_s`, nan where unknown.
+        clock: Time of the J jobs.
+        wait_s: (J,) column `queue_s`, nan if unknown.
         gpus: GPUs of the cluster; None: unknown.
 
     Returns:
         Mean GPUs held between first and last submission, over all of it, by hour of the day, by weekday and
         by hour of the week (7 rows of 24); `mean_frac` is the mean over `capacity_gpus`. A section without
-        data where no wait is recorded.
+        data if no wait is recorded.
     """
     if used is None:
         return missing(NO_STARTS, "queue_s")
@@ -139,20 +140,20 @@ def over_time(
     runnable: NDArray[np.bool_] | None,
     gpus: int | None,
 ) -> Report:
-    """What is offered to the cluster in each bin of the trace's time.
+    """Work offered to the cluster in each bin of the trace's time.
 
     Args:
         trace: J jobs.
-        clock: Their time.
+        clock: Time of the jobs.
         demanded: From `demand`.
         used: From `in_use`.
         gpu_s: (J,) GPU-time, GPU-seconds.
-        runnable: (J,) whether the cluster can ever run the job; None: there is no cluster.
-        gpus: GPUs of the cluster; None: there is no cluster.
+        runnable: (J,) whether the cluster can ever run the job; None: no cluster.
+        gpus: GPUs of the cluster; None: no cluster.
 
     Returns:
         B bins: `start_s`, `width_s`, `jobs` submitted, `offered_gpus` (GPU-time submitted / width),
-        `gpus_in_demand` and `gpus_in_use` (means; the latter None where no wait is recorded), `load_frac`
+        `gpus_in_demand` and `gpus_in_use` (means; the latter None if no wait is recorded), `load_frac`
         (GPU-time submitted by jobs that can run / (GPUs x width); None without a cluster).
     """
     edges = clock.bin_edges()
@@ -180,7 +181,7 @@ def over_time(
 
 
 def _means(total: NDArray[np.generic], count: NDArray[np.generic]) -> NDArray[np.object_]:
-    """Quotients, None where the count is 0; (168,) becomes 7 rows of 24."""
+    """Return quotients, None if the count is 0; (168,) becomes 7 rows of 24."""
     shape = (7, 24) if total.shape == (SLOTS,) else total.shape
     pairs = zip(total.ravel().tolist(), count.ravel().tolist(), strict=True)
     return np.array([over(part, whole) for part, whole in pairs], dtype=object).reshape(shape)

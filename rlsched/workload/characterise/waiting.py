@@ -1,4 +1,4 @@
-"""How long jobs waited, by number of GPUs, from recorded waits."""
+"""Recorded waiting times of jobs, by number of GPUs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rlsched.workload.trace import Trace
 
 
 def waits(trace: Trace) -> Floats:
-    """(J,) recorded wait of each job (column `queue_s`), seconds, nan where unknown."""
+    """(J,) recorded wait of each job (column `queue_s`), seconds, nan if unknown."""
     known: Floats | None = trace.extra.get("queue_s")
     return np.full(len(trace), np.nan) if known is None else known
 
 
 def waiting(wait_s: Floats, classes: Ints) -> Report:
-    """Queueing delay of all jobs, and a row a size class.
+    """Queueing delay of all jobs, and a row per size class.
 
     Args:
         wait_s: (J,) from `waits`.

@@ -1,1 +1,1 @@
-"""Original formats of trace publishers, one file a format, each turned into a `Trace`."""
+"""Original formats of trace publishers, one file per format, each converted into a `Trace`."""

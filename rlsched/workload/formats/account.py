@@ -1,4 +1,4 @@
-"""The account that every converter keeps: rows in, rows kept, and rows skipped by a named reason."""
+"""The account of every converter: rows read, rows kept, and rows skipped, by reason."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import TypeVar
 from rlsched.errors import TraceError
 
 LINES_KEPT = 10
-"""Of how many rows an account remembers the line, for each reason."""
+"""Most lines that an account remembers for each reason."""
 
 AGAIN = "the same line again, field for field"
-"""The reason for a row that is there twice: in one file, or in exports whose times overlap."""
+"""Reason for a duplicate row: in one file, or in exports whose times overlap."""
 
 Item = TypeVar("Item")
 
 
 class MalformedError(Exception):
-    """A row that does not follow its format.
+    """A row that violates its format.
 
     Attributes:
-        kind: A short name, under which such rows are counted.
+        kind: Short name of the fault, under which such rows are counted.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -37,12 +37,12 @@ class LeftOutError(Exception):
 
 @dataclass
 class Tally:
-    """How many rows share a reason.
+    """Number of rows with the same reason.
 
     Attributes:
-        count: How many.
+        count: Number of rows.
         lines: Lines of the first `LINES_KEPT` of them.
-        example: What was expected and what came, in the first of them; "" where the reason says it all.
+        example: Values expected and found in the first of them; "" if the reason is sufficient.
     """
 
     count: int = 0
@@ -60,16 +60,16 @@ class Tally:
 
 @dataclass
 class Account:
-    """Where the rows of one file went: `rows` = `kept` + the counts of `skipped`, always.
+    """Counts of the rows of one file: `rows` = `kept` + the counts of `skipped`, always.
 
     Attributes:
         path: The file.
-        strict: A malformed row is an error.
-        rows: Rows in: lines with data, without header, comments and blank lines (Philly: jobs of the list).
-        kept: Rows that are in the trace, or that a job of the trace was made from.
-        skipped: By reason.
-        noted: By remark: rows that were kept, but not quite as they stood.
-        seen: Digests of the rows that were read; exports of one list of jobs share them.
+        strict: Whether a malformed row is an error.
+        rows: Rows read: lines with data, without header, comments and blank lines (Philly: jobs of the list).
+        kept: Rows that are in the trace, or contributed to a job of the trace.
+        skipped: Skipped rows, by reason.
+        noted: Rows that were kept with a change, by remark.
+        seen: Digests of the rows read so far; shared by exports of one list of jobs.
     """
 
     path: Path
@@ -80,7 +80,7 @@ class Account:
     noted: dict[str, Tally] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set, repr=False)
     _remarks: list[tuple[int, str]] | None = field(default=None, repr=False)
-    """Remarks on the row that is being read, which count once it is kept."""
+    """Remarks on the current row, which count once it is kept."""
 
     def read(
         self,
@@ -88,16 +88,16 @@ class Account:
         use: Callable[[Item], object],
         fields: Callable[[Item], bytes] | None = None,
     ) -> None:
-        """Hand each row to `use`, and count it by what comes of it.
+        """Pass each row to `use`, and count it by the result.
 
         Args:
-            rows: Line and row; a `MalformedError` stands for a row that could not even be split.
-            use: Raises `MalformedError` or `LeftOutError` where it has no use for the row.
-            fields: All fields of a row as bytes; a row whose bytes were seen before is skipped as `AGAIN`.
-                None: equal rows do not matter, and all are used.
+            rows: Line and row; a `MalformedError` stands for a row that could not be split.
+            use: Function of a row; raises `MalformedError` or `LeftOutError` to skip it.
+            fields: Returns all fields of a row as bytes; a row whose bytes were seen before is skipped as
+                `AGAIN`. None: duplicate rows are used.
 
         Raises:
-            TraceError: a malformed row, if `strict`.
+            TraceError: a row is malformed, if `strict`.
         """
         for line, row in rows:
             self.rows += 1
@@ -123,10 +123,10 @@ class Account:
         self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
-        """Do with a row that `read` has kept what had to wait for the others; it is skipped if that fails.
+        """Process a kept row after all others have been read; skip it if that fails.
 
         Raises:
-            TraceError: a malformed row, if `strict`.
+            TraceError: the row is malformed, if `strict`.
         """
         try:
             use()
@@ -148,7 +148,7 @@ class Account:
         self.skipped.setdefault(f"malformed: {error.kind}", Tally()).add(line, str(error))
 
     def note(self, line: int, remark: str) -> None:
-        """Remark on a row; it counts if the row is kept."""
+        """Add a remark on a row; it counts if the row is kept."""
         if self._remarks is None:
             self._note(line, remark)
         else:
@@ -159,7 +159,7 @@ class Account:
 
 
 def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
-    """The tallies of several files by reason, without lines, which belong to one file."""
+    """Sum the tallies of several files by reason, without lines, which are specific to a file."""
     found: dict[str, Tally] = {}
     for of_file in tallies:
         for reason, tally in of_file.items():

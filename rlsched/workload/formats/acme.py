@@ -15,7 +15,7 @@ from rlsched.workload.formats.spans import read_span
 REQUIRED = ("job_id", "user", "node_num", "gpu_num", "type", "state", "submit_time", "start_time", "end_time")
 MAIN = ("trace_seren.csv", "trace_kalos.csv")
 _MIB_PER_GB = 1024
-"""Memory is read as GiB: pods ask for round numbers of them."""
+"""Memory is read as GiB: pods request round numbers of them."""
 
 LOST = (
     "the number of nodes of a job is only carried along as x_num_nodes",
@@ -28,7 +28,7 @@ def convert(request: Request) -> Conversion:
     """Read a job trace of Seren or Kalos.
 
     Raises:
-        TraceError: another header, no job, or, if strict, a malformed row.
+        TraceError: the header is different, there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = Jobs(("queue_s", "x_workload", "memory_mib", "x_num_nodes"))

@@ -11,19 +11,19 @@ from rlsched.workload.formats.lines import UNKNOWN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = {"UTC": 0, "GMT": 0, "PST": -8, "PDT": -7}
-"""Hours from UTC of the zone names that stand behind times in the traces."""
+"""Hours from UTC of the zone names that follow times in the traces."""
 _EXPECTED = "a time such as 2020-06-09 18:41:01"
 
 
 class Clock:
-    """Reads times.
+    """Parses times.
 
     Args:
-        zone: Name of the zone (`America/Los_Angeles`) of times without one. None: they are taken as they are
-            written, as if every day had 24 hours.
+        zone: Name of the zone (`America/Los_Angeles`) of times without one. None: times are used as written,
+            as if every day had 24 hours.
 
     Raises:
-        InputError: no such zone is known here.
+        InputError: the zone is unknown on this machine.
     """
 
     def __init__(self, zone: str | None = None) -> None:
@@ -31,16 +31,16 @@ class Clock:
         self._zone: tzinfo | None = _zone_info(zone) if zone else None
 
     def read(self, text: str, column: str, not_before_s: float | None = None) -> float | None:
-        """Seconds since 1970, or None where the text stands for an unknown time.
+        """Return seconds since 1970, or None if the text stands for an unknown time.
 
         Args:
             text: The time.
-            column: For messages.
-            not_before_s: Of the hour that is there twice when summer time ends, the second is meant if the
-                first would lie before this.
+            column: Name of the column, for messages.
+            not_before_s: Resolves the hour that occurs twice when summer time ends: the second occurrence is
+                used if the first would be before this time.
 
         Raises:
-            MalformedError: the text is no time.
+            MalformedError: the text is not a time.
         """
         text = text.strip()
         if text in UNKNOWN:
@@ -64,7 +64,7 @@ class Clock:
         return first_s
 
     def instant(self, seconds: float) -> datetime | None:
-        """The instant as a time: in the zone if it is known, else as written; None: beyond year 9999."""
+        """Return the instant as a time, in the zone if known, else as written; None: beyond year 9999."""
         try:
             at = _EPOCH + timedelta(seconds=seconds)
         except OverflowError:
@@ -72,7 +72,7 @@ class Clock:
         return at.astimezone(self._zone) if self._zone else at.replace(tzinfo=None)
 
     def show(self, seconds: float) -> str:
-        """The instant in words: UTC where the zone is known, else as the file writes its times."""
+        """Return the instant as text: UTC if the zone is known, else as the file writes its times."""
         try:
             text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%S")
         except OverflowError:

@@ -1,4 +1,4 @@
-"""What every converter takes and gives back, and the jobs that it collects."""
+"""Input and output of every converter, and the jobs that it collects."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import MAX_TEXT
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character, which JSON can hold and UTF-8 cannot."""
+"""Half of a surrogate pair, which JSON can contain but UTF-8 cannot."""
 
 Node = tuple[int, str, int, int, str | None]
-"""GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: every one) of a node."""
+"""GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: serves all) of a node."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to convert.
+    """Input of a conversion.
 
     Attributes:
         path: The publisher's main file.
-        strict: Stop at the first malformed row.
-        timezone: Zone of times that are written without one, in place of the format's own; None: that one.
-        processors: What a processor of the Standard Workload Format is: `cpus` or `gpus`.
-        cluster_name: Read the description of the nodes as well, and call the cluster this.
+        strict: Whether to stop at the first malformed row.
+        timezone: Zone of times written without one; None: the format's own zone.
+        processors: Meaning of a processor in the Standard Workload Format: `cpus` or `gpus`.
+        cluster_name: Name of the cluster; if given, the description of the nodes is read too.
         more: Further exports of the same list of jobs; a line that is in several counts once.
     """
 
@@ -50,16 +50,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What comes of a publisher's file.
+    """Result of the conversion of a publisher's file.
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: One a file. The first `exports` are those of the list of jobs: their `kept` rows are in the
+        accounts: One per file. The first `exports` are of the list of jobs: their `kept` rows are in the
             trace.
-        origin: The instant that second 0 of the trace stands for, in the publisher's clock.
-        lost: What the original has and the trace has not.
-        cluster: The nodes, if they were asked for.
-        exports: Files that the list of jobs was read from.
+        origin: The instant of second 0 of the trace, in the publisher's clock.
+        lost: Data of the original that the trace lacks.
+        cluster: The nodes, if they were requested.
+        exports: Number of files that the list of jobs was read from.
     """
 
     trace: Trace
@@ -74,7 +74,7 @@ class Jobs:
     """The jobs that a converter collects, column by column.
 
     Args:
-        extra: Headers of the optional columns, beyond the attributes of `Trace`, that every `add` gives.
+        extra: Headers of the optional columns, beyond the attributes of `Trace`, that every `add` provides.
     """
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
@@ -117,11 +117,11 @@ class Jobs:
         time_limit_s: float | None = None,
         extra: Sequence[Any] = (),
     ) -> None:
-        """Take one job; None is unknown, and `submit_s` is in the publisher's clock.
+        """Add one job; None is unknown, and `submit_s` is in the publisher's clock.
 
         Raises:
-            MalformedError: a value that the normal form does not allow.
-            LeftOutError: the id is that of an earlier job.
+            MalformedError: a value violates the normal form.
+            LeftOutError: the id belongs to an earlier job.
         """
         if not job_id:
             raise MalformedError("job id", "expected a job id, got a blank")
@@ -160,21 +160,21 @@ class Jobs:
             column.append(value)
 
     def has(self, job_id: str) -> bool:
-        """Whether a job of this id has been taken."""
+        """Whether a job of this id has been added."""
         return job_id in self._ids
 
     def trace(
         self, name: str, *accounts: Account, at: Callable[[float], datetime | None] | None = None
     ) -> tuple[Trace, float]:
-        """The trace, and its origin: the first submission in the publisher's clock, which becomes second 0.
+        """Return the trace, and its origin: the first submission in the publisher's clock, its second 0.
 
         Args:
-            name: What the trace is called.
-            *accounts: Of the files of the list of jobs.
-            at: The wall-clock time of a second of the publisher's clock; None: nothing says when that was.
+            name: Name of the trace.
+            *accounts: Accounts of the files of the list of jobs.
+            at: Wall-clock time of a second of the publisher's clock; None: unknown.
 
         Raises:
-            TraceError: there is no job, because every row was skipped; it names the reasons.
+            TraceError: there is no job, because every row was skipped; names the reasons.
         """
         if not self._ids:
             raise TraceError(_nothing_kept(accounts))
@@ -221,12 +221,12 @@ def _nothing_kept(accounts: Sequence[Account]) -> str:
 
 
 def nodes_to_cluster(name: str, nodes: Iterable[Node], source: Path) -> ClusterSpec:
-    """A cluster of these nodes; those that are alike become one group, in order of first appearance.
+    """Return a cluster of these nodes; identical nodes become one group, in order of first appearance.
 
     Args:
-        name: What the cluster is called.
-        nodes: One a node.
-        source: For messages.
+        name: Name of the cluster.
+        nodes: The nodes.
+        source: File, for messages.
 
     Raises:
         ClusterSpecError: no node has a GPU.
@@ -246,10 +246,10 @@ def nodes_to_cluster(name: str, nodes: Iterable[Node], source: Path) -> ClusterS
 
 
 def node_gpus(gpus: float) -> int:
-    """GPUs of one node.
+    """Check the number of GPUs of one node.
 
     Raises:
-        MalformedError: not a whole number from 0 to what a node may have.
+        MalformedError: it is not a whole number from 0 to the maximum of a node.
     """
     if gpus != int(gpus) or not 0 <= gpus <= MAX_GPUS_PER_NODE:
         raise MalformedError("GPUs", f"expected 0 to {MAX_GPUS_PER_NODE} whole GPUs on a node, got {gpus:g}")

@@ -34,7 +34,7 @@ def convert(request: Request) -> Conversion:
     """Read a `cluster_log.csv`.
 
     Raises:
-        TraceError: another header, no job, or, if strict, a malformed row.
+        TraceError: the header is different, there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = Jobs(("queue_s", "x_num_nodes"))
@@ -66,7 +66,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
-    """The VCs as on this day, or on the nearest day that the table has."""
+    """The VCs on this day, or on the nearest day in the table."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     days: dict[str, dict[str, float]] = {}
@@ -83,7 +83,7 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
     if not days:
         raise TraceError(f"{path}: expected a row a day, got none that could be read")
     nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))
-    account.note(lines[nearest], f"taken for the cluster: its VCs as on {nearest}")
+    account.note(lines[nearest], f"used for the cluster: its VCs as on {nearest}")
     nodes: list[Node] = []
     for vc, gpus in days[nearest].items():
         whole, rest = divmod(int(gpus), GPUS_PER_NODE)

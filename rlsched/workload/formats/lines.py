@@ -1,4 +1,4 @@
-"""Lines of a publisher's file, one at a time, so that a damaged line stays the only one that is lost."""
+"""Lines of a publisher's file, one at a time, so that a damaged line does not affect the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import TraceError
 from rlsched.workload.formats.account import MalformedError
 
 UNKNOWN = frozenset(("", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "Unknown", "N/A", "n/a"))
-"""How publishers write that a number or a time is not known. Text is never one of these: see `Row.text`."""
+"""Spellings of an unknown number or time. Text is never one of these: see `Row.text`."""
 
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -36,12 +36,12 @@ class Row(NamedTuple):
     places: Mapping[str, int]
 
     def text(self, column: str, *missing: str) -> str:
-        """The field exactly as it stands; "" where it is blank, or where the file has no such column.
+        """Return the field unchanged; "" if it is blank, or if the file has no such column.
 
         Args:
-            column: Its name.
-            *missing: What else the publisher writes in this column where nothing is known. People are called
-                `None`, `nan` and `NA` as well, so no other word counts as missing.
+            column: Name of the column.
+            *missing: Further spellings of an unknown value in this column. Users may be named `None`, `nan`
+                or `NA`, so no other word counts as missing.
         """
         at = self.places.get(column)
         if at is None:
@@ -51,18 +51,18 @@ class Row(NamedTuple):
         return "" if not word or word in missing else value
 
     def word(self, column: str, *missing: str) -> str:
-        """The same without spaces around it: ids, states, types and times."""
+        """Return the field without surrounding spaces: for ids, states, types and times."""
         return self.text(column, *missing).strip()
 
     def fields(self) -> bytes:
-        """All fields, in the order of the names of their columns: equal bytes, equal rows."""
+        """All fields, in the order of the names of their columns: equal bytes mean equal rows."""
         return "\0".join([self.cells[self.places[name]] for name in sorted(self.places)]).encode()
 
     def number(self, column: str) -> float | None:
-        """The field as a number of 0 or more; None where it is unknown.
+        """Return the field as a number of 0 or more; None if it is unknown.
 
         Raises:
-            MalformedError: anything else.
+            MalformedError: it is anything else.
         """
         text = self.word(column)
         if text in UNKNOWN:
@@ -72,10 +72,10 @@ class Row(NamedTuple):
         return float(text)
 
     def need(self, column: str) -> float:
-        """The field as a number that has to be there.
+        """Return the field as a required number.
 
         Raises:
-            MalformedError: anything else than a number of 0 or more.
+            MalformedError: it is not a number of 0 or more.
         """
         value = self.number(column)
         if value is None:
@@ -84,7 +84,7 @@ class Row(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str | MalformedError]]:
-    """Number and text of each line that is not blank, without its end; gzip is recognised by its first bytes.
+    """Yield number and text of each line that is not blank, without its end; detects gzip by its content.
 
     Raises:
         TraceError: the file cannot be read, or its gzip is damaged.
@@ -113,7 +113,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str | MalformedError]]:
 
 
 def read_text(path: Path) -> str:
-    """All of a file as text, for formats that are not made of lines; bytes that are not UTF-8 become U+FFFD.
+    """Return a file as text, for formats without lines; bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         TraceError: the file cannot be read, or its gzip is damaged.
@@ -135,16 +135,16 @@ def read_csv(
     delimiter: str = ",",
     quotes: bool = True,
 ) -> Rows:
-    """Rows of a table with a header, or, if `columns` are given, of one without.
+    """Read the rows of a table with a header, or, with `columns`, of a table without one.
 
-    A further header line begins another table in the same file, as `cat jan.txt feb.txt` makes them.
+    A further header line begins another table in the same file, as `cat jan.txt feb.txt` produces.
 
     Args:
         path: The file.
         required: Columns that its header must have.
         columns: The columns of a file that has no header line.
-        delimiter: What stands between two fields.
-        quotes: Fields may stand in double quotes. False: a quote is a character like any other.
+        delimiter: Separator of the fields.
+        quotes: Whether fields may be in double quotes. False: a quote is an ordinary character.
 
     Raises:
         TraceError: the file cannot be read, is empty, or its header lacks a column.

@@ -19,7 +19,7 @@ REQUIRED = (
 MAIN = ("openb_pod_list_*.csv",)
 NODES = ("openb_node_list_all_node.csv", "openb_node_list_gpu_node.csv")
 NONE = "nan"
-"""How the README writes that there is no GPU type; in the files it is blank."""
+"""Spelling of a missing GPU type in the README; in the files it is blank."""
 _MILLI = 1000
 
 LOST = (
@@ -34,7 +34,7 @@ def convert(request: Request) -> Conversion:
     """Read a pod list.
 
     Raises:
-        TraceError: another header, no job, or, if strict, a malformed row.
+        TraceError: the header is different, there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = Jobs(("queue_s", "memory_mib", "x_qos"))
@@ -71,7 +71,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _gpus(row: Row) -> float:
-    """Whole GPUs, or the share of one: `gpu_milli` is per GPU, and says more only where `num_gpu` is 1."""
+    """Whole GPUs, or the share of one: `gpu_milli` is per GPU, and is relevant only if `num_gpu` is 1."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
         return 0.0

@@ -2,7 +2,7 @@
 
 Columns: alibaba/clusterdata, cluster-trace-gpu-v2020/data/*.header, commits
 4453045c01f58e2241e963293d2e707a5f64a0f1 (jobs, instances) and 518b6250441986aca19199944065fffd1f2e79c9 (the
-others); what they mean: cluster-trace-gpu-v2020/README.md, commit 02a1be14f86d8221b53d3cbbde2c2b60ea68b95a.
+others); their meaning: cluster-trace-gpu-v2020/README.md, commit 02a1be14f86d8221b53d3cbbde2c2b60ea68b95a.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAIN = ("pai_job_table",)
 NODES = ("pai_machine_spec",)
 _PERCENT = 100.0
 _MIB_PER_GB = 1024
-"""A plan of 29.296875 GB, the publisher's example, is 30,000 MiB to the last digit."""
+"""A plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
 
 LOST = (
     "tasks and their roles: a job is one gang that asks for the sum over its instances; above one GPU "
@@ -43,13 +43,13 @@ LOST = (
     "(pai_machine_metric)",
     "the GPU type that a task was given is carried along as x_gpu_type; gpu_type is the one that was "
     "asked for, where pai_group_tag_table is there",
-    "the publisher's clock: second 0 is the first submission (hours and weekdays in it are those of UTC+8)",
+    "the publisher's clock: second 0 is the first submission (its hours and weekdays are in UTC+8)",
 )
 
 
 @dataclass(slots=True)
 class _Job:
-    """What the other tables say about a job of the job table; a sum is nan where a task lacks its part."""
+    """Data of the other tables about a job of the job table; a sum is nan if a task lacks its part."""
 
     line: int
     inst_id: str
@@ -69,7 +69,7 @@ class _Job:
 
 
 class _Tag:
-    """GPU type that was asked for, group of repeated instances, workload."""
+    """GPU type requested, group of repeated instances, workload."""
 
     __slots__ = ("gpu_type", "group", "workload")
 
@@ -82,11 +82,11 @@ class _Tag:
 
 
 def convert(request: Request) -> Conversion:
-    """Read `pai_job_table` and `pai_task_table`, and what else of the tables stands beside them.
+    """Read `pai_job_table` and `pai_task_table`, and the optional tables in the same folder.
 
     Raises:
-        InputError: no `pai_task_table` beside the job table.
-        TraceError: no job, or, if strict, a malformed row.
+        InputError: there is no `pai_task_table` next to the job table.
+        TraceError: there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
     found: dict[str, _Job] = {}
@@ -123,7 +123,7 @@ def _take_job(row: Row, found: dict[str, _Job]) -> None:
 
 
 def _time(row: Row, column: str) -> float | None:
-    """Seconds of the publisher's clock; 0 stands for unknown, as in the publisher's own analysis."""
+    """Seconds of the publisher's clock; 0 means unknown, as in the publisher's own analysis."""
     return row.number(column) or None
 
 

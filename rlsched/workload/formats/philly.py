@@ -23,7 +23,7 @@ from rlsched.workload.formats.spans import queueing
 MAIN = ("cluster_job_log",)
 NODES = ("cluster_machine_list",)
 ZONE = "America/Los_Angeles"
-"""The job log writes no zone; the logs beside it say PDT and PST, and the publisher's notebook joins them."""
+"""The job log states no zone; the other logs state PDT and PST, and the publisher's notebook joins them."""
 
 LOST = (
     "attempts: the run time is the sum of their lengths, in which the GPUs were held; first start to "
@@ -49,7 +49,7 @@ def convert(request: Request) -> Conversion:
     """Read a `cluster_job_log`.
 
     Raises:
-        TraceError: no JSON list, no job, or, if strict, a malformed one.
+        TraceError: the file is no JSON list, there is no job, or, if strict, a job is malformed.
     """
     account = Account(request.path, request.strict)
     jobs = Jobs(("queue_s", "x_attempts", "x_span_s"))
@@ -68,7 +68,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Line and value of each item; after damage, the list goes on at what begins like the next job."""
+    """Yield line and value of each item; after damage, continues at the next text that looks like a job."""
     text = read_text(path)
     at = len(text) - len(text.lstrip())
     if not text.startswith("[", at):
@@ -97,7 +97,7 @@ def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]
 
 
 def _fields(item: tuple[int, Any]) -> bytes:
-    """A job as bytes, in whatever order its keys are."""
+    """A job as bytes, independent of the order of its keys."""
     return json.dumps(item[1], sort_keys=True).encode()
 
 
@@ -125,7 +125,7 @@ def _add(line: int, job: Any, jobs: Jobs, clock: Clock, account: Account) -> Non
             "end before start", "expected an attempt that ends after its start, got one before"
         )
     if len(set(gpus)) > 1:
-        account.note(line, "attempts on different numbers of GPUs, those of the first are taken")
+        account.note(line, "attempts on different numbers of GPUs, the first attempt counts")
     if len(whole) < len(attempts):
         account.note(line, "an attempt without start or end is not in the run time")
     jobs.add(
@@ -182,7 +182,7 @@ def _text(job: dict[str, Any], key: str) -> str:
 
 
 def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
-    """Machines of `cluster_machine_list`; the memory of a GPU stands for its type."""
+    """Machines of `cluster_machine_list`; the memory of a GPU is used as its type."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     nodes: list[Node] = []

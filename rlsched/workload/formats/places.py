@@ -1,4 +1,4 @@
-"""Where publishers' files stand: the names of their main files, and of those beside them."""
+"""Names of publishers' files: their main files, and the files next to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STRIPPED = (".gz", ".csv", ".json", ".swf", ".txt", ".log")
 
 
 def title(path: Path) -> str:
-    """What a trace from this file is called: its name without endings."""
+    """Return the name of a trace from this file: the file's name without endings."""
     name = path.name
     for ending in _STRIPPED:
         if name.lower().endswith(ending) and len(name) > len(ending):
@@ -21,7 +21,7 @@ def title(path: Path) -> str:
 
 
 def named(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Files of this folder with one of these names (`*`: anything), packed or not, in order of name."""
+    """Files of this folder with one of these names (`*`: any text), compressed or not, in order of name."""
     found = {
         path for name in names for ending in _ENDINGS for path in folder.glob(name + ending) if path.is_file()
     }
@@ -29,7 +29,7 @@ def named(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def beside(path: Path, names: Sequence[str]) -> Path:
-    """The first file with one of these names in the folder of `path`.
+    """Return the first file with one of these names in the folder of `path`.
 
     Raises:
         InputError: there is none.
@@ -38,4 +38,4 @@ def beside(path: Path, names: Sequence[str]) -> Path:
         found = named(path.parent, (name,))
         if found:
             return found[0]
-    raise InputError(f"{path.parent}: expected {' or '.join(names)} beside {path.name}, got no such file")
+    raise InputError(f"{path.parent}: expected {' or '.join(names)} next to {path.name}, got no such file")

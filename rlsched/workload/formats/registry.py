@@ -1,4 +1,4 @@
-"""The formats by name, and how a file is recognised as one of them."""
+"""The formats by name, and the recognition of a file's format."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlsched.workload.tables import SUFFIXES
 from rlsched.workload.trace import Trace
 
 _LOOKED_AT = 50
-"""Lines that are looked at: a workload log may begin with that many comments."""
+"""Most lines read: a workload log may begin with that many comments."""
 _ONE_LINE = 4096
-"""Characters of each line that are looked at."""
+"""Most characters read of each line."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,13 @@ class Format:
 
     Attributes:
         convert: Reads it.
-        main: Names of its main file, by which it is found in a folder; none: the file has to be named.
-        header: Columns that together no other format has.
-        nodes: Names of the file beside it that describes its nodes; (): it does itself; None: nothing does.
-        zone: Times are in local time, so that a zone can be given.
-        exports: Several files may be exports of one list of jobs.
-        gpus: What to ask for where no job has GPUs.
+        main: Names of its main file, by which it is found in a folder; none: the file must be named.
+        header: Columns that only this format has together.
+        nodes: Names of the file next to it that describes its nodes; (): the main file does; None: no file
+            does.
+        zone: Whether times are in local time, so that a zone can be given.
+        exports: Whether several files may be exports of one list of jobs.
+        gpus: Advice if no job has GPUs.
     """
 
     convert: Callable[[Request], Conversion]
@@ -47,7 +48,7 @@ class Format:
 
 
 NORMAL = "normal"
-"""The name of the project's own form, which is no publisher's."""
+"""Name of the project's own form, which is not a publisher's format."""
 
 FORMATS: dict[str, Format] = {
     "helios": Format(
@@ -66,7 +67,7 @@ def convert_original(name: str, request: Request) -> Conversion:
     """Read a file, or the publisher's folder, in this format.
 
     Raises:
-        InputError: no such format; an option that means nothing in it; no main file, or several.
+        InputError: the format is unknown; an option does not apply to it; there is no main file, or several.
         TraceError: the file is not in this format, or, if strict, has a malformed row.
     """
     found = FORMATS.get(name)
@@ -77,7 +78,7 @@ def convert_original(name: str, request: Request) -> Conversion:
     if request.timezone is not None and not found.zone:
         raise InputError(f"{name} needs no time zone; leave out --timezone")
     if request.processors != "cpus" and name != "swf":
-        raise InputError(f"{name} tells GPUs from CPU cores; leave out --processors")
+        raise InputError(f"{name} distinguishes GPUs from CPU cores; leave out --processors")
     if request.more and not found.exports:
         several = ", ".join(one for one, its in FORMATS.items() if its.exports)
         raise InputError(
@@ -85,7 +86,7 @@ def convert_original(name: str, request: Request) -> Conversion:
         )
     path = _main_file(name, found, request.path)
     if request.cluster_name is not None and found.nodes:
-        beside(path, found.nodes)  # if it is missing, say so before the work, not after it
+        beside(path, found.nodes)  # report a missing file before the work, not after it
     return found.convert(replace(request, path=path))
 
 
@@ -103,10 +104,10 @@ def _main_file(name: str, found: Format, path: Path) -> Path:
 
 
 def no_gpus(name: str, trace: Trace) -> str | None:
-    """One line for a history in which no job has GPUs, with what to ask for; None: some have.
+    """Return one line for a history in which no job has GPUs, with advice; None: some jobs have GPUs.
 
     Args:
-        name: Its format.
+        name: Name of its format.
         trace: Its jobs.
     """
     if (trace.num_gpus > 0).any():
@@ -117,11 +118,11 @@ def no_gpus(name: str, trace: Trace) -> str | None:
 
 
 def recognise(path: Path) -> str:
-    """The name of the format of a file or folder; `NORMAL` for the project's own form.
+    """Return the name of the format of a file or folder; `NORMAL` for the project's own form.
 
     Raises:
-        InputError: it looks like none of them.
-        TraceError: it cannot be read.
+        InputError: the format is not recognised.
+        TraceError: the file cannot be read.
     """
     if path.is_dir():
         names = [name for name, found in FORMATS.items() if named(path, found.main)]
@@ -166,5 +167,5 @@ def _by_lines(lines: list[str]) -> str | None:
 
 
 def _unlike(names: list[str]) -> str:
-    found = f"looks like {' and '.join(names)}" if names else "looks like none of the formats that are known"
-    return f"{found}; say which with --from ({', '.join(FORMATS)})"
+    found = f"looks like {' and '.join(names)}" if names else "looks like none of the known formats"
+    return f"{found}; select one with --from ({', '.join(FORMATS)})"

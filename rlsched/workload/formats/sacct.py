@@ -1,6 +1,6 @@
 """Slurm: the output of `sacct --allusers --duplicates --parsable2 --format=...`: jobs, attempts and steps.
 
-Fields, times and states: the manual page sacct(1) of Slurm 22.05.8, and what that version prints.
+Fields, times and states: the manual page sacct(1) of Slurm 22.05.8, and the output of that version.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ GPUS = (
     "expected gres/gpu in AllocTRES or ReqTRES; ask sacct for both columns (--format ...,ReqTRES,AllocTRES). "
     "Slurm records GPUs there where slurm.conf has AccountingStorageTRES=gres/gpu"
 )
-"""What to do about a history in which no job has GPUs."""
+"""Advice for a history in which no job has GPUs."""
 NO_NODES = "None assigned"
-"""How sacct prints an empty NodeList."""
+"""An empty NodeList in the output of sacct."""
 NO_QOS = "Unknown"
-"""How sacct prints a QOS that is not in the database any more."""
+"""A QOS that is no longer in the database, in the output of sacct."""
 UNLIMITED = frozenset(("", "UNLIMITED", "Partition_Limit", "INVALID"))
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SLACK_S = 1.0
 _KILL_S = 120.0
-"""How long a job runs on after its limit: Slurm looks every 30 s, then waits `KillWait` (30 s) to kill it."""
+"""Longest run time after the limit, s: Slurm checks every 30 s, then waits `KillWait` (30 s) before it
+kills."""
 
 LOST = (
     "job steps, and what they used",
@@ -71,8 +72,8 @@ def convert(request: Request) -> Conversion:
     """Read the output of sacct, with its header line; exports whose times overlap may be read together.
 
     Raises:
-        TraceError: another header, no job, or, if strict, a malformed line.
-        InputError: an unknown time zone.
+        TraceError: the header is different, there is no job, or, if strict, a line is malformed.
+        InputError: the time zone is unknown.
     """
     accounts: list[Account] = []
     clock = _Times(request.timezone)
@@ -85,7 +86,7 @@ def convert(request: Request) -> Conversion:
         except LeftOutError:
             open_ids.add(row.word("JobID"))
             raise
-        _resources(row)  # a malformed one is found here, while its line can still be skipped
+        _resources(row)  # raises for a malformed line while it can still be skipped
         attempts.setdefault(row.word("JobID"), []).append(attempt)
 
     for path in (request.path, *request.more):
@@ -120,10 +121,10 @@ def convert(request: Request) -> Conversion:
 
 
 class _Times(Clock):
-    """Times as sacct prints them: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
+    """Times as printed by sacct: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
 
     def of(self, row: Row, column: str, not_before_s: float | None = None) -> float | None:
-        """The time in a column, seconds since 1970; None where it is not known."""
+        """Return the time in a column, seconds since 1970; None if it is unknown."""
         text = row.word(column)
         if not text.isdecimal():
             return self.read(text, column, not_before_s)
@@ -134,7 +135,7 @@ class _Times(Clock):
 def _checked(
     rows: Iterable[tuple[int, Row | MalformedError]], path: Path
 ) -> Iterable[tuple[int, Row | MalformedError]]:
-    """The same rows, once the header is known to say how many GPUs a job has."""
+    """Yield the rows after checking that the header has the GPUs of a job."""
     asked = False
     for line, row in rows:
         if not asked and isinstance(row, Row):
@@ -167,7 +168,7 @@ def _attempt(row: Row, clock: _Times, account: Account) -> _Attempt:
         elapsed_s = end_s - start_s
     elif abs(elapsed_s - (end_s - start_s)) > _SLACK_S:
         account.note(
-            row.line, "Elapsed, which is taken, is not End - Start: suspended, or clocks were changed"
+            row.line, "Elapsed, which is used, is not End - Start: suspended, or clocks were changed"
         )
     if not elapsed_s and not row.word("NodeList", NO_NODES) and not row.word("AllocTRES"):
         raise LeftOutError("never started")
@@ -177,7 +178,7 @@ def _attempt(row: Row, clock: _Times, account: Account) -> _Attempt:
 
 
 def _elapsed(row: Row) -> float | None:
-    """Seconds that the job ran, without those for which it was suspended; None: no such column."""
+    """Seconds that the job ran, without suspended time; None: no such column."""
     raw = row.number("ElapsedRaw")
     return raw if raw is not None else _seconds(row.word("Elapsed"), "Elapsed")
 
@@ -193,7 +194,10 @@ def _seconds(text: str, column: str) -> float | None:
 
 
 def _jobs_of(lines: list[_Attempt]) -> Iterable[list[_Attempt]]:
-    """The jobs of one number, each as its attempts: Slurm gives a number again when its counter is reset."""
+    """Split the lines of one number into jobs, each with its attempts.
+
+    Slurm reuses numbers after a counter reset.
+    """
     job: list[_Attempt] = []
     for attempt in lines:
         if job and (job[-1].state not in REQUEUED or _who(job[-1]) != _who(attempt)):
@@ -259,14 +263,14 @@ def _limit(row: Row) -> float | None:
 
 
 def _resources(row: Row) -> tuple[float, float | None, float | None, str, str]:
-    """GPUs, CPU cores, MiB, the GPU type that was asked for, and the one that was given."""
+    """GPUs, CPU cores, MiB, the GPU type requested, and the GPU type allocated."""
     given, asked = _tres(row, "AllocTRES"), _tres(row, "ReqTRES")
     held = given or asked
     typed = {key.partition(":")[2]: value for key, value in held.items() if key.startswith("gres/gpu:")}
     text = held.get("gres/gpu") or ""
     gpus = _count(text) if text else sum(_count(value) for value in typed.values())
     cpus = _count(held["cpu"]) if "cpu" in held else row.number("AllocCPUS")
-    memory = given.get("mem") or asked.get("mem")  # given only where memory is a resource that Slurm counts
+    memory = given.get("mem") or asked.get("mem")  # allocated only if Slurm counts memory as a resource
     wanted = [key.partition(":")[2] for key in asked if key.startswith("gres/gpu:")]
     _limit(row)
     return (

@@ -9,7 +9,7 @@ from rlsched.workload.formats.clock import Clock
 from rlsched.workload.formats.lines import Row
 
 _SLACK_S = 1.0
-"""Two times of whole seconds may disagree by this much with a duration that was rounded by itself."""
+"""Largest difference between two times of whole seconds and a duration that was rounded separately, s."""
 
 
 class Span(NamedTuple):
@@ -21,10 +21,10 @@ class Span(NamedTuple):
 
 
 def read_span(row: Row, clock: Clock, account: Account) -> Span:
-    """The span of a job; its run time is the end less the start, whatever the column `duration` says.
+    """Read the span of a job; its run time is end less start, whatever the column `duration` contains.
 
     Raises:
-        MalformedError: a time that is none, or an end before the start.
+        MalformedError: a time is invalid, or the end is before the start.
         LeftOutError: the job never started, or has no end.
     """
     submit_s = clock.read(row.word("submit_time"), "submit_time")
@@ -42,12 +42,12 @@ def read_span(row: Row, clock: Clock, account: Account) -> Span:
     if end_s is None:
         raise LeftOutError("no end recorded")
     if recorded_s is not None and abs(recorded_s - (end_s - start_s)) > _SLACK_S:
-        account.note(row.line, "the column duration is not end - start, which is taken")
+        account.note(row.line, "the column duration is not end - start, which is used")
     return Span(submit_s, end_s - start_s, queueing(submit_s, start_s, row.line, account))
 
 
 def queueing(submit_s: float, start_s: float | None, line: int, account: Account) -> float | None:
-    """Seconds from submission to start; None where no start is known, or it lies before the submission."""
+    """Seconds from submission to start; None if the start is unknown, or before the submission."""
     if start_s is None:
         return None
     if start_s < submit_s:
@@ -59,15 +59,15 @@ def queueing(submit_s: float, start_s: float | None, line: int, account: Account
 def enforced_limit(
     limit_s: float | None, duration_s: float, line: int, account: Account
 ) -> tuple[float | None, float | None]:
-    """The time limit of a job for a replay, which ends it there, and the one that was only asked for.
+    """Return a job's time limit for a replay, which ends it there, and the limit that was only requested.
 
     A job that ran longer than its limit was not bound by it. It has no limit in a replay, so that it runs as
-    long as it did. A limit of 0 is no limit, in Slurm as in the Standard Workload Format.
+    long as it did. A limit of 0 means no limit, in Slurm as in the Standard Workload Format.
 
     Args:
-        limit_s: What was asked for, seconds; None: nothing.
-        duration_s: How long the job ran.
-        line: Of the job.
+        limit_s: Requested limit, seconds; None: none.
+        duration_s: Run time of the job, seconds.
+        line: Line of the job.
         account: Counts the jobs that ran longer.
     """
     if not limit_s:

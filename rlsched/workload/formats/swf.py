@@ -1,4 +1,4 @@
-"""The Standard Workload Format, version 2.2: eighteen numbers a job, -1 where unknown, comments behind `;`.
+"""The Standard Workload Format, version 2.2: eighteen numbers per job, -1 if unknown, comments after `;`.
 
 Fields and codes: the Parallel Workloads Archive's definition, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.
 """
@@ -26,16 +26,16 @@ FIELDS = (
 )
 STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
 PARTIAL = (2, 3, 4)
-"""Codes of lines that hold one stretch of a job that was swapped out; a line of its own sums the job up."""
+"""Codes of lines for one part of a job that was swapped out; a separate line sums up the job."""
 GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` where they are GPUs"
-"""What to do about a history in which no job has GPUs."""
+"""Advice for a history in which no job has GPUs."""
 _KIB_PER_MIB = 1024
 
 LOST = (
     "a processor is a CPU core, or with --processors gpus a GPU; the format knows no GPUs",
     "CPU time and memory that were used; group, queue and think time are carried along as x_group, "
     "x_queue and x_think_time_s",
-    "time between the end of the preceding job and the submission: depends_on keeps the order alone; "
+    "time between the end of the preceding job and the submission: depends_on keeps only the order; "
     "a preceding job that was skipped, or that stands below",
     "the zone of the wall clock: the origin is in UTC",
 )
@@ -61,8 +61,8 @@ def convert(request: Request) -> Conversion:
     """Read a workload log.
 
     Raises:
-        TraceError: no job, or, if strict, a malformed line.
-        InputError: nodes are asked for that the header does not describe.
+        TraceError: there is no job, or, if strict, a line is malformed.
+        InputError: nodes are requested that the header does not describe.
     """
     account = Account(request.path, request.strict)
     jobs = Jobs(
@@ -176,7 +176,7 @@ def _id(value: float) -> str:
 
 
 def _cluster(request: Request, header: _Header) -> ClusterSpec:
-    """`MaxNodes` equal nodes that share the `MaxProcs` processors."""
+    """Return `MaxNodes` equal nodes that share the `MaxProcs` processors."""
     if request.processors != "gpus":
         raise InputError(
             f"{request.path}: the format knows no GPUs; give --processors gpus, or leave out --cluster-out"

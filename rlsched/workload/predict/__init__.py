@@ -1,8 +1,8 @@
-"""Run times predicted from history: a running mean that needs nothing, and a hedge of several predictors.
+"""Run times predicted from history: a running mean without requirements, and a hedge of several predictors.
 
-`RunningMean`, `causal_predictions` and `own_spread` are what a simulator or a broker falls back on.
-`Predictor` (module `predictor`, extra `predict`) gives a distribution for every job from all that a broker
-knows at that moment; `predict_at_submission` (`at_submission`) drives it over a whole trace.
+`RunningMean`, `causal_predictions` and `own_spread` are the fallback of simulators and brokers. `Predictor`
+(module `predictor`, extra `predict`) gives a distribution for every job from all data that a broker has at
+that moment; `predict_at_submission` (`at_submission`) runs it over a whole trace.
 """
 
 from rlsched.workload.predict.running_mean import (

@@ -1,4 +1,4 @@
-"""What `Predictor` would have said of each job of a trace at its submission, given a reference history."""
+"""Predictions of `Predictor` for each job of a trace at its submission, given a reference history."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _END, _SUBMIT, _START, _END_AT_ONCE = range(4)
 _BATCH: Final = 4000
 
 LONGER: Final = ("10min", "1h", "4h", "1d")
-"""What the columns of `THRESHOLDS_S` are called."""
+"""Names of the columns of `THRESHOLDS_S`."""
 
 Progress = Callable[[float], None]
-"""Called with how much of the trace is done (0 to 1)."""
+"""Called with the fraction of the trace that is done (0 to 1)."""
 
 
 @dataclass(frozen=True)
 class AtSubmission:
-    """What was predicted of J jobs at their arrivals.
+    """Predictions of J jobs at their arrivals.
 
     Attributes:
         probabilities: (J, BINS) the distributions.
-        experts: (J, EXPERTS, BINS) float32, what each of the predictors said.
+        experts: (J, EXPERTS, BINS) float32, the distribution of each predictor.
         weights: (J, EXPERTS) the hedge's weights at that time.
-        limit_s: (J,) the user's limits, nan where there is none: no time below is longer.
-        fits: How often boosting was fitted.
+        limit_s: (J,) the user's limits, nan if there is none: no time below is longer.
+        fits: Number of fits of boosting.
     """
 
     probabilities: Floats
@@ -67,10 +67,11 @@ class AtSubmission:
 
 
 def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
-    """The trace with predictions: `predicted_duration` (`mean` or `median`), its spread, and `x_` columns.
+    """Return the trace with predictions.
 
-    P(longer) and the median are no columns of the normal form, because no policy reads them: they pass
-    through as text, `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
+    Adds `predicted_duration` (`mean` or `median`), its spread, and `x_` columns. P(longer) and the median are
+    no columns of the normal form, because no policy reads them: they are passed through as text,
+    `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
     extra = dict(trace.extra)
@@ -102,18 +103,18 @@ def predict_at_submission(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AtSubmission:
-    """Predict every job at its arrival with what was known by then.
+    """Predict every job at its arrival from the data known by then.
 
     Args:
         trace: J jobs.
-        end_s: (J,) when each ended in the reference history, nan where it never did; it ran from its end
-            less its duration on.
+        end_s: (J,) end of each job in the reference history, nan if it never ended; it started its duration
+            before its end.
         model: One of `MODELS`.
-        seed: Of the fits.
-        progress: Told how far it is.
+        seed: Seed of the fits.
+        progress: Receives the progress.
 
     Raises:
-        InputError: an unknown model, or scikit-learn is missing and the model needs it.
+        InputError: the model is unknown, or scikit-learn is missing and the model needs it.
     """
     return _Run(trace, end_s, Predictor(model, seed), progress).run()
 
@@ -165,7 +166,7 @@ class _Run:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """Let boosting and the hedge catch up with the history."""
+        """Update boosting and the hedge to the state of the history."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.said([query for _, query in self._queries])
@@ -188,7 +189,7 @@ class _Run:
 
 
 def _events(trace: Trace, end_s: Floats) -> list[tuple[float, int, int]]:
-    """(time, kind, row) in order: at one instant ends, then arrivals, then starts, then ends of no length."""
+    """(time, kind, row) in order: at one instant ends, arrivals, starts, then ends of zero length."""
     rows = np.arange(len(trace))
     ran = np.flatnonzero(np.isfinite(end_s))
     start_s = np.maximum(end_s[ran] - trace.duration_s[ran], trace.submit_s[ran])

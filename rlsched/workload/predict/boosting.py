@@ -1,8 +1,8 @@
-"""Gradient boosting of the hazard by bin, on the jobs that have ended and on those that still run.
+"""Gradient boosting of the hazard by bin, on the jobs that have ended and on the jobs that still run.
 
-One classifier answers: a job has reached this bin, does it end in it? Its rows are (job, bin) for every bin
-that the job reached, so that a job which still runs teaches that it has survived (discrete-time survival as
-Cox, 1972, and Singer and Willett, 1993, have it, with trees in place of the logit's linear form).
+One classifier predicts whether a job that has reached a bin ends in it. Its rows are (job, bin) for every bin
+that the job reached, so that a running job contributes that it has survived (discrete-time survival as in
+Cox, 1972, and Singer and Willett, 1993, with trees in place of the logit's linear form).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
-"""A fit sees the latest jobs, and as many again of the older ones at equal distances."""
+"""A fit uses the latest jobs, and as many of the older ones at equal distances."""
 MIN_ENDED: Final = 200
-"""Fewer ended jobs teach boosting nothing that the running mean does not know."""
+"""Fewest ended jobs of a fit: with fewer, boosting is no better than the running mean."""
 
 
 def require_sklearn() -> type[HistGradientBoostingClassifier]:
-    """The class of scikit-learn that is used.
+    """Return the classifier class of scikit-learn.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -51,7 +51,7 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
 
 
 def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
-    """The regressor of the same family, for quantiles.
+    """Return the regressor of the same family, for quantiles.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -68,7 +68,7 @@ def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
 
 
 def telling_columns(features: Floats) -> NDArray[np.intp]:
-    """Columns of (N, F) features with two known values that differ: scikit-learn fails on nan alone."""
+    """Columns of (N, F) features with two known values that differ: scikit-learn fails on all-nan ones."""
     known = ~np.isnan(features)
     highest = np.where(known, features, -np.inf).max(axis=0)
     lowest = np.where(known, features, np.inf).min(axis=0)
@@ -76,13 +76,13 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Keep scikit-learn to one thread: threads that wait for one whose core is busy spin for minutes."""
+    """Limit scikit-learn to one thread: threads that wait for one whose core is busy spin for minutes."""
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
 
 
 def sklearn_installed() -> bool:
-    """Whether scikit-learn is there, without importing it (a second and a half of CPU time)."""
+    """Whether scikit-learn is installed, without importing it (a second and a half of CPU time)."""
     if "sklearn.ensemble" in sys.modules:
         return sys.modules["sklearn.ensemble"] is not None
     return find_spec("sklearn") is not None
@@ -90,14 +90,14 @@ def sklearn_installed() -> bool:
 
 @lru_cache(maxsize=1)
 def _pools() -> ThreadpoolController:
-    """The thread pools of scikit-learn, which is imported by now; to look for them takes milliseconds."""
+    """The thread pools of scikit-learn, which is already imported; finding them takes milliseconds."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
-    """Positions, in order of submission, of the jobs that a fit sees."""
+    """Positions, in order of submission, of the jobs that a fit uses."""
     latest = np.arange(max(jobs - LATEST_JOBS, 0), jobs)
     older = max(jobs - LATEST_JOBS, 0)
     if older <= OLDER_JOBS:
@@ -110,9 +110,9 @@ class HazardModel:
 
     Args:
         features: (N, FEATURES) of the jobs, in order of submission.
-        lasted_s: (N,) how long they have run so far, or ran to their end.
+        lasted_s: (N,) run times so far, or until their end, seconds.
         ended: (N,) whether they have ended.
-        seed: Of the fit.
+        seed: Seed of the fit.
     """
 
     def __init__(self, features: Floats, lasted_s: Floats, ended: NDArray[np.bool_], seed: int = 0) -> None:

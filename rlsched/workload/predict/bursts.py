@@ -1,7 +1,7 @@
-"""Nearest bursts: what became of the jobs of the same kind that were submitted in the same way.
+"""Nearest bursts: run times of earlier jobs of the same kind that were submitted in a similar rhythm.
 
-People and scripts submit in rhythms: a sweep every few seconds, a probe every ten minutes. The gaps to the
-submissions before it say much of what a job is, before anything of its own burst has ended.
+Users and scripts submit in rhythms: a sweep every few seconds, a probe every ten minutes. The gaps to earlier
+submissions predict much about a job, before any job of its own burst has ended.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 
 BURST_GAP_S: Final = 60.0
-"""Submissions of one key with gaps of at most this are one burst, as in `studies/workload/fit_synth.py`."""
+"""Longest gap within a burst of one key, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""The gaps to these submissions of the key before it are its rhythm."""
+"""The rhythm is the gaps to these earlier submissions of the key."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Started jobs of a key that are compared with."""
+"""Most started jobs of a key that are compared."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -34,7 +34,7 @@ class Rhythm:
     """The submissions of one key."""
 
     def __init__(self) -> None:
-        self._at_s = np.zeros(_SUBMISSIONS)  # a picture of it is the same whatever the memory held
+        self._at_s = np.zeros(_SUBMISSIONS)  # zeroed, so that snapshots do not depend on uninitialised memory
         self._count = self._in_burst = 0
 
     def context(self, now_s: float) -> Floats:
@@ -46,7 +46,7 @@ class Rhythm:
         return out
 
     def submit(self, now_s: float) -> None:
-        """A job of the key has been submitted."""
+        """Record a submission of a job of the key."""
         self._in_burst = self._burst(now_s)
         if self._count == _SUBMISSIONS:
             self._at_s[:-1] = self._at_s[1:]
@@ -55,7 +55,7 @@ class Rhythm:
         self._count += 1
 
     def _burst(self, now_s: float) -> int:
-        """Jobs of the burst that one is of which is submitted now."""
+        """Number of jobs in the burst of a job that is submitted now."""
         going_on = self._count and now_s - self._at_s[self._count - 1] <= BURST_GAP_S
         return self._in_burst + 1 if going_on else 1
 
@@ -67,15 +67,15 @@ class _Past:
         self.context = np.zeros((MEMORY, CONTEXT))
         self.owner = np.zeros((MEMORY, 4), dtype=np.int64)
         self.start_s = np.zeros(MEMORY)
-        self.bin = np.zeros(MEMORY, dtype=np.int64)  # of its run time, -1 while it runs
+        self.bin = np.zeros(MEMORY, dtype=np.int64)  # bin of its run time, -1 while it runs
         self.count = 0
 
 
 class NearestBursts:
     """Nearest neighbours among the started jobs of the same VC and number of GPUs.
 
-    The distribution is the product-limit estimate over the neighbours (Beran, 1981), so that those that
-    still run count for as long as they have.
+    The distribution is the product-limit estimate over the neighbours (Beran, 1981), so that neighbours that
+    still run count with their age.
     """
 
     _WEIGHT = np.array([1.0, 0.7, 0.5, 0.3, 0.7, 0.1, 0.5])
@@ -85,7 +85,7 @@ class NearestBursts:
         self._past: dict[Key, _Past] = {}
 
     def start(self, key: Key, job: JobFacts, context: Floats, now_s: float) -> int:
-        """A job of the key has started; hand the number that comes back to `end`."""
+        """Record the start of a job of the key; pass the returned number to `end`."""
         past = self._past.setdefault(key, _Past())
         at = past.count % MEMORY
         past.context[at], past.owner[at], past.start_s[at], past.bin[at] = context, _owner(job), now_s, -1
@@ -93,13 +93,13 @@ class NearestBursts:
         return past.count - 1
 
     def again(self, key: Key, number: int, now_s: float) -> None:
-        """The job that started as this number of its key has started anew."""
+        """Record another start of the job with this number of its key."""
         past = self._past[key]
         if number >= past.count - MEMORY:
             past.start_s[number % MEMORY] = now_s
 
     def end(self, key: Key, number: int, duration_s: float) -> None:
-        """The job that started as this number of its key has ended."""
+        """Record the end of the job with this number of its key."""
         past = self._past[key]
         if number >= past.count - MEMORY:
             past.bin[number % MEMORY] = bin_of(duration_s)
@@ -107,7 +107,7 @@ class NearestBursts:
     def probabilities(
         self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
     ) -> Floats:
-        """(BINS,) what the nearest became, pulled towards `otherwise` as by `_PULL` jobs."""
+        """(BINS,) run times of the nearest jobs, shrunk towards `otherwise` with a weight of `_PULL` jobs."""
         past = self._past.get(key)
         if past is None:
             return otherwise

@@ -1,7 +1,7 @@
-"""The arithmetic of the predictors, compiled: numpy takes longer to look at a row of few bins than to add it.
+"""The arithmetic of the predictors, compiled: for rows of few bins, numpy's overhead exceeds the additions.
 
-The models keep their own records, gather what is asked for, and hand it over here. Nothing is summed in
-another order than it is written down, so a prediction is the same on every processor.
+The models keep their own records, gather the data that is needed, and pass it to these functions. All sums
+are in the written order, so a prediction is the same on every processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_of
 
 @kernel
 def bins_outlived(age_s: float) -> int:
-    """How many bins a job of this age has outlived, 0 to BINS."""
+    """Number of bins that a job of this age has outlived, 0 to BINS."""
     outlived = 0
     while outlived < BINS and EDGES_S[outlived + 1] <= age_s:
         outlived += 1
@@ -26,7 +26,7 @@ def bins_outlived(age_s: float) -> int:
 
 @kernel
 def end_from_hazards(row: Floats) -> None:
-    """(BINS,) P(end in the bin | reached it) -> P(end in the bin), in place; the last takes the rest."""
+    """(BINS,) P(end in the bin | reached it) -> P(end in the bin), in place; the last bin takes the rest."""
     left = 1.0
     for at in range(BINS - 1):
         hazard = row[at]
@@ -46,22 +46,22 @@ def survive(
     now_s: float,
     out: Floats,
 ) -> None:
-    """The distribution at every level.
+    """Compute the distribution at every level.
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk.
         levels: (L, 3) row in `counts` or -1, starts so far, end of the level's rows in `running`.
-        running: (N, 2) when running jobs started, and their numbers among the starts; level by level.
-        fades: (L,) what is left of a count at a later start.
+        running: (N, 2) start times of running jobs, and their numbers among the starts; level by level.
+        fades: (L,) factor of a count per later start.
         prior: (BINS,) hazards.
-        pulls: (L,) jobs at risk that the wider level counts as.
-        now_s: Now.
-        out: (L, BINS) is written.
+        pulls: (L,) weight of the wider level, in jobs at risk.
+        now_s: Current time.
+        out: (L, BINS) output.
     """
     first = 0
     for level in range(len(levels)):
         row, starts, end = levels[level]
-        at_risk = out[level]  # what running jobs add to it, for now
+        at_risk = out[level]  # temporarily the contribution of running jobs
         at_risk[:] = 0.0
         for job in range(first, end):
             outlived = bins_outlived(now_s - running[job, 0])
@@ -98,23 +98,23 @@ def become(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """What the nearest jobs of a key became.
+    """Compute the distribution of the nearest jobs of a key.
 
     Args:
         past: (M, CONTEXT) contexts of the key's latest starts, in a ring.
-        owners: (M, O) whose they were.
-        starts_s: (M,) when they started.
+        owners: (M, O) owners.
+        starts_s: (M,) start times.
         bins: (M,) bins of their run times, -1 while they run.
         count: Starts of the key so far.
-        context: (CONTEXT,) of the job.
-        owner: (O,) whose it is: user, and texts of name and command.
-        otherwise: (BINS,) towards which the answer is pulled ...
-        weights: (CONTEXT,) of a difference in each number of a context.
-        stranger: What another user, and each other text, is away.
-        pull: ... as by so many jobs.
-        now_s: Now.
-        scratch: (3, NEIGHBOURS), of which there are BINS at least.
-        out: (BINS,) is written.
+        context: (CONTEXT,) context of the job.
+        owner: (O,) its owner: user, and texts of name and command.
+        otherwise: (BINS,) distribution that the result is shrunk towards.
+        weights: (CONTEXT,) weight of a difference in each number of a context.
+        stranger: Distance of another user, and of each other text.
+        pull: Weight of `otherwise`, in jobs.
+        now_s: Current time.
+        scratch: (3, NEIGHBOURS), where NEIGHBOURS is at least BINS.
+        out: (BINS,) output.
     """
     near, which, risk = scratch[0], scratch[1], scratch[2]
     memory, most = len(past), len(near)
@@ -134,7 +134,7 @@ def become(
             at -= 1
         near[at], which[at] = away, job
         found = min(found + 1, most)
-    out[:] = 0.0  # the ends, for now
+    out[:] = 0.0  # temporarily the counts of ends
     risk[:] = 0.0
     for at in range(found):
         job = int(which[at])
@@ -159,7 +159,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """How many of the submissions at now - lag, now - 2 lags, ... there were in a row, 1 to 4."""
+    """Number of consecutive submissions at now - lag, now - 2 lags, ..., 1 to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -187,17 +187,17 @@ def rhythm_of(
     now_s: float,
     out: Floats,
 ) -> None:
-    """The context of a submission.
+    """Compute the context of a submission.
 
     Args:
         times_s: (S,) the latest `count` submissions of the key, in order.
-        count: How many of them there are.
+        count: Number of these submissions.
         burst: Jobs of the burst so far, this one included.
-        look_back: (K,) gaps to so many submissions before.
+        look_back: (K,) distances, in submissions, of the gaps.
         never_s: The longest gap that counts.
-        min_period_s: The shortest period that is looked for.
-        now_s: When the job was submitted.
-        out: (K + 3,) is written: ln gaps, ln of the burst, ln of the period, and how often it has been kept.
+        min_period_s: Shortest period considered.
+        now_s: Time of the submission.
+        out: (K + 3,) output: ln gaps, ln of the burst, ln of the period, and how often it has been kept.
     """
     for at in range(len(look_back)):
         back = look_back[at]
@@ -222,7 +222,7 @@ def rhythm_of(
 
 @kernel
 def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
-    """(E,) discounted losses -> (E,) weights, a nat each `rate`, none below `floor`; they sum to 1."""
+    """(E,) discounted losses -> (E,) weights, exp(-rate x loss), none below `floor`; they sum to 1."""
     least, total = loss[0], 0.0
     for at in range(len(loss)):
         least = min(least, loss[at])
@@ -235,7 +235,7 @@ def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
 
 @kernel
 def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
-    """What E predictors say, in place: none below `least`, each row sums to 1; (BINS,) their mixture."""
+    """Mix E predictors: none below `least`, their rows normalised in place; returns the (BINS,) mixture."""
     out[:] = 0.0
     for row in range(len(said)):
         total = 0.0
@@ -251,16 +251,16 @@ def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
 def hedged(
     loss: Floats, rate: float, floor: float, least: float, said: Floats, read: Floats, out: Floats
 ) -> None:
-    """`weigh`, `mix_rows` and `read_off` of what E predictors say of one job, in one call.
+    """`weigh`, `mix_rows` and `read_off` of the distributions of E predictors for one job, in one call.
 
     Args:
         loss: (E,) discounted losses.
-        rate: As in `weigh`; so `floor`.
-        floor: The least weight.
+        rate: As in `weigh`.
+        floor: As in `weigh`: the least weight.
         least: The least probability, as in `mix_rows`.
-        said: (E, BINS), normalised in place.
-        read: (E, SAID) is written; for a moment the weights are in its first column.
-        out: (BINS,) the mixture is written.
+        said: (E, BINS) distributions, normalised in place.
+        read: (E, SAID) output; its first column temporarily holds the weights.
+        out: (BINS,) output: the mixture.
     """
     weights = read[:, 0]
     weigh(loss, rate, floor, weights)

@@ -1,6 +1,6 @@
-"""Distributions of run times on one grid of bins, and what is read off them.
+"""Distributions of run times on one grid of bins, and quantities derived from them.
 
-A distribution is a row of probabilities, one a bin. Within a bin the logarithm of the run time is uniform,
+A distribution is a row of probabilities, one per bin. Within a bin the logarithm of the run time is uniform,
 so that every quantity below is a closed form, and a mixture of distributions is the mixture of the rows.
 """
 
@@ -18,7 +18,7 @@ from rlsched.compile.jit import kernel
 Floats = NDArray[np.float64]
 
 THRESHOLDS_S: Final = (600.0, 3600.0, 14400.0, 86400.0)
-"""The run times that P(longer) is given for: 10 minutes, 1 hour, 4 hours, 1 day."""
+"""Run times at which P(longer) is given: 10 minutes, 1 hour, 4 hours, 1 day."""
 
 # fmt: off
 EDGES_S: Final = np.array([
@@ -26,7 +26,8 @@ EDGES_S: Final = np.array([
     2419200.0,
 ])
 # fmt: on
-"""(BINS + 1,) edges of the bins, s. Shorter counts as the first, longer (four weeks) as the last."""
+"""(BINS + 1,) edges of the bins, s. Shorter times count in the first, longer ones (four weeks) in the
+last."""
 BINS: Final = len(EDGES_S) - 1
 
 _LN: Final = np.log(EDGES_S)
@@ -36,16 +37,16 @@ _MEAN_S: Final = np.diff(EDGES_S) / np.diff(_LN)
 _THRESHOLD_BINS: Final = np.searchsorted(EDGES_S, THRESHOLDS_S)
 _THRESHOLDS: Final = tuple(_THRESHOLD_BINS.tolist())
 SAID: Final = 1 + len(THRESHOLDS_S)
-"""Numbers of a distribution that `read_off` gives."""
+"""Number of quantities that `read_off` gives."""
 
 
 def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
-    """`np.clip`, which takes ten times as long for a few values."""
+    """As `np.clip`, ten times as fast for a few values."""
     return np.asarray(np.minimum(np.maximum(values, low), high))
 
 
 def bin_of(duration_s: float) -> int:
-    """The bin of a run time; an edge belongs to the bin above it."""
+    """Return the bin of a run time; an edge belongs to the bin above it."""
     return min(max(int(np.searchsorted(EDGES_S, duration_s, side="right")) - 1, 0), BINS - 1)
 
 
@@ -104,11 +105,11 @@ def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
 
 
 def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Floats]:
-    """(N, BINS), (N,) limits, nan where none -> what a queue goes by: (N,) predicted run time in s, spread.
+    """(N, BINS), (N,) limits, nan if none -> prediction for a queue: (N,) predicted run time in s, spread.
 
-    The median, no longer than the user's limit, and the root mean square of ln(true / that). The Gittins
-    index takes a prediction for the median of a lognormal; fed means, it serves jobs with heavy tails too
-    late (`python -m studies.policy.information choose`).
+    The median, limited to the user's limit, and the root mean square of ln(true / median). The Gittins index
+    treats a prediction as the median of a lognormal; with means, it serves jobs with heavy tails too late
+    (`python -m studies.policy.information choose`).
     """
     predicted_s, spread = np.empty(len(probabilities)), np.empty(len(probabilities))
     _point(probabilities, limit_s, predicted_s, spread)
@@ -134,7 +135,7 @@ def _point(rows: Floats, limits_s: Floats, predicted_s: Floats, spread: Floats) 
 
 
 def quantile_s(probabilities: Floats, at: float) -> Floats:
-    """(N, BINS) -> (N,) the run time that a share `at` (0 to 1) stays below, s."""
+    """(N, BINS) -> (N,) the quantile `at` (0 to 1) of the run time, s."""
     below = np.cumsum(probabilities, axis=1)
     rows = np.arange(len(probabilities))
     bins = np.minimum(np.sum(below < at, axis=1), BINS - 1)
@@ -154,9 +155,9 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 
 
 def given_age(probabilities: Floats, age_s: float) -> Floats:
-    """(BINS,) the distribution of the whole run time of a job that has lasted this long.
+    """(BINS,) the distribution of the total run time of a job of this age.
 
-    The bin of the age is split by the uniform logarithm; what is left of it counts as that whole bin, so use
+    The bin of the age is split by the uniform logarithm; its remainder counts as that whole bin, so use
     `remaining_s` for a time. A job older than the grid keeps the last bin.
     """
     left = np.array(probabilities, dtype=np.float64)
@@ -171,7 +172,7 @@ def given_age(probabilities: Floats, age_s: float) -> Floats:
 
 
 def remaining_s(probabilities: Floats, age_s: float) -> float:
-    """Expected time that a job of this age still runs, s: E(run time | run time > age) - age."""
+    """Expected remaining run time of a job of this age, s: E(run time | run time > age) - age."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     means = _MEAN_S.copy()
@@ -181,7 +182,7 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 
 
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
-    """The time that a job of this age still runs with even odds, s; the mean is far longer in heavy tails."""
+    """Median remaining run time of a job of this age, s; the mean is far longer in heavy tails."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     if left[bin_] < 0.5:
@@ -198,12 +199,12 @@ def _share_above(age_s: float, bin_: int) -> float:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is predicted of one job.
+    """Prediction for one job.
 
     Attributes:
         mean_s: Expected run time, s.
         median_s: Its median, s.
-        spread: Root mean square of ln(true / mean): the spread that stands beside the mean.
+        spread: Root mean square of ln(true / mean).
         p_longer: P(longer than 10 min, 1 h, 4 h, 1 day).
         probabilities: (BINS,) the whole distribution.
     """
@@ -216,7 +217,7 @@ class Forecast:
 
     @classmethod
     def of(cls, probabilities: Floats) -> Forecast:
-        """Read a (BINS,) distribution."""
+        """Derive a forecast from a (BINS,) distribution."""
         row = probabilities[None, :]
         mean = mean_s(row)
         first, second, third, fourth = p_longer(row)[0].tolist()
@@ -229,5 +230,5 @@ class Forecast:
         )
 
     def remaining_s(self, age_s: float) -> float:
-        """Expected time that the job still runs, once it has run for `age_s`."""
+        """Expected remaining time of the job, once it has run for `age_s`, s."""
         return remaining_s(self.probabilities, age_s)

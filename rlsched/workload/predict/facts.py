@@ -1,4 +1,4 @@
-"""What a broker knows of a job when it is submitted, and the keys under which jobs resemble each other."""
+"""Facts that a broker has about a job at submission, and the keys under which jobs resemble each other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "name", "command", "words", "exact")
-"""From the widest key to the narrowest; a job has those that its facts allow, and always the first and
-`vc_gpus`. `name` has no numbers, `words` those that are part of a word, `exact` all."""
+"""From the widest key to the narrowest; a job has the keys that its facts allow, and always the first and
+`vc_gpus`. `name` has no numbers, `words` has numbers that are part of a word, `exact` has all numbers."""
 
 _NUMBER = re.compile(r"\d+")
 _COUNTER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
@@ -19,12 +19,12 @@ class JobFacts(NamedTuple):
 
     Attributes:
         job_id: Unique id.
-        gpus: GPUs of the gang (a share of one, where it is one).
-        vc: Its virtual cluster, "" where unknown; so the others.
-        user: Who submitted it.
+        gpus: GPUs of the gang, or the share of one GPU.
+        vc: Its virtual cluster, "" if unknown; likewise the following.
+        user: User who submitted it.
         name: Its name.
         command: Its command line.
-        limit_s: The user's limit on the run time, s, nan where there is none.
+        limit_s: The user's limit on the run time, s, nan if there is none.
     """
 
     job_id: str
@@ -41,18 +41,18 @@ Key = tuple[str, ...]
 
 @lru_cache(maxsize=512)
 def stem(text: str) -> str:
-    """Numbers become `#`, so that `train_12` and `train_13` are one thing that is run again."""
+    """Replace numbers by `#`, so that repetitions such as `train_12` and `train_13` are equal."""
     return _NUMBER.sub("#", text)
 
 
 @lru_cache(maxsize=512)
 def words(text: str) -> str:
-    """Numbers that stand alone become `#`: of `resnet50_12` the model counts, and not which run it is."""
+    """Replace standalone numbers by `#`: in `resnet50_12` the model counts, the run's number does not."""
     return _COUNTER.sub("#", text)
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """(LEVELS,) the job's key at every level; None: its facts say no more than a wider level does."""
+    """(LEVELS,) the job's key at every level; None: its facts add nothing to a wider level."""
     gpus = f"{job.gpus:g}"
     who = (job.vc, job.user, gpus)
     name, worded = stem(job.name), words(job.name)

@@ -1,6 +1,6 @@
-"""One fit in a process of its own: pickled `TrainingSet.arguments()` come in, a `HazardModel` goes out.
+"""One fit in a separate process: reads pickled `TrainingSet.arguments()`, writes a `HazardModel`.
 
-Its arguments: PARENT_PID LIMIT_S. Started by `background_command`, it gives way to everything else on the
+Its arguments: PARENT_PID LIMIT_S. Started by `background_command`, it yields to all other processes on the
 machine, and never outlives its parent by more than a second, nor its limit.
 """
 
@@ -23,7 +23,7 @@ def main(parent: int, limit_s: int) -> int:
     signal.alarm(limit_s)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     result = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints must not end up in the result
+    os.dup2(2, 1)  # output printed by libraries must not end up in the result
     fitted = HazardModel(*pickle.load(sys.stdin.buffer))
     with open(result, "wb") as out:
         pickle.dump(fitted, out, protocol=pickle.HIGHEST_PROTOCOL)

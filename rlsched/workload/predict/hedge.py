@@ -1,10 +1,10 @@
-"""A mixture of predictors, each weighed by how well it has lately told what happened.
+"""A mixture of predictors, each weighted by its recent accuracy.
 
-The loss of a predictor is its logarithmic score, taken as the facts come in: a job that outlives a threshold
-costs -ln P(it would), a job that ends costs -ln P(then | it got so far). So a job that still runs counts for
-what it has already shown, and the short ones are not believed first because they end first. Exponential
-weights on discounted losses with a floor (Herbster and Warmuth, 1998, share alike): the mixture's own loss
-stays near that of the predictor that has lately been best, and follows it when that changes.
+The loss of a predictor is its logarithmic score, accumulated as events arrive: a job that outlives a
+threshold costs -ln P(it would), a job that ends costs -ln P(then | it got so far). So a running job counts
+with the age it has reached, and short jobs do not dominate because they end first. Exponential weights on
+discounted losses with a floor (Herbster and Warmuth, 1998, share alike): the mixture's own loss stays near
+the loss of the recently best predictor, and follows it when it changes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rlsched.workload.predict.compiled import hedged, weigh
 from rlsched.workload.predict.distribution import SAID, THRESHOLDS_S, Floats, bin_of, clip
 
 MEMORY: Final = 600.0
-"""A loss counts 1/e after so many others."""
+"""Number of later losses after which a loss counts 1/e."""
 RATE: Final = 0.25
-"""Weights are exp(-RATE x discounted loss), a nat each."""
+"""Weights are exp(-RATE x discounted loss in nats)."""
 FLOOR: Final = 0.01
 """The least weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""The sizes of jobs that have weights of their own, each with a number of GPUs that belongs to it."""
+"""Job sizes with separate weights, each with a representative number of GPUs."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
@@ -43,10 +43,10 @@ class _Tracked:
 
 
 class Hedge:
-    """Weights of E predictors, apart for jobs of one GPU, of up to 7, and of 8 or more.
+    """Weights of E predictors, separate for jobs of one GPU, of up to 7, and of 8 or more.
 
     Args:
-        experts: How many predictors.
+        experts: Number of predictors.
     """
 
     def __init__(self, experts: int) -> None:
@@ -62,15 +62,15 @@ class Hedge:
 
     @property
     def losses(self) -> Floats:
-        """(SIZES, E) discounted losses, as of now."""
+        """(SIZES, E) current discounted losses."""
         return self._loss.copy()
 
     def take_up(self, losses: Floats) -> None:
-        """Losses that were counted before, and no others."""
+        """Restore losses that were counted before."""
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
-        """(E, BINS) what each predictor says of a job -> (BINS,) what the hedge says; the job is tracked."""
+        """(E, BINS) distributions of the predictors for a job -> (BINS,) their mixture; tracks the job."""
         group = _group(gpus)
         said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])
         hedged(self._loss[group], RATE, FLOOR, _LEAST, said, read, mixed)
@@ -78,7 +78,7 @@ class Hedge:
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
-        """A tracked job has started (again: what it had outlived before is not counted twice)."""
+        """Record that a tracked job has started (again: thresholds outlived before are not counted twice)."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = now_s
@@ -86,23 +86,23 @@ class Hedge:
                 heapq.heappush(self._due, (now_s + THRESHOLDS_S[job.passed], job_id))
 
     def stop(self, job_id: str) -> None:
-        """A tracked job no longer runs, and waits to start again."""
+        """Record that a tracked job no longer runs, and waits to start again."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = math.nan
 
     def end(self, job_id: str, duration_s: float) -> None:
-        """A tracked job has ended."""
+        """Record that a tracked job has ended."""
         job = self._over(job_id)
         if job is not None:
             self._learn(job, job.said[:, bin_of(duration_s)] / self._so_far(job))
 
     def forget(self, job_id: str) -> None:
-        """A job has gone, and says nothing."""
+        """Stop tracking a job without counting it."""
         self._over(job_id)
 
     def _over(self, job_id: str) -> _Tracked | None:
-        """A job is tracked no longer; thresholds of such jobs are let go of once they are the most."""
+        """Stop tracking a job; thresholds of such jobs are removed once they are the majority."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
             self._due = [due for due in self._due if due[1] in self._tracked]

@@ -1,7 +1,7 @@
-"""Everything that has been seen so far, and what it says of a job that is submitted now.
+"""All events so far, and the resulting models' forecasts for a job that is submitted now.
 
-The history is fed plain facts in the order of time: a submission, a start, an end. Nothing that lies ahead
-enters it, because nothing that lies ahead has been told to it.
+The history receives plain facts in the order of time: a submission, a start, an end. It never receives future
+events, so none can influence a prediction.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FEATURES: Final = (
     *(f"near_longer_{k}" for k in range(4)),
     *(f"{level}_{name}" for level in LEVELS[_FIRST_LEVEL:] for name in _PER_LEVEL),
 )
-"""What a job's row of features holds; nan where its facts say nothing."""
+"""Columns of a job's row of features; nan if its facts lack the value."""
 _VC_GPUS: Final = LEVELS.index("vc_gpus")
 _NAME: Final = LEVELS.index("name")
 _UNKNOWN: Final = [math.nan] * 3
 
 
 class Query(NamedTuple):
-    """A submission, as the models see it.
+    """A submission, as the models receive it.
 
     Attributes:
         job: Its facts.
@@ -80,7 +80,7 @@ class _Recent:
 
 
 class History:
-    """The models that learn from every single event, and the features made of them."""
+    """The models that learn from every event, and the features derived from them."""
 
     def __init__(self) -> None:
         self.mean = RunningMean()
@@ -92,7 +92,7 @@ class History:
         self._live: dict[str, _Live] = {}
 
     def submit(self, job: JobFacts, now_s: float) -> Query:
-        """A job is submitted: what is known of it, before it counts as submitted itself."""
+        """Record a submission, and return the data known about the job before it."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -106,7 +106,7 @@ class History:
         return Query(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
 
     def resubmit(self, job: JobFacts, now_s: float) -> None:
-        """A job is submitted of which everything has been said already: no model is asked."""
+        """Record a submission whose predictions are known: no model is evaluated."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -126,7 +126,7 @@ class History:
         self._live[live.job.job_id] = live
 
     def start(self, job_id: str, now_s: float) -> None:
-        """A job has started (again: after a preemption its age is that of the new attempt)."""
+        """Record that a job has started (again: after a preemption its age is that of the new attempt)."""
         live = self._live[job_id]
         own = live.keys[_VC_GPUS]
         assert own is not None
@@ -140,7 +140,7 @@ class History:
         live.number = self.nearest.start(own, live.job, live.context, now_s)
 
     def stop(self, job_id: str, now_s: float) -> None:
-        """A job no longer runs, and waits to start again."""
+        """Record that a job no longer runs, and waits to start again."""
         live = self._live[job_id]
         live.start_s = math.nan
         self.survival.drop(job_id, live.keys)
@@ -150,7 +150,7 @@ class History:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """A job has ended after running for so long; where its start was not told, that follows."""
+        """Record that a job has ended after `duration_s`; a missing start is derived from it."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)
@@ -164,14 +164,14 @@ class History:
         for key in live.keys[_FIRST_LEVEL:]:
             if key is not None:
                 recent = self._recent.pop(key, None) or _Recent()
-                self._recent[key] = recent  # the last to go
+                self._recent[key] = recent  # last in the order of removal
                 if len(self._recent) > MAX_KEYS:
                     del self._recent[next(iter(self._recent))]
                 recent.logs.append(ln)
                 recent.at_s = now_s
 
     def forget(self, job_id: str) -> None:
-        """A job has gone without a run time that says anything (cancelled while it waited, say)."""
+        """Remove a job without a useful run time (for example, cancelled while it waited)."""
         live = self._live.pop(job_id)
         self.survival.drop(job_id, live.keys)
 
@@ -180,7 +180,7 @@ class History:
         return job_id in self._live
 
     def age_s(self, job_id: str, now_s: float) -> float | None:
-        """How long a job has run; None: it does not run."""
+        """Run time of a job so far; None: it does not run."""
         live = self._live.get(job_id)
         return None if live is None or math.isnan(live.start_s) else now_s - live.start_s
 

@@ -1,8 +1,8 @@
-"""Predictions of recorded jobs that are as good as asked for: what users and job names would tell.
+"""Predictions of recorded jobs with a chosen accuracy: the information that users and job names would give.
 
 The recorded traces have no users or names to predict from. Here a prediction knows the true duration through
-a noisy look (`rlsched.workload.predictability`), jobs of one burst share most of its error, and its spread
-is that of its own errors: a diagnostic, and something to train on, never something that can be deployed.
+a noisy observation (`rlsched.workload.predictability`), jobs of one burst share most of its error, and its
+spread is that of its own errors: for diagnostics and training only, never for deployment.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from rlsched.workload.predictability import predict_known
 
 SIZE_EDGES: Final = (1, 4, 8)
-"""Jobs of up to 1, up to 4, up to 8 and more GPUs are size classes of their own."""
+"""Size classes: jobs of up to 1, up to 4, up to 8 and more GPUs."""
 LEAST_CLASS: Final = 50
-"""A size class with fewer jobs is part of the one below it: it has no quantiles to speak of."""
+"""A size class with fewer jobs is merged with the one below it: it has too few for quantiles."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -55,10 +55,10 @@ class TraceQuantiles:
 
 @dataclass(frozen=True)
 class Informed:
-    """Jobs of which noisy looks can be drawn, of any quality; J jobs.
+    """Jobs for which noisy observations of any quality can be drawn; J jobs.
 
     Attributes:
-        quantiles: Run times of all jobs that were given, by size class.
+        quantiles: Run times of all given jobs, by size class.
         size_class: (J,)
         score: (J,) normal score of the run time within its size class.
         burst: (J,) number of the burst whose error a job shares.
@@ -71,26 +71,26 @@ class Informed:
 
     @classmethod
     def of(cls, duration_s: Floats, num_gpus: Floats, burst: Ints) -> Informed:
-        """Look at these jobs, and at no others.
+        """Derive scores and quantiles from these jobs only.
 
         Args:
             duration_s: (J,) true run times; below 1 s they count as 1 s.
             num_gpus: (J,)
-            burst: (J,) as `characterise.repeats.bursts` numbers them.
+            burst: (J,) burst numbers of `characterise.repeats.bursts`.
         """
         size_class, ln_s = size_classes(num_gpus), np.log(np.maximum(duration_s, 1.0))
         return cls(TraceQuantiles(size_class, ln_s), size_class, normal_scores(size_class, ln_s), burst)
 
     def rows(self, kept: slice | Ints) -> Informed:
-        """Some of its jobs; quantiles and scores stay those of all."""
+        """Select some of its jobs; quantiles and scores remain relative to all jobs."""
         return Informed(self.quantiles, self.size_class[kept], self.score[kept], self.burst[kept])
 
     def draw(self, known: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """(J,) predicted run times in whole seconds, and the spread of ln(true / predicted) of each.
 
         Args:
-            known: Correlation of the look with the normal score, 0 to 1; about the rank correlation of the
-                predictions with the run times. At 0 all jobs of a size class have its median.
+            known: Correlation of the observation with the normal score, 0 to 1; about the rank correlation of
+                the predictions with the run times. At 0 all jobs of a size class get its median.
             rng: Draws the errors.
         """
         _, burst = np.unique(self.burst, return_inverse=True)
@@ -99,7 +99,7 @@ class Informed:
 
 
 def size_classes(num_gpus: Floats) -> Ints:
-    """(J,) size class of each job; a class of few jobs is joined to the one below it, if there is one."""
+    """(J,) size class of each job; a class of few jobs is merged with the one below it, if there is one."""
     found = np.searchsorted(SIZE_EDGES, num_gpus)
     counts = np.bincount(found, minlength=len(SIZE_EDGES) + 1)
     joined, at = np.zeros(len(counts), np.int64), 0

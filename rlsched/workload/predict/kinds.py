@@ -1,10 +1,11 @@
-"""Who predicts run times, by name; and what each would have said of a whole trace, kept on disk.
+"""Predictors of run times, by name; and their predictions for a whole trace, cached on disk.
 
-Simulator and broker take the same names. The default is the hedge: in a broker always, in a simulator for
-traces that name users, jobs or commands. Without these the hedge tells rules no more than the running mean
-does (`python -m studies.policy.information confirm`). The default does not depend on what is installed: where
-the hedge is needed and scikit-learn is missing, that is an error. To fit the hedge to a hundred thousand jobs
-takes a minute or two, so what it said of a trace with one history is kept in the user's cache folder.
+Simulator and broker accept the same names. The default is the hedge: in a broker always, in a simulator for
+traces with users, job names or commands. Without these the hedge gives rules no more than the running mean
+does (`python -m studies.policy.information confirm`). The default does not depend on installed packages: if
+the hedge is needed and scikit-learn is missing, that is an error. Fitting the hedge to a hundred thousand
+jobs takes a minute or two, so its predictions for a trace with one history are kept in the user's cache
+folder.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ HEDGE: Final = "hedge"
 KINDS: Final = (RUNNING_MEAN, HEDGE)
 _UNREADABLE: Final = (OSError, ValueError, KeyError, EOFError, BadZipFile)
 KEPT_UNUSED_DAYS: Final = 30
-"""What nobody asked for in so many days goes."""
+"""Days without use after which a cached file is removed."""
 
 
 def chosen_kind(kind: str | None) -> str:
-    """One of `KINDS`: the one that was asked for, or, for None, the hedge.
+    """Return one of `KINDS`: the requested one, or, for None, the hedge.
 
     Raises:
-        InputError: an unknown kind, or the hedge was asked for and scikit-learn is missing.
+        InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.
     """
     if kind not in (None, *KINDS):
         raise InputError(f"unknown --prediction {kind!r}; known: {', '.join(KINDS)}")
@@ -52,7 +53,7 @@ def chosen_kind(kind: str | None) -> str:
 
 
 def require(kind: str) -> None:
-    """Check that a predictor can be used, before anything slow is done for it.
+    """Check that a predictor can be used, before slow work is done for it.
 
     Raises:
         InputError: it is the hedge, and scikit-learn is missing.
@@ -65,9 +66,9 @@ def require(kind: str) -> None:
 
 
 def kind_for(trace: Trace, kind: str | None = None) -> str:
-    """The same for a trace: for None the running mean where its jobs have neither users nor names.
+    """As `chosen_kind`, but for None the running mean if the jobs of the trace have neither users nor names.
 
-    The default is only named here. `require` checks whether it can be used, once a prediction is needed.
+    Only names the default. `require` checks whether it can be used, once a prediction is needed.
 
     Raises:
         InputError: as `chosen_kind`.
@@ -85,13 +86,13 @@ def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
 def said_at_submission(
     trace: Trace, end_s: Floats, kind: str, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
-    """(J,) predicted run times in seconds and (J,) their spreads, each with what was known at that arrival.
+    """(J,) predicted run times in seconds and (J,) their spreads, each from data known at that arrival.
 
     Args:
         trace: J jobs.
-        end_s: (J,) when each ended in the history, nan where it never did.
+        end_s: (J,) end of each job in the history, nan if it never ended.
         kind: One of `KINDS`.
-        progress: Told how far a fit is.
+        progress: Receives the progress of a fit.
     """
     if kind == RUNNING_MEAN:
         return causal_predictions(trace, end_s)
@@ -104,7 +105,7 @@ def said_at_submission(
         return found
     said = predict_at_submission(trace, end_s, progress=progress)
     predicted_s, spread = point_and_spread(said.probabilities, trace.time_limit_s)
-    with suppress(OSError):  # a full disk or a folder of somebody else's: it is predicted anew next time
+    with suppress(OSError):  # a full disk, or a folder without write permission: predicted again next time
         _keep(path, predicted_s, spread)
     return predicted_s, spread
 
@@ -115,7 +116,7 @@ def _folder() -> Path:
 
 
 def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
-    """Write a file, whole or not at all, and remove those that nobody has asked for in a month."""
+    """Write a file atomically, and remove files that have not been used for a month."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half_written = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     np.savez(half_written, predicted_s=predicted_s, spread=spread)
@@ -126,7 +127,7 @@ def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
 
 
 def _digest(trace: Trace, end_s: Floats) -> str:
-    """Of all that decides what is said: the jobs, the history, and the predictors themselves."""
+    """Digest of all inputs of the predictions: the jobs, the history, and the predictors' code."""
     hasher = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         hasher.update(source.read_bytes())

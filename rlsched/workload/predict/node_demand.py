@@ -1,12 +1,13 @@
-"""How many nodes will be wanted: forecasts of the highest demand over the next slots of ten minutes.
+"""Forecasts of the number of nodes needed: the highest demand over the next slots of ten minutes.
 
-A forecast says, from the demand of the slots that have ended, how high demand will rise within its horizon.
-All share one interface: `peaks` over a whole series, `peak` for now; what has not ended yet reaches neither.
+A forecast predicts, from the demand of the slots that have ended, how high demand will rise within its
+horizon. All share one interface: `peaks` over a whole series, `peak` for now; neither uses slots that have
+not ended.
 
-What beats what, on the Philly node series (420 nodes, `python -m studies.power_down.ces_replay`): for one
-slot, half an hour to six hours ahead, persistence beats gradient boosting; for a quantile of the highest
-demand of three hours, boosting and the rises of the last week are level and beat the trailing maxima; as a
-floor under nodes that stay awake they are worth about the same: what hurts are jumps that nothing announces.
+Results on the Philly node series (420 nodes, `python -m studies.power_down.ces_replay`): for one slot, half
+an hour to six hours ahead, persistence beats gradient boosting. For a quantile of the highest demand of three
+hours, boosting and the rises of the last week are equal and beat the trailing maxima. As a lower bound of
+nodes that stay awake they are worth about the same: the losses come from jumps that nothing predicts.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ from rlsched.workload.predict.boosting import one_thread, require_sklearn_regres
 Floats = NDArray[np.float64]
 
 SLOT_S: Final = 600.0
-"""Length of a slot; Helios' CES service (Hu et al., SC'21) decides every ten minutes too."""
+"""Length of a slot, s; Helios' CES service (Hu et al., SC'21) decides every ten minutes too."""
 DAY_SLOTS: Final = 144
 _LAGS: Final = (1, 2, 3, 6, 12, 18, 36, 72, 144, 288, 1008)
 _WINDOWS: Final = (6, 18, 36, 72, 144, 432, 1008)
 _SKIPPED: Final = 144
-"""Rows at the start of a series whose lags and windows are mostly unknown; no fit sees them."""
+"""Rows at the start of a series whose lags and windows are mostly unknown; fits exclude them."""
 _MIN_ROWS: Final = 432
-"""Fewer slots teach boosting nothing: it repeats persistence until then."""
+"""Fewest slots of a fit: with fewer, boosting repeats persistence."""
 
 
 class DemandForecast(ABC):
-    """The highest demand to expect over a horizon."""
+    """A forecast of the highest demand over a horizon."""
 
     @property
     def needs_slots(self) -> int:
-        """How many of the last slots `peak` looks at; 0: all there are."""
+        """Number of latest slots that `peak` needs; 0: all."""
         return 0
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What tables call it."""
+        """Name in tables."""
 
     @abstractmethod
     def peaks(self, demand: Floats) -> Floats:
-        """(N,) nodes wanted, a value a slot -> (N,) forecasts; entry i knows entries 0 to i alone."""
+        """(N,) nodes needed, a value per slot -> (N,) forecasts; entry i depends only on entries 0 to i."""
 
     def peak(self, demand: Floats) -> float:
         """The forecast after the last slot of `demand` (N,), N >= 1: the last entry of `peaks`."""
@@ -59,10 +60,10 @@ class DemandForecast(ABC):
 
 @dataclass(frozen=True)
 class Persistence(DemandForecast):
-    """What is wanted now stays wanted: the bar for every other forecast.
+    """The current demand persists: the baseline of every other forecast.
 
     On Philly its mean absolute error is smaller than that of gradient boosting from 30 minutes to six hours
-    ahead; as a floor under nodes that stay awake it forgets every peak at once.
+    ahead; as a lower bound of nodes that stay awake it forgets every peak at once.
     """
 
     @property
@@ -79,10 +80,10 @@ class Persistence(DemandForecast):
 
 @dataclass(frozen=True)
 class TrailingMaximum(DemandForecast):
-    """The highest demand of the last `window` slots comes back.
+    """The highest demand of the last `window` slots returns.
 
-    Nothing to learn, nothing to refit, and a log that reads zero for half an hour does no harm. Three hours
-    and a buffer keep as many nodes asleep as the learned quantile does, for about as many wake-ups.
+    It needs no learning and no refits, and tolerates a log that reads zero for half an hour. Three hours and
+    a buffer keep as many nodes asleep as the learned quantile does, for about as many wake-ups.
     """
 
     window: int = 18
@@ -109,10 +110,10 @@ class TrailingMaximum(DemandForecast):
 
 @dataclass(frozen=True)
 class RecentRises(DemandForecast):
-    """Now, and the `quantile` of how far demand rose within `horizon` slots, over the last `window` slots.
+    """Current demand plus the `quantile` of its rises within `horizon` slots, over the last `window` slots.
 
-    The empirical counterpart of a learned quantile: it knows how restless the last days were and nothing
-    else. On Philly its pinball loss is level with that of gradient boosting.
+    The empirical counterpart of a learned quantile: it uses only the variability of the last days. On Philly
+    its pinball loss equals that of gradient boosting.
     """
 
     horizon: int = 18
@@ -144,19 +145,19 @@ class RecentRises(DemandForecast):
 class Boosted(DemandForecast):
     """Gradient boosting (scikit-learn's histogram trees) of a quantile, refitted on an expanding past.
 
-    Features: demand now, its change over eleven lags, mean, maximum, minimum and spread over seven windows,
-    hour and weekday; target: change from now. A fit at slot s sees targets that lie wholly before s.
-    The kind of model and of features is that of Helios' CES (SC'21: LightGBM with lags, rolling statistics
-    and calendar). On Philly it loses to persistence for one slot, up to six hours ahead; its quantiles are
-    the best calibrated, and level with `RecentRises` in pinball loss.
+    Features: current demand, its change over eleven lags, mean, maximum, minimum and spread over seven
+    windows, hour and weekday; target: change from now. A fit at slot s uses targets that lie wholly before s.
+    Model and features are of the kind of Helios' CES (SC'21: LightGBM with lags, rolling statistics and
+    calendar). On Philly it loses to persistence for one slot, up to six hours ahead; its quantiles are the
+    best calibrated, and equal to `RecentRises` in pinball loss.
 
     Args:
         horizon: Slots ahead.
-        quantile: Of the target, 0.5 the median.
+        quantile: Quantile of the target, 0.5 the median.
         target: `peak`: the highest slot of the horizon; `mean`: its mean; `end`: its last slot.
         refit: Slots between fits.
-        first_slot: Which slot of the week, Monday at midnight 0, the first entry of every series is.
-        seed: Of the fits.
+        first_slot: Slot of the week of the first entry of every series; Monday at midnight is 0.
+        seed: Seed of the fits.
 
     Raises:
         InputError: scikit-learn is not installed, or an argument is out of its range.
@@ -191,7 +192,7 @@ class Boosted(DemandForecast):
         return float(self._from_block(np.asarray(demand, dtype=np.float64), last)[-1])
 
     def _from_block(self, demand: Floats, start: int) -> Floats:
-        """Forecasts of all slots from `start`, where a fit is due, to the last; persistence before."""
+        """Forecasts of all slots from `start`, where a fit is due, to the last; persistence before that."""
         features = self._features(demand)
         change = _TARGETS[self.target](demand, self.horizon) - demand
         out = np.array(demand)
@@ -206,7 +207,7 @@ class Boosted(DemandForecast):
         return out
 
     def _fitted(self, x: Floats, y: Floats) -> Any:
-        """The model of these rows; the last one is kept, since a service asks for it at every slot."""
+        """Return the model of these rows; caches the last one, since a service asks for it at every slot."""
         key = (len(y), hash(y.tobytes()))
         if self._kept is None or self._kept[0] != key:
             model = self._model_class(
@@ -220,14 +221,15 @@ class Boosted(DemandForecast):
                 early_stopping=False,
                 random_state=self._seed,
             )
-            # Whole nodes tie with their own quantile, and a tie has the gradient of what lies above: half a
-            # node of noise breaks it. On Philly 92.3 % were covered without, 89.8 % with, of 90 % wanted.
+            # Whole nodes tie with their own quantile, and a tie has the gradient of the values above: half a
+            # node of noise breaks it. On Philly 92.3 % were covered without noise, 89.8 % with it, for a
+            # target of 90 %.
             spread = np.random.default_rng(self._seed).uniform(-0.5, 0.5, len(y))
             self._kept = (key, model.fit(x, y + spread))
         return self._kept[1]
 
     def _features(self, demand: Floats) -> Floats:
-        """(N,) -> (N, F); unknown before the start of the series: nan."""
+        """(N,) -> (N, F); nan before the start of the series."""
         count = len(demand)
         columns = [demand]
         for lag in _LAGS:
@@ -252,17 +254,17 @@ class Boosted(DemandForecast):
 
 
 def future_peaks(demand: Floats, horizon: int) -> Floats:
-    """(N,) -> (N,) the highest of the `horizon` slots after each; nan where the series ends before."""
+    """(N,) -> (N,) the highest of the `horizon` slots after each; nan if the series ends before."""
     return _ahead(demand, horizon, lambda seen: seen.max(axis=1))
 
 
 def future_means(demand: Floats, horizon: int) -> Floats:
-    """(N,) -> (N,) the mean of the `horizon` slots after each; nan where the series ends before."""
+    """(N,) -> (N,) the mean of the `horizon` slots after each; nan if the series ends before."""
     return _ahead(demand, horizon, lambda seen: seen.mean(axis=1))
 
 
 def future_ends(demand: Floats, horizon: int) -> Floats:
-    """(N,) -> (N,) the slot `horizon` after each; nan where the series ends before."""
+    """(N,) -> (N,) the slot `horizon` after each; nan if the series ends before."""
     return _ahead(demand, horizon, lambda seen: seen[:, -1])
 
 

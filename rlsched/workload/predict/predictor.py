@@ -1,4 +1,4 @@
-"""`Predictor`: a distribution for every job that is submitted, learnt from plain facts as they come in."""
+"""`Predictor`: a distribution for every submitted job, learnt from events as they arrive."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from rlsched.workload.predict.remembered import Remembered
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
-"""`hedge` mixes all of the experts; each of them may be asked for alone."""
+"""`hedge` mixes all of the experts; each expert is a model too."""
 REFIT_GROWTH: Final = 1.5
 REFIT_JOBS: Final = 5000
-"""A fit is due when so many times as many jobs have ended as at the last one, or so many more."""
+"""Refit when the number of ended jobs has grown by this factor, or by this many."""
 
 MAX_SEEN: Final = 200_000
-"""Ended jobs are remembered for fits until so many are."""
+"""Most ended jobs remembered for fits."""
 _FORGET_EVERY: Final = 20_000
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What a fit needs, cut loose from the predictor, so that it may be fitted elsewhere.
+    """Data of a fit, independent of the predictor, so that it may be fitted elsewhere.
 
     Attributes:
         rows: N features of jobs, (FEATURES,) each, in order of submission.
-        lasted_s: (N,) how long the jobs have run so far, or ran to their end.
+        lasted_s: (N,) run times so far, or until their end, seconds.
         ended: (N,) whether they have ended.
-        seed: Of the fit.
+        seed: Seed of the fit.
     """
 
     rows: list[Floats]
@@ -54,11 +54,11 @@ class TrainingSet:
 
     @property
     def features(self) -> Floats:
-        """(N, FEATURES); put together here, not in `Predictor.training`: a broker's loop waits for that."""
+        """(N, FEATURES); assembled here and not in `Predictor.training`, which blocks a broker's loop."""
         return np.stack(self.rows)
 
     def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:
-        """What `HazardModel` takes: a few arrays to send to another process."""
+        """Arguments of `HazardModel`: a few arrays to send to another process."""
         return self.features, self.lasted_s, self.ended, self.seed
 
     def fit(self) -> HazardModel:
@@ -67,12 +67,12 @@ class TrainingSet:
 
 
 class Foreseen(NamedTuple):
-    """What is said of a submission.
+    """Forecast of a submission.
 
     Attributes:
         probabilities: (BINS,) the chosen model's forecast.
-        experts: (EXPERTS, BINS) what each predictor said.
-        features: (FEATURES,) float32, what boosting saw of it.
+        experts: (EXPERTS, BINS) each predictor's forecast.
+        features: (FEATURES,) float32, input of boosting.
     """
 
     probabilities: Floats
@@ -81,18 +81,18 @@ class Foreseen(NamedTuple):
 
 
 class Predictor:
-    """Learns from submissions, starts and ends, told in the order of time, and predicts submissions.
+    """Learns from submissions, starts and ends, in the order of time, and predicts submissions.
 
-    Fits are the caller's to make, at once or in the background:
-    `if p.fit_due(): p.install(p.training(now_s).fit())`. What the experts said of a job may be kept, and
-    handed to `recall` in a later life: the hedge's weights are then those of this one, fit by fit.
+    The caller makes the fits, at once or in the background: `if p.fit_due():
+    p.install(p.training(now_s).fit())`. The experts' forecasts of a job may be stored, and passed to `recall`
+    in a later process: the hedge then has the same weights, fit by fit.
 
     Args:
         model: One of `MODELS`.
-        seed: Of the fits.
+        seed: Seed of the fits.
 
     Raises:
-        InputError: an unknown model, or one that needs scikit-learn where that is not installed.
+        InputError: the model is unknown, or needs scikit-learn, which is not installed.
     """
 
     def __init__(self, model: str = "hedge", seed: int = 0) -> None:
@@ -112,11 +112,11 @@ class Predictor:
         self._ended_at_fit = self._ended_at_last = 0
 
     def predict(self, job: JobFacts, now_s: float) -> Forecast:
-        """A job is submitted: what its run time will be. It counts as submitted from here on."""
+        """Predict the run time of a job that is submitted. It counts as submitted from here on."""
         return Forecast.of(self.foresee([job], now_s)[0].probabilities)
 
     def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[Foreseen]:
-        """Jobs are submitted at once, in this order: what `predict` says of each, and who said what."""
+        """Predict jobs that are submitted at once, in this order, with each expert's forecast."""
         queries = [self.enquire(job, now_s) for job in jobs]
         self.hedge.settle(now_s)
         if not queries:
@@ -127,10 +127,10 @@ class Predictor:
         ]
 
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
-        """A job was submitted in an earlier life; `experts` and `features` are what `Foreseen` had then.
+        """Restore a job submitted in an earlier process; `experts` and `features` are from its `Foreseen`.
 
         Returns:
-            (BINS,) the forecast that they give.
+            (BINS,) the resulting forecast.
         """
         self._check_new(job)
         self.history.resubmit(job, now_s)
@@ -139,47 +139,47 @@ class Predictor:
         return self.mix(job, experts)
 
     def observe_start(self, job_id: str, now_s: float) -> None:
-        """A job has started."""
+        """Record that a job has started."""
         self.note_start(job_id, now_s)
         self.hedge.start(job_id, now_s)
 
     def observe_stop(self, job_id: str, now_s: float) -> None:
-        """A job no longer runs, and waits to start again (its node was lost, say)."""
+        """Record that a job no longer runs, and waits to start again (for example, its node was lost)."""
         self.history.stop(job_id, now_s)
         self.hedge.stop(job_id)
         if self._boosts:
             self._seen.started(job_id, math.nan)
 
     def observe_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """A job has ended after running for `duration_s`."""
+        """Record that a job has ended after running for `duration_s`."""
         self.note_end(job_id, duration_s, now_s)
         self.hedge.settle(now_s)
         self.hedge.end(job_id, duration_s)
         self._said.pop(job_id, None)
 
     def observe_gone(self, job_id: str) -> None:
-        """A job has gone without a run time that says anything (cancelled while it waited, say)."""
+        """Remove a job without a useful run time (for example, cancelled while it waited)."""
         self.history.forget(job_id)
         self.hedge.forget(job_id)
         self._seen.gone(job_id)
         self._said.pop(job_id, None)
 
     def take_up(self, ended: int) -> None:
-        """So many jobs have ended in an earlier life, though fewer were told."""
+        """Set the number of jobs that have ended, including earlier processes."""
         self._ended = ended
 
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
-        """Expected time that a job still runs, given that it has lasted this long; None: it does not run.
+        """Expected remaining time of a job, given its age; None: it does not run.
 
-        The distribution of its arrival, conditioned on its age: those predictors that held so long a run for
-        likely weigh more.
+        Uses the distribution of its arrival, conditioned on its age: predictors that considered such a long
+        run likely get more weight.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
 
     @property
     def next_fit_jobs(self) -> int:
-        """So many jobs must have ended for the next fit."""
+        """Number of ended jobs at which the next fit is due."""
         last = self._ended_at_fit
         return math.ceil(max(MIN_ENDED, min(REFIT_GROWTH * last, last + REFIT_JOBS)))
 
@@ -198,7 +198,7 @@ class Predictor:
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
-        """What is known by now, as a fit wants it; the next fit is due after this one."""
+        """Return the current data for a fit; the next fit is due after this one."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
         begun = self._seen.begun()
@@ -208,18 +208,18 @@ class Predictor:
         return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
-        """Use this fit from now on; None: survival in its place."""
+        """Use this fit from now on; None: use survival in its place."""
         self._boosting = fitted
 
     def withdraw(self) -> None:
-        """The fit of the last `training` came to nothing: another one is due."""
+        """Mark the fit of the last `training` as failed: another one is due."""
         self._ended_at_fit = self._ended_at_last
 
-    # What `predict` and the observers do, apart: models of history first, then boosting for many at once,
-    # then the hedge. `at_submission` drives them so.
+    # Steps of `predict` and the observers: models of history first, then boosting for many jobs at once, then
+    # the hedge. `at_submission` calls them in this order.
 
     def enquire(self, job: JobFacts, now_s: float) -> Query:
-        """Tell the history of a submission; what boosting and the hedge want to know of it."""
+        """Record a submission in the history, and return the data for boosting and the hedge."""
         self._check_new(job)
         query = self.history.submit(job, now_s)
         self._remember(job, query.features)
@@ -236,20 +236,20 @@ class Predictor:
                 self._seen.forget_oldest(MAX_SEEN)
 
     def note_start(self, job_id: str, now_s: float) -> None:
-        """Tell the history of a start."""
+        """Record a start in the history."""
         self.history.start(job_id, now_s)
         if self._boosts:
             self._seen.started(job_id, now_s)
 
     def note_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Tell the history of an end."""
+        """Record an end in the history."""
         self.history.end(job_id, duration_s, now_s)
         self._ended += 1
         if self._boosts:
             self._seen.ended(job_id, duration_s, now_s)
 
     def said(self, queries: Sequence[Query]) -> Floats:
-        """(N, EXPERTS, BINS) what each predictor says; boosting repeats survival until its first fit."""
+        """(N, EXPERTS, BINS) forecasts of the predictors; boosting repeats survival until its first fit."""
         out = np.empty((len(queries), len(EXPERTS), BINS))
         for rows, one in zip(out, queries, strict=True):
             rows[0], rows[1], rows[2], rows[3] = one.running_mean, one.nearest, one.survival, one.survival

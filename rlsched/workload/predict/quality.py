@@ -1,4 +1,4 @@
-"""How good predictions were, once the truth is known: ranks, areas under the curve, calibration."""
+"""Accuracy of predictions against the true run times: ranks, areas under the curve, calibration."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rlsched.workload.predict.distribution import (
 )
 
 LARGE_GPUS = 8
-"""Gangs of so many GPUs and more are looked at apart."""
+"""Fewest GPUs of gangs that are reported separately."""
 INTERVAL = (0.1, 0.9)
 MIN_JOBS = 20
-"""No figure is given for fewer jobs."""
+"""Fewest jobs for which a figure is given."""
 
 
 def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
-    """P(a long job has a higher score than a short one), ties half; None where there is but one kind."""
+    """P(a long job has a higher score than a short one), ties half; None if all jobs are of one kind."""
     long, short = int(longer.sum()), int((~longer).sum())
     if not long or not short:
         return None
@@ -36,16 +36,16 @@ def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
 
 
 def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str, Any]:
-    """What (J, BINS) distributions were worth against (J,) true durations.
+    """Accuracy of (J, BINS) distributions against (J,) true durations.
 
     Returns:
         `jobs`; `spearman` of mean and of median-like exp(E ln), over all jobs and over gangs of 8 and more
         (None below `MIN_JOBS`); `longer`: for each threshold the share that was longer, the mean P(longer),
         the area under the curve, and the Brier score (mean square of the probability's error: Brier, 1950);
-        `covered_frac`: jobs inside the 10 to 90 % interval; `median_abs_ln`: the median of
-        |ln(true / predicted median)|; `longer_than_median_frac`: jobs that lasted longer than that, a half
-        if calibrated; `ks`: the greatest distance of the distribution of P(shorter than it was) from
-        uniform, 0 if calibrated.
+        `covered_frac`: jobs inside the 10 to 90 % interval; `median_abs_ln`: the median of |ln(true /
+        predicted median)|; `longer_than_median_frac`: jobs that ran longer than their median, a half if
+        calibrated; `ks`: the greatest distance of the distribution of P(shorter than it was) from uniform, 0
+        if calibrated.
     """
     large = gpus >= LARGE_GPUS
     mean, middle, longer = mean_s(probabilities), mean_ln(probabilities), p_longer(probabilities)

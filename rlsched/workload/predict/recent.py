@@ -1,4 +1,4 @@
-"""How good the predictions of the jobs that ended lately were, beside the running mean's of the same jobs."""
+"""Accuracy of the predictions of recently ended jobs, next to the running mean's for the same jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.workload.predict.quality import MIN_JOBS, quality
 LAST_JOBS: Final = 200
 WEEK_S: Final = 7 * 86400.0
 MAX_JOBS: Final = 5000
-"""No more than the latest so many count, however many a week has."""
+"""Most of the latest jobs that count, even if a week has more."""
 
 
 class _Ended(NamedTuple):
@@ -25,13 +25,13 @@ class _Ended(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Two predictors on the same ended jobs.
+    """Accuracy of two predictors on the same ended jobs.
 
     Attributes:
-        jobs: How many.
-        since_s: When the first of them ended, Unix seconds; None without any.
-        predicted: `quality` of what was predicted; None below `MIN_JOBS`.
-        running_mean: The same for the running mean at the same moments.
+        jobs: Number of jobs.
+        since_s: End of the first of them, Unix seconds; None without any.
+        predicted: `quality` of the predictions; None below `MIN_JOBS`.
+        running_mean: `quality` of the running mean at the same moments; None below `MIN_JOBS`.
     """
 
     jobs: int
@@ -41,7 +41,7 @@ class Compared(NamedTuple):
 
 
 class Recent:
-    """The latest ended jobs, with what was said of them when they were submitted."""
+    """The latest ended jobs, with their predictions at submission."""
 
     def __init__(self) -> None:
         self._ended: deque[_Ended] = deque(maxlen=MAX_JOBS)
@@ -49,15 +49,15 @@ class Recent:
         self.count = 0
 
     def add(self, ended_s: float, duration_s: float, gpus: int, predicted: Floats, mean: Floats) -> None:
-        """A job has ended; `predicted` and `mean` are the (BINS,) distributions at its submission."""
+        """Record an ended job; `predicted` and `mean` are the (BINS,) distributions at its submission."""
         self._ended.append(
             _Ended(ended_s, duration_s, gpus, predicted.astype(np.float32), mean.astype(np.float32))
         )
         self.count += 1
 
     def compared(self, now_s: float) -> tuple[Compared, Compared]:
-        """(the last `LAST_JOBS` jobs, those of the last seven days); worked out anew once a minute at most,
-        or when a job has ended."""
+        """(the last `LAST_JOBS` jobs, the jobs of the last seven days); recomputed once a minute at most, or
+        after an end."""
         key = (self.count, int(now_s // 60))
         if self._known is None or self._known[0] != key:
             week = [one for one in self._ended if one.ended_s >= now_s - WEEK_S]

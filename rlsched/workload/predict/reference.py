@@ -1,4 +1,4 @@
-"""The reference history: when every job of a trace had ended, the same for all that is compared."""
+"""The reference history: end times of all jobs of a trace, the same for all policies compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULE = "fifo-backfill"
 
 
 def recorded_end_s(trace: Trace) -> Floats:
-    """(J,) ends as recorded: submission + queueing delay (0 where unknown) + duration."""
+    """(J,) ends as recorded: submission + queueing delay (0 if unknown) + duration."""
     waited = np.asarray(trace.extra.get("queue_s", np.zeros(len(trace))), np.float64)
     return np.asarray(trace.submit_s + np.nan_to_num(waited) + trace.duration_s)
 
@@ -26,7 +26,7 @@ def recorded_end_s(trace: Trace) -> Floats:
 def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
     """(J,) ends when `fifo-backfill` runs the trace on this cluster, nan for jobs that never end.
 
-    The simulator is found through the entry points `rlsched.histories`.
+    Finds the simulator through the entry points `rlsched.histories`.
 
     Raises:
         InputError: no simulator is installed.

@@ -1,4 +1,4 @@
-"""Jobs that a fit may use, as rows of a few large arrays: an ended job costs its numbers, and no object."""
+"""Jobs that a fit may use, as rows of a few large arrays: an ended job needs no Python object."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BLOCK: Final = 1024
 
 @dataclass
 class _Block:
-    """So many jobs, in order of submission.
+    """A block of jobs, in order of submission.
 
     Attributes:
         features: (BLOCK, FEATURES) float32.
-        start_s: (BLOCK,) when each has started; nan where it has not, or is forgotten.
-        duration_s: (BLOCK,) how long each has run; nan before its end.
-        here: (BLOCK,) which are remembered.
+        start_s: (BLOCK,) start times; nan if not started, or forgotten.
+        duration_s: (BLOCK,) run times; nan before the end.
+        here: (BLOCK,) whether each job is remembered.
     """
 
     features: Floats = field(default_factory=lambda: np.zeros((BLOCK, len(FEATURES)), np.float32))
@@ -33,18 +33,18 @@ class _Block:
 
 
 class Remembered:
-    """Jobs in order of submission, those that are over and those that are not."""
+    """Jobs in order of submission, ended or not."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, _Block] = {}
-        self._row_of: dict[str, int] = {}  # of those that are not over
+        self._row_of: dict[str, int] = {}  # of jobs that have not ended
         self._rows = self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, job_id: str, features: Floats) -> None:
-        """A job was submitted; features: (FEATURES,)."""
+        """Add a submitted job; features: (FEATURES,)."""
         if self._rows % BLOCK == 0:
             self._blocks[self._rows // BLOCK] = _Block()
         block, at = self._place(self._rows)
@@ -54,25 +54,25 @@ class Remembered:
         self._count += 1
 
     def started(self, job_id: str, at_s: float) -> None:
-        """It runs since then; nan: it does not."""
+        """Set the start of a job; nan: it does not run."""
         block, at = self._place(self._row_of[job_id])
         block.start_s[at] = at_s
 
     def ended(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """It has run to its end; where its start was not told, that follows."""
+        """Record that a job has ended; a missing start is derived from its duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):
             block.start_s[at] = now_s - duration_s
 
     def gone(self, job_id: str) -> None:
-        """It says nothing."""
+        """Remove a job without a useful run time."""
         row = self._row_of.pop(job_id, None)
         if row is not None:
             self._forget(row)
 
     def forget_oldest(self, most: int) -> None:
-        """Keep so many, and those that are not over."""
+        """Keep this many ended jobs, and all jobs that have not ended."""
         over = max(self._count - most, 0)
         here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
         for row in here[:over].tolist():
@@ -81,7 +81,7 @@ class Remembered:
                 self._forget(row)
 
     def begun(self) -> tuple[NDArray[np.intp], Floats, Floats]:
-        """(row, start, duration) of those that have started; the duration is nan of those that run."""
+        """(row, start, duration) of the jobs that have started; the duration of running jobs is nan."""
         some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
         rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
         start_s = np.concatenate([one.start_s[at] for _, one, at in some] or [np.empty(0)])
@@ -98,11 +98,11 @@ class Remembered:
         block, at = self._place(row)
         block.here[at], block.start_s[at] = False, np.nan
         self._count -= 1
-        if row // BLOCK < self._rows // BLOCK and not block.here.any():  # no more of it will come
+        if row // BLOCK < self._rows // BLOCK and not block.here.any():  # no more jobs will be added to it
             del self._blocks[row // BLOCK]
 
     def _each(self) -> Iterator[tuple[int, _Block]]:
-        """The blocks, each with the number of its first row."""
+        """Yield the blocks, each with the number of its first row."""
         return ((number * BLOCK, block) for number, block in self._blocks.items())
 
     def _place(self, row: int) -> tuple[_Block, int]:

@@ -1,7 +1,7 @@
 """Run times predicted from history: a causal running mean over VC and number of GPUs.
 
-The same class serves the simulator (`causal_predictions`, of a whole trace) and the broker, which feeds
-it the jobs that have ended.
+The same class serves the simulator (`causal_predictions`, of a whole trace) and the broker, which passes it
+the jobs that have ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rlsched.workload.trace import Trace
 
 PRIOR_S = 1800.0
-"""Predicted run time before anything has ended: between the medians of Helios and Philly."""
+"""Predicted run time before any job has ended, s: between the medians of Helios and Philly."""
 PRIOR_SPREAD = 2.0
 _PRIOR_WEIGHT = 3.0
 _FALLBACK_WEIGHT = 5.0
@@ -26,9 +26,9 @@ Key = tuple[str, int]
 class RunningMean:
     """Mean and spread of ln(run time) over the ended jobs of the same VC and number of GPUs.
 
-    Few jobs of a key are pulled towards the mean of the same number of GPUs, that one towards the mean of
-    everything, and that towards a prior (`PRIOR_S`, `PRIOR_SPREAD`): a mean of k jobs counts k, what it is
-    pulled to counts 5. The logarithm keeps one job of weeks from owning the mean: the prediction is a
+    Few jobs of a key are shrunk towards the mean of the same number of GPUs, that mean towards the mean of
+    all jobs, and that towards a prior (`PRIOR_S`, `PRIOR_SPREAD`): a mean of k jobs has weight k, the wider
+    mean has weight 5. The logarithm keeps a single job of weeks from dominating the mean: the prediction is a
     median, `spread` the standard deviation of ln(run time / prediction).
     """
 
@@ -41,11 +41,11 @@ class RunningMean:
         return dict(self._sums)
 
     def take_up(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """What was counted before, as `sums` has it, and nothing else."""
+        """Replace all counts by these, in the form of `sums`."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
-        """A job has ended."""
+        """Record that a job has ended."""
         x = math.log(max(duration_s, 1.0))
         for key in ((vc, gpus), ("*", gpus), ("*", 0)):
             count, total, squares = self._sums.get(key, (0, 0.0, 0.0))
@@ -72,11 +72,11 @@ def causal_predictions(
 
     Args:
         trace: J jobs.
-        end_s: (J,) when each ended in the reference history, nan where it never did.
+        end_s: (J,) end of each job in the reference history, nan if it never ended.
 
     Returns:
-        (J,) predicted run times in s, no longer than the user's limit, and (J,) spreads. A job's own true
-        duration enters no prediction at or before its arrival.
+        (J,) predicted run times in s, at most the user's limit, and (J,) spreads. A job's own true duration
+        enters no prediction at or before its arrival.
     """
     model = RunningMean()
     ended: list[tuple[float, int]] = []

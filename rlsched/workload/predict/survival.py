@@ -1,8 +1,8 @@
-"""The survival model: hazards by bin and key, from the ended jobs and from those that still run.
+"""The survival model: hazards by bin and key, from ended and running jobs.
 
-A job that runs has survived the bins below its age: that is counted, so that a key whose short jobs ended
-first does not look short (Kaplan and Meier, 1958: the hazard of a bin is its ends over the jobs at risk in
-it). A key with few jobs is pulled towards the next wider key, and old jobs fade.
+A running job has survived the bins below its age. These bins are counted, so that a key whose short jobs
+ended first does not look short (Kaplan and Meier, 1958: the hazard of a bin is its ends over the jobs at risk
+in it). A key with few jobs is shrunk towards the next wider key, and old jobs decay.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""By level: a job counts 1/e after so many later starts of its key."""
+"""By level: number of later starts of its key after which a job counts 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
-"""The number of a start among those of its key, by level."""
+"""By level: the number of a start among the starts of its key."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
-"""By level: the next wider key counts as so many jobs at risk. People do many things, a name is one."""
+"""By level: weight of the next wider key, in jobs at risk. A user does many things, a name means one."""
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Keys that are remembered: those without a start for longest go first. Names with a time in them are new
+"""Most keys remembered: keys without a start for longest are removed first. Names that contain a time are new
 each time."""
 MAX_RUNNING: Final = 64
-"""The running jobs of a key that are looked at: the latest to start."""
+"""Most running jobs of a key considered: the latest to start."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """(BINS, 2, BINS) ends and jobs at risk that one job counts as, by its bin, where keys have few.
+    """(BINS, 2, BINS) ends and jobs at risk that one job contributes, by its bin, if keys have few jobs.
 
     Two steps to a neighbour, each with odds of 2 in 3: the next job of the key ends near it, and seldom in
-    the very same bin.
+    the same bin.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
@@ -59,12 +59,12 @@ class Survival:
 
     def __init__(self) -> None:
         self._index: dict[Key, int] = {}
-        self._counts = np.zeros((64, 2, BINS))  # ends, at risk; faded
+        self._counts = np.zeros((64, 2, BINS))  # ends, at risk; decayed
         self._starts: list[int] = []
         self._running: dict[Key, dict[str, tuple[float, int]]] = {}
 
     def start(self, job_id: str, keys: tuple[Key | None, ...], now_s: float) -> Started:
-        """A job has started; hand what comes back to `drop` and `end`."""
+        """Record that a job has started; pass the result to `drop` and `end`."""
         numbers = []
         for level, key in enumerate(keys):
             if key is None:
@@ -79,20 +79,20 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """A job that was dropped runs again; it keeps its numbers, and its age counts from now."""
+        """Record that a dropped job runs again; it keeps its numbers, and its age counts from now."""
         for level in range(_CENSORED_FROM, len(keys)):
             key = keys[level]
             if key is not None:
                 self._running.setdefault(key, {})[job_id] = (now_s, started[level])
 
     def drop(self, job_id: str, keys: tuple[Key | None, ...]) -> None:
-        """A job no longer runs."""
+        """Record that a job no longer runs."""
         for key in keys[_CENSORED_FROM:]:
             if key is not None:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """A job has run to its end; it fades from its start on, so that a long job counts no longer."""
+        """Record that a job has ended; it decays from its start on, so that a long job counts no longer."""
         bin_ = bin_of(duration_s)
         for level, key in enumerate(keys):
             row = self._index.get(key) if key is not None else None
@@ -106,14 +106,14 @@ class Survival:
                     counts[1, : bin_ + 1] += weight
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """How long the key's running jobs have run, the latest to start first."""
+        """Ages of the key's running jobs, the latest to start first."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
         """(LEVELS, BINS) the distribution at every level; a level without a key repeats the wider one."""
         levels: list[int] = []
-        running: list[float] = []  # start and number of one after the other
+        running: list[float] = []  # alternately start and number
         for level, key in enumerate(keys):
             row = self._index.get(key, -1) if key is not None else -1
             if key is not None and row >= 0 and level >= _CENSORED_FROM and (live := self._running.get(key)):
@@ -134,7 +134,7 @@ class Survival:
         return out
 
     def _row(self, key: Key) -> int:
-        """The key's row, made where there is none; the key is the last to go from now on."""
+        """Return the key's row, created if missing; the key becomes the last to be removed."""
         row = self._index.pop(key, None)
         if row is None:
             row = self._new_row()
@@ -156,7 +156,7 @@ class Survival:
 
 
 def hazards_to_probabilities(hazards: Floats) -> Floats:
-    """(N, BINS) P(end in the bin | reached it) -> (N, BINS) P(end in the bin); the last takes the rest."""
+    """(N, BINS) P(end in the bin | reached it) -> (N, BINS) P(end in the bin); the last gets the rest."""
     left = np.cumprod(1.0 - hazards[:, :-1], axis=1)
     out = np.empty_like(hazards)
     out[:, 0] = hazards[:, 0]

@@ -1,7 +1,7 @@
-"""Boosted trees of scikit-learn as plain arrays, walked by a compiled kernel.
+"""Boosted trees of scikit-learn as plain arrays, traversed by a compiled kernel.
 
-The library looks at its input for longer than it takes to answer for a few rows. What it fitted is copied
-once, and asked here: the same comparisons and sums in the same order.
+For a few rows, the library's input checks take longer than the prediction. Fitted trees are copied once and
+evaluated here, with the same comparisons and sums in the same order.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rlsched.workload.predict.distribution import BINS, Floats
 
 
 class Trees(NamedTuple):
-    """T trees of M nodes together.
+    """T trees with M nodes in total.
 
     Attributes:
-        roots: (T,) where each begins.
-        column: (M,) which feature is compared, -1 at a leaf.
-        value: (M,) what it is compared with: up to that goes left; at a leaf, what it adds.
-        left: (M,) the node for those.
-        right: (M,) the node for the others.
-        unknown: (M,) the node for nan.
-        base: To what the leaves are added.
+        roots: (T,) first node of each tree.
+        column: (M,) index of the feature compared, -1 at a leaf.
+        value: (M,) threshold: values up to it go left; at a leaf, the value it adds.
+        left: (M,) node for values up to the threshold.
+        right: (M,) node for larger values.
+        unknown: (M,) node for nan.
+        base: Value that the leaves are added to.
     """
 
     roots: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Trees(NamedTuple):
 
 
 def trees_of(fitted: Any) -> Trees:
-    """The trees of a `HistGradientBoostingClassifier` of two classes and no categories."""
+    """Return the trees of a `HistGradientBoostingClassifier` of two classes and no categories."""
     nodes = [trees[0].nodes for trees in fitted._predictors]
     roots = np.cumsum([0, *(len(one) for one in nodes[:-1])])
     every = np.concatenate(nodes)
@@ -71,15 +71,15 @@ def hazards_to_end(
     base: float,
     out: Floats,
 ) -> None:
-    """(N, F) features -> (N, BINS) distributions, by the hazards that `Trees` have for each bin.
+    """(N, F) features -> (N, BINS) distributions, by the hazards of the trees for each bin.
 
-    `columns`: (C,) the features that the trees know; the bin is their last one.
+    `columns`: (C,) the features of the trees; the bin is their last one.
     """
     for job in range(len(features)):
         out[job, :] = base
         for tree in range(len(roots)):
             bin_ = 0
-            while bin_ < BINS - 1:  # one walk for all bins that come to one leaf
+            while bin_ < BINS - 1:  # one traversal for all bins that reach one leaf
                 node, end = roots[tree], BINS - 1
                 while column[node] >= 0:
                     if column[node] == len(columns):

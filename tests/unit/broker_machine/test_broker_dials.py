@@ -105,7 +105,7 @@ def test_a_strategy_without_numbers_leaves_the_settings_as_they_are(journal: Jou
     decided = journal_events(journal.path).decisions
     assert {one.source for one in decided} == {"guard"}
     assert {one.guard for one in decided} == {
-        "dials: the strategy set some out of range, or to no number; all are at 0"
+        "dials: the strategy set dials out of range, or to NaN; all are at 0"
     }
 
 

@@ -46,7 +46,7 @@ def test_a_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
     [
         (
             {"columns": (*NAMES[:-1], "phase_of_the_moon")},
-            "columns: this version knows no 'phase_of_the_moon'",
+            "columns: this version does not have 'phase_of_the_moon'",
         ),
         ({"dials": ("gate_pair",)}, "dials: this version has 9 in another order or number"),
         ({"layers": ()}, "layers: expected 1 or 3 matrices, got 0"),

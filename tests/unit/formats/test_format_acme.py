@@ -35,7 +35,7 @@ def test_kalos_counts_the_waiting_into_the_column_duration() -> None:
     conversion = convert(KALOS)
     assert conversion.trace.duration_s.tolist() == [8, 70, 60]
     assert conversion.trace.extra["queue_s"].tolist() == [10, 12, 0]
-    assert noted(conversion.accounts[0]) == {"the column duration is not end - start, which is taken": [2, 3]}
+    assert noted(conversion.accounts[0]) == {"the column duration is not end - start, which is used": [2, 3]}
 
 
 def test_memory_of_all_pods_and_a_job_that_never_started() -> None:

@@ -51,7 +51,7 @@ def test_the_rare_states_stay_and_a_suspended_job_ran_from_start_to_end() -> Non
     conversion = convert(HELIOS)
     assert conversion.trace.status.tolist()[3:] == ["TIMEOUT", "NODE_FAIL", "SUSPENDED"]
     assert conversion.trace.duration_s[5] == 1200
-    assert noted(conversion.accounts[0]) == {"the column duration is not end - start, which is taken": [8]}
+    assert noted(conversion.accounts[0]) == {"the column duration is not end - start, which is used": [8]}
 
 
 def test_columns_may_stand_in_another_order_and_names_are_taken_where_they_are(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_cluster_is_that_of_the_day_in_the_middle() -> None:
     ]
     days = conversion.accounts[1]
     assert (days.rows, days.kept) == (3, 3)
-    assert noted(days) == {"taken for the cluster: its VCs as on 2020-06-09": [3]}
+    assert noted(days) == {"used for the cluster: its VCs as on 2020-06-09": [3]}
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_damage_of_each_table_is_told_by_its_own_lines() -> None:
 
 def test_a_job_table_alone_is_not_enough(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"expected pai_task_table beside pai_job_table\.csv, got no such file"
+        InputError, match=r"expected pai_task_table next to pai_job_table\.csv, got no such file"
     ):
         convert_text("pai", tmp_path / "pai_job_table.csv", "j,i,u,Terminated,1.0,2.0\n")
 

@@ -105,7 +105,7 @@ def test_gpus_are_those_of_the_first_attempt_that_has_any(tmp_path: Path) -> Non
     conversion = convert_jobs(tmp_path, job(attempts))
     assert conversion.trace.num_gpus[0] == 8
     assert list(noted(conversion.accounts[0])) == [
-        "attempts on different numbers of GPUs, those of the first are taken"
+        "attempts on different numbers of GPUs, the first attempt counts"
     ]
 
 

@@ -135,7 +135,7 @@ def test_a_job_that_was_cancelled_while_it_waited_may_have_equal_times(tmp_path:
 def test_the_time_of_a_suspension_is_not_run_time() -> None:
     conversion = convert(SACCT)
     assert conversion.trace.duration_s[-1] == 300
-    remark = "Elapsed, which is taken, is not End - Start: suspended, or clocks were changed"
+    remark = "Elapsed, which is used, is not End - Start: suspended, or clocks were changed"
     assert noted(conversion.accounts[0])[remark] == [14]
 
 

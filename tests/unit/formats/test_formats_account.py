@@ -172,7 +172,11 @@ def test_what_a_format_does_not_have_is_refused(tmp_path: Path) -> None:
     for name, request, message in (
         ("acme", Request(seren, cluster_name="c"), "acme does not describe nodes; leave out --cluster-out"),
         ("acme", Request(seren, timezone="UTC"), "acme needs no time zone; leave out --timezone"),
-        ("acme", Request(seren, processors="gpus"), "acme tells GPUs from CPU cores; leave out --processors"),
+        (
+            "acme",
+            Request(seren, processors="gpus"),
+            "acme distinguishes GPUs from CPU cores; leave out --processors",
+        ),
         (
             "sacct",
             Request(SAMPLES / "sacct", timezone="Mars/Phobos"),
@@ -204,9 +208,7 @@ def test_what_is_not_recognised_is_taken_for_the_normal_form_or_asked_about(tmp_
         (tmp_path / "t.csv").write_text(text)
         assert recognise(tmp_path / "t.csv") == "normal"
     (tmp_path / "notes.txt").write_text("a page of notes\n")
-    with pytest.raises(
-        InputError, match=r"none of the formats that are known; say which with --from \(helios, "
-    ):
+    with pytest.raises(InputError, match=r"none of the known formats; select one with --from \(helios, "):
         recognise(tmp_path / "notes.txt")
     with pytest.raises(TraceError, match="cannot read this file: No such file"):
         recognise(tmp_path / "missing.swf")

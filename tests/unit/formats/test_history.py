@@ -63,7 +63,7 @@ def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
     [
         (None, True, "no job of this history has GPUs (jobs: 48): expected gres/gpu in AllocTRES or ReqTRES"),
         ("", False, "sacct does not describe nodes; write a cluster file"),
-        ("some words\n", True, "looks like none of the formats that are known"),
+        ("some words\n", True, "looks like none of the known formats"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

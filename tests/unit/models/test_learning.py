@@ -110,7 +110,7 @@ def test_a_job_that_differs_from_its_workload_is_learnt_by_a_shrunk_ratio() -> N
 @pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
 def test_a_speed_that_is_none_is_refused_and_changes_nothing(speed: float) -> None:
     known = PairKnowledge()
-    with pytest.raises(InputError, match="'a' beside 'b' must be a positive number"):
+    with pytest.raises(InputError, match="'a' next to 'b' must be a positive number"):
         known.observe(Observed("a", "b", GPU, speed))
     assert known.to_dict() == PairKnowledge().to_dict()
 

@@ -150,7 +150,7 @@ def test_plans_in_words() -> None:
         "later: the running jobs hold too few"
     )
     assert in_words(PlanSeen(how="later", wait_s=90.0), str) == "later: in about 1 min 30 s"
-    assert in_words(PlanSeen(how="preempt", share_with=3), "job {}".format) == "job 3 gives way"
+    assert in_words(PlanSeen(how="preempt", share_with=3), "job {}".format) == "job 3 is preempted"
     assert span(-1.0) == "0 s"
 
 
