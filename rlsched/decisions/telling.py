@@ -47,7 +47,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
         else f" for {span(attempt['run_s'])}"
     )
     if predicted_s and attempt["state"] == "completed":
-        seen += f", {attempt['run_s'] / predicted_s:.2f} of what was predicted"
+        seen += f", {attempt['run_s'] / predicted_s:.2f} times the prediction"
     if attempt["energy_kwh"] is not None:
         seen += f", {attempt['energy_kwh']:.3g} kWh"
     found.append(seen)

@@ -291,7 +291,7 @@ def test_a_replay_ends_when_its_decision_is_left(page: Any, folder: Path) -> Non
         page.locator("#q").fill("nobody at all")
         with page.page.expect_response(lambda answer: "stop=" in answer.url) as left:
             page.locator("#q").press("Enter")
-        assert left.value.json()["error"] == "it was left"
+        assert left.value.json()["error"] == "it was stopped"
 
 
 def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any, folder: Path) -> None:
@@ -306,7 +306,7 @@ def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any,
     page.wait_for_function("document.querySelector('#panel').textContent.includes('this parting was worth')")
     page.locator(".instead button.replay").last.click()
     page.wait_for_function("document.querySelector('.outcome .verdict')", timeout=REPLAY_MS)
-    same = page.locator(".outcome .verdict").inner_text().startswith("Nothing is otherwise")
+    same = page.locator(".outcome .verdict").inner_text().startswith("No change")
     assert same == expected["same"]
 
 
