@@ -43,7 +43,7 @@ def test_a_file_says_otherwise() -> None:
     [
         ("eve", "eve has no account on this node: there is no user 'eve'"),
         ("../ada", "there is no user '../ada'"),
-        ("backup", r"an account of the system's on this node \(uid 34, below 1000\)"),
+        ("backup", r"a system account on this node \(uid 34, below 1000\)"),
         ("root", "root would be root on this node"),
         ("", "the broker did not send the job's owner"),
         ("ada\0root", "NUL"),
