@@ -18,7 +18,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         broker: tcp://HOST:PORT of the broker and its standbys, separated by commas.
         directory: The node's own directory.
         gpu_type: GPU model, as named in the cluster's description.
-        vc: The VC that owns this node; "" serves every one.
+        vc: The VC that owns this node; "": all VCs.
         forget_cluster: Join the first broker of another cluster that answers, and end the jobs that run here.
         end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
         max_output_mib: Maximum output of a rank on disk, MiB; 0: no limit.

@@ -173,7 +173,7 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
     if (mine if user is None else user.uid) == 0 and not allow_root:
         raise InputError(
             "this node would run every job as root: give --run-as USER, --run-as-owner, "
-            "or --allow-root if all who can submit may be root here"
+            "or --allow-root if all users may be root on this node"
         )
     if user is None or user.uid == mine:
         return None

@@ -143,7 +143,7 @@ class SegmentReader:
 
     Attributes:
         path: The file.
-        expected: The columns that it must have, and may have more of.
+        expected: Columns that it must have; it may have more.
         at: Start of the next batch, bytes.
         schema: Columns of the file; None before its beginning has been read.
     """

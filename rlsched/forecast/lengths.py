@@ -32,7 +32,7 @@ class _Shape:
         z: (K,) values, ascending.
         below: (K,) share of jobs up to each value.
         middle: (K,) share of jobs up to the middle of the jobs with this value.
-        oldest: Age beyond which hardly any ended job is as old.
+        oldest: Value that hardly any ended job exceeds.
     """
 
     z: Floats

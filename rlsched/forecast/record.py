@@ -90,7 +90,7 @@ def teaching(count: int) -> NDArray[np.int64]:
 def _levels(said_s: Floats, weights: Floats) -> Floats:
     """(3,) quantile levels of past errors that give the wanted levels of future errors.
 
-    For G equal groups, and one more, the (G + 1) / G-fold of 90 % is below the new value with 90 %
+    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with 90 %
     (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group is a refresh; G
     is the effective number of groups of equal weight.
 

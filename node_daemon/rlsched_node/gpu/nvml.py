@@ -535,5 +535,5 @@ def _answers(read: Callable[[int], object], gpu: int) -> bool:
     except (GpuLostError, GpuUnavailableError):
         raise
     except GpuError as error:
-        _log.info("GPU %d: %s; asked again later", gpu, error)
+        _log.info("GPU %d: %s; retried later", gpu, error)
     return True

@@ -34,8 +34,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The broker received the heartbeat with this request number.
 
-    Counted from the time at which that was sent, the broker starts no job elsewhere before the job's
-    `Launch.lost_after_s`. A node that gets no later answer ends the ranks of that job before that time.
+    For at least `Launch.lost_after_s` after that was sent, the broker starts the job on no other node. A node
+    that gets no later answer ends the ranks of that job within this time.
     """
 
 
