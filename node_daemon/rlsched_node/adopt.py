@@ -1,4 +1,4 @@
-"""At the daemon's start: what became of the attempts that an earlier daemon left on disk."""
+"""Adopts the attempts that an earlier daemon left on disk, at the daemon's start."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _log = logging.getLogger("rlsched.node")
 
 
 def adopt_attempts(store: AttemptStore, ranks: Ranks) -> list[Attempt]:
-    """Every attempt on disk that was ever claimed by a shim, each in one of three states.
+    """Returns every attempt on disk that a shim has claimed, each in one of three states.
 
-    Still running (its shim is the very process in `pid`, told by start time and boot): watched again.
-    Ended: to be reported until the broker acknowledges. Vanished without an exit record: its leftovers are
-    killed, and it has ended with 137, for the reason of the order to end it, if one came; with reason
-    `node_stopped` when the machine was booted since, so that the broker may queue the job again.
+    Still running (the process in `pid` is its shim, by start time and boot): watched again. Ended: reported
+    until the broker acknowledges it. Vanished without an exit record: the processes that it left are killed,
+    and it has ended with exit code 137 and the reason of the order to end it, if there was one; with reason
+    `node_stopped` if the machine has booted since, so that the broker may requeue the job.
 
     An attempt that no shim has claimed never started. It is claimed here and dropped, so that a shim that is
-    still starting does nothing; the broker hears nothing of it, and sends its order again.
+    still starting does nothing. The broker gets no report of it, and sends its order again.
     """
     attempts = []
     for key, directory in store.scan().items():
         try:
             attempt = _adopt(key, directory, ranks)
         except Exception:
-            _log.exception("attempt %s is set aside: %s cannot be read", key, directory.path)
+            _log.exception("attempt %s is skipped: %s cannot be read", key, directory.path)
             continue
         if attempt is not None:
             attempts.append(attempt)
@@ -46,7 +46,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
         _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
         directory.drop()
         return None
-    process = process or directory.process()  # its shim may have been faster
+    process = process or directory.process()  # its shim may have claimed it first
     launch = directory.launch()
     gpus, pid = tuple(launch.gpus) if launch else (), process.pid if process else 0
     workload = launch.workload if launch else ""
@@ -71,7 +71,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
 
 
 def _limit_s(directory: AttemptDir) -> float | None:
-    """The time limit that a shim goes by, infinite for none; None: it cannot change."""
+    """Returns the time limit that a shim enforces, seconds, infinite for none; None: it cannot change."""
     launch = directory.launch()
     if launch is None or not launch.hears_limits:
         return None

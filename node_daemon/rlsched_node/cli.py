@@ -27,38 +27,38 @@ Example:
 @click.option(
     "--broker",
     metavar="ADDRESS",
-    help="tcp://HOST:PORT, with commas between several; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461.",
+    help="tcp://HOST:PORT, several separated by commas; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461.",
 )
-@click.option("--name", help="Name of this node, the one in its key.  [required]")
-@click.option("--gpus", type=int, metavar="N", help="Offer N GPUs; default: all that NVML shows.")
-@click.option("--simulated", "is_simulated", is_flag=True, help="Make up GPUs instead of asking NVML.")
+@click.option("--name", help="Name of this node, as in its key.  [required]")
+@click.option("--gpus", type=int, metavar="N", help="Number of GPUs to offer; default: all that NVML lists.")
+@click.option("--simulated", "is_simulated", is_flag=True, help="Simulate the GPUs instead of using NVML.")
 @click.option(
     "--replay-gpus",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Play the GPUs of a recording instead.",
+    help="Replay recorded GPU readings instead of using NVML.",
 )
 @click.option(
     "--record-gpus",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write what the GPUs show, once a second, for --replay-gpus.",
+    help="Record GPU readings once a second, for --replay-gpus.",
 )
 @click.option(
     "--no-gpm",
     is_flag=True,
-    help="Leave GPU performance monitoring alone: beside a DCGM exporter, both perturb each other.",
+    help="Do not read GPU performance monitoring: a DCGM exporter and this node would disturb each other.",
 )
 @click.option(
-    "--gpu-type", metavar="TYPE", help="Model of the GPUs, as jobs ask for it; default: as NVML calls it."
+    "--gpu-type", metavar="TYPE", help="GPU model that jobs request; default: the model that NVML reports."
 )
-@click.option("--vc", default="", help="The virtual cluster that owns this node; default: serves every one.")
+@click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where output and records of jobs are kept; default: nodes/NAME below the keys.",
+    help="Directory for output and records of jobs; default: nodes/NAME in the directory of keys.",
 )
 @click.option(
     "--keys",
@@ -70,20 +70,20 @@ Example:
     "--host",
     default="",
     metavar="ADDR",
-    help="Where other nodes reach this one, for gangs; default: the address that the broker sees.",
+    help="Address at which other nodes reach this one, for gangs; default: the address that the broker sees.",
 )
 @click.option(
     "--forget-cluster",
     is_flag=True,
-    help="Where the broker is of another cluster than the jobs that run here: end them and join it. "
-    "[default: they go on, and the node joins once they have ended]",
+    help="End the jobs of another cluster that run here, and join the broker's cluster at once. "
+    "[default: the jobs go on, and the node joins after they have ended]",
 )
 @click.option(
     "--end-jobs-on-exit",
     "--end-jobs",
     "end_jobs",
     is_flag=True,
-    help="End the jobs when this daemon is stopped; default: they go on for the next to adopt.",
+    help="End the jobs when this daemon stops; default: they go on, and the next daemon adopts them.",
 )
 @click.option(
     "--max-output-mib",
@@ -91,19 +91,19 @@ Example:
     default=1024,
     show_default=True,
     metavar="N",
-    help="What a job's output may take on disk: its first and its last part are kept; 0: no bound.",
+    help="Maximum output of a job on disk, MiB; the first and the last part are kept. 0: no limit.",
 )
 @click.option(
     "--min-free-mib",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Start nothing with less space on the disk of --dir; default: 1024, or 5 % of a smaller disk.",
+    help="Free MiB on the disk of --dir required to start a job; default: 1024, or 5 % of a smaller disk.",
 )
 @click.option(
     "--max-processes",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Processes and threads of a job here; 0: no bound  [default: 16384, or half of the kernel's]",
+    help="Maximum processes and threads of a job; 0: no limit  [default: 16384, or half of the kernel's]",
 )
 @click.option(
     "--keep-output-days",
@@ -111,39 +111,39 @@ Example:
     default=30.0,
     show_default=True,
     metavar="D",
-    help="How long output stays after its job is over.",
+    help="Days for which the output of a finished job is kept.",
 )
 @click.option(
     "--pass-env",
     multiple=True,
     metavar="NAME",
-    help="Give jobs this variable of the node's environment too; may be repeated.",
+    help="Pass this variable of the node's environment to jobs; may be repeated.",
 )
 @click.option(
-    "--run-as", metavar="USER", help="Run jobs as this user; for a node that is root. Default: as its own."
+    "--run-as", metavar="USER", help="Run jobs as this user; the node must be root. Default: as the node's."
 )
 @click.option(
     "--run-as-owner",
     is_flag=True,
-    help="Run each job as the account of the person who submitted it; for a node that is root.",
+    help="Run each job as the account of the user who submitted it; the node must be root.",
 )
 @click.option(
     "--users",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help='Lines `person = "account"`, where an account has another name; for --run-as-owner.',
+    help='File of lines `person = "account"` for accounts with another name; for --run-as-owner.',
 )
 @click.option(
     "--allow-root",
     is_flag=True,
     envvar="RLSCHED_ALLOW_ROOT",
-    help="A node that is root may run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
+    help="Let a node that is root run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
 )
 @click.option(
     "--health-check",
     default="",
     metavar="CMD",
-    help="Run this by sh; while it fails, no new jobs come here. Its last line of output says why.",
+    help="Run this by sh. While it fails, the node gets no new jobs; its last output line is the reason.",
 )
 @click.option(
     "--health-check-every-s",
@@ -151,7 +151,7 @@ Example:
     default=60.0,
     show_default=True,
     metavar="S",
-    help="How often.",
+    help="Seconds from one start of the health check to the next.",
 )
 @click.option(
     "--health-check-timeout-s",
@@ -159,7 +159,7 @@ Example:
     default=30.0,
     show_default=True,
     metavar="S",
-    help="One that takes longer is killed, and has failed.",
+    help="Kill the health check after this many seconds and count it as failed.",
 )
 @LOG_FORMAT
 @click.pass_context
@@ -195,9 +195,9 @@ def node(
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
-    Jobs outlive this daemon, and it outlives the broker: either may be killed and started again. A job's
-    output is in DIR/attempts/CLUSTER/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n
-    after signal n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when it vanished.
+    Jobs survive a restart of this daemon, and the daemon survives a restart of the broker. A job's output is
+    in DIR/attempts/CLUSTER/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n after signal
+    n; 124 at the time limit; 126 or 127 when the command cannot be run; 137 when the job vanished.
     """
     if ctx.invoked_subcommand is not None:
         return

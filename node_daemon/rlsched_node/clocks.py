@@ -1,4 +1,4 @@
-"""SM clocks that this node has locked: on disk before they are, so that none outlives its job for good."""
+"""SM clocks that this node has locked, written to disk before they are set: no lock outlives its job."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _log = logging.getLogger("rlsched.node")
 
 
 class _Locked(msgspec.Struct, frozen=True):
-    """What the file holds.
+    """Content of the file.
 
     Attributes:
-        boot_id: The boot that the locks were made under; the next one has none of them.
-        mhz: By UUID of the GPU.
+        boot_id: Boot in which the clocks were locked; a reboot unlocks them.
+        mhz: Locked clock by UUID of the GPU, MHz.
     """
 
     boot_id: str
@@ -30,10 +30,10 @@ class _Locked(msgspec.Struct, frozen=True):
 
 
 class NodeClocks(NamedTuple):
-    """What a node says of its clocks when it registers.
+    """Clocks that a node reports when it registers.
 
     Attributes:
-        sm_clocks_mhz: That all of its GPUs can be set to, highest first.
+        sm_clocks_mhz: Clocks to which all of its GPUs can be locked, MHz, highest first.
         note: Why there are none.
     """
 
@@ -42,12 +42,12 @@ class NodeClocks(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """What came of an order to lock clocks.
+    """Outcome of an order to lock clocks.
 
     Attributes:
-        mhz: What the GPUs are held to; 0: they are as they were.
-        note: Why that is not what was ordered.
-        never: No later order to this node will do better.
+        mhz: Lowest clock to which the GPUs are locked now, MHz; 0: not locked.
+        note: Why it differs from the order.
+        never: No later order to this node can succeed.
     """
 
     mhz: int
@@ -56,24 +56,24 @@ class Lock(NamedTuple):
 
 
 class ClockLocks:
-    """Locks and resets clocks, and knows after a crash of this daemon which ones to reset.
+    """Locks and unlocks clocks, and unlocks the clocks that a crashed daemon left locked.
 
     Args:
-        directory: The node's own.
-        gpus: Its GPUs.
+        directory: The node's directory.
+        gpus: The node's GPUs.
     """
 
     def __init__(self, directory: Path, gpus: GpuSet) -> None:
         self._path, self._gpus = directory / CLOCKS_FILE, gpus
         self._locked: dict[int, int] = {}
-        self._absent: dict[str, int] = {}  # of GPUs that do not answer, by UUID: kept for the next daemon
+        self._absent: dict[str, int] = {}  # locks of silent GPUs, by UUID: kept for the next daemon
 
     def of(self, gpus: Sequence[int]) -> int:
-        """The lowest clock that one of these GPUs is held to, MHz; 0: none is."""
+        """The lowest clock to which one of these GPUs is locked, MHz; 0: none is."""
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
     def supported(self) -> NodeClocks:
-        """What can be set here; asks the GPUs that answer, and changes nothing."""
+        """Clocks that can be set on this node; queries the GPUs that answer, and changes nothing."""
         common: set[int] | None = None
         failed = ""
         for gpu in range(self._gpus.count):
@@ -93,7 +93,7 @@ class ClockLocks:
         return NodeClocks(sorted(common, reverse=True), "")
 
     def recover(self, held: Collection[int]) -> None:
-        """At the daemon's start: reset what an earlier one has locked, but for GPUs whose job still runs."""
+        """Unlock, at the daemon's start, clocks that an earlier daemon locked for jobs that have ended."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
         except FileNotFoundError:
@@ -109,12 +109,12 @@ class ClockLocks:
         self.reset([gpu for gpu in self._locked if gpu not in held])
 
     def lock(self, gpus: Sequence[int], mhz: int) -> Lock:
-        """Hold these GPUs to a clock, all of them or none."""
+        """Lock these GPUs to a clock, all of them or none."""
         before = {gpu: self._locked[gpu] for gpu in gpus if gpu in self._locked}
         try:
             self._write(self._locked | dict.fromkeys(gpus, mhz))
         except OSError as error:
-            return Lock(self.of(gpus), f"{self._path}: {error.strerror}: clocks are left alone")
+            return Lock(self.of(gpus), f"{self._path}: {error.strerror}: clocks are not changed")
         except GpuError as error:
             return Lock(self.of(gpus), str(error))
         self._locked |= dict.fromkeys(gpus, mhz)
@@ -129,10 +129,10 @@ class ClockLocks:
         return Lock(mhz)
 
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
-        """Let these GPUs choose their clocks again; those that were not locked here are left alone.
+        """Let these GPUs choose their clocks again; GPUs that this node has not locked are not changed.
 
-        A GPU that refuses stays in the file: the next daemon tries again. `quietly`: nothing was locked on
-        it, because the GPU refuses that too.
+        A GPU that refuses stays in the file: the next daemon tries again. `quietly`: no warning for a GPU
+        that refuses, because it refused the lock too.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:
@@ -148,13 +148,13 @@ class ClockLocks:
             _log.warning("%s: %s: the next daemon resets these clocks again", self._path, error.strerror)
 
     def _by_uuid(self) -> dict[str, int]:
-        """GPU numbers by UUID, of the GPUs that answer."""
+        """GPU numbers by UUID, for the GPUs that answer."""
         found = {}
         for gpu in range(self._gpus.count):
             try:
                 found[self._gpus.uuid(gpu)] = gpu
             except GpuError as error:
-                _log.warning("GPU %d: its clock is left alone: %s", gpu, error)
+                _log.warning("GPU %d: its clock is not changed: %s", gpu, error)
         return found
 
     def _write(self, locked: dict[int, int]) -> None:

@@ -1,4 +1,4 @@
-"""What `rlsched node` was told."""
+"""Options of `rlsched node`."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a node.
 
     Attributes:
-        name: The node's name, the one in its key.
-        broker: tcp://HOST:PORT, or several with commas between: the broker's and those of its standbys.
+        name: The node's name, as in its key.
+        broker: tcp://HOST:PORT of the broker and its standbys, separated by commas.
         directory: The node's own directory.
-        gpu_type: GPU model as the cluster's description names it.
-        vc: The VC that owns this node; "" serves every one.
+        gpu_type: GPU model, as named in the cluster's description.
+        vc: The VC that owns this node; "": all VCs.
         forget_cluster: Join the first broker of another cluster that answers, and end the jobs that run here.
         end_jobs: End the jobs when the daemon is stopped, instead of leaving them to the next one.
-        max_output_mib: What the output of a rank may take on disk; 0: whatever it likes.
-        min_free_mib: No rank is started with less space on the disk of `directory`; None: see
+        max_output_mib: Maximum output of a rank on disk, MiB; 0: no limit.
+        min_free_mib: Free space on the disk of `directory` required to start a rank, MiB; None: see
             `refuse_on_full_disk`.
-        max_processes: Processes and threads of a rank; 0: no bound; None: see `most_processes`.
-        keep_output_days: How long the output of a job stays that is over.
+        max_processes: Maximum processes and threads of a rank; 0: no limit; None: see `most_processes`.
+        keep_output_days: Days for which the output of a finished job is kept.
         pass_env: More variables of the daemon's environment that jobs get.
-        run_as: As whom jobs run; None: as the daemon's own user.
-        run_as_owner: Each job runs as the account of the person whose it is.
-        host: Where other nodes reach this one; "": the address from which it reaches the broker.
-        accounts: Accounts by person, where they have another name; None: no file says so.
+        run_as: User that runs the jobs; None: the daemon's own user.
+        run_as_owner: Each job runs as the account of its owner.
+        host: Address at which other nodes reach this one; "": the address from which it reaches the broker.
+        accounts: Accounts by person, where the names differ; None: no file of accounts.
         allow_root: Jobs may run as root.
-        gpm: GPU performance monitoring is read where there is any.
-        record_gpus: Where what the GPUs show is written; None: nowhere.
-        health_check: A command that says whether the node is fit for jobs; "" where there is none.
-        health_check_every_s: How often it is run.
-        health_check_timeout_s: How long it may take.
+        gpm: GPU performance monitoring is read if there is any.
+        record_gpus: File to which GPU readings are recorded; None: none.
+        health_check: Command that checks whether the node is fit for jobs; "": none.
+        health_check_every_s: Seconds from one start of the health check to the next.
+        health_check_timeout_s: Time-out of the health check, seconds.
     """
 
     name: str

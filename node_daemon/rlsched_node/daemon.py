@@ -1,4 +1,4 @@
-"""The node daemon's loop: events of broker and ranks go into the machine, its effects into the world."""
+"""The node daemon's loop: feeds events of broker and ranks to the state machine and performs its effects."""
 
 from __future__ import annotations
 
@@ -82,19 +82,20 @@ from rlsched_node.usage.watch import UsageWatch
 CLEAN_EVERY_S = 86400.0
 CLEAN_LOOK_S = 1.0
 CLEAN_SLICE_S = 0.2
-"""How long the daemon removes old output before it looks after its jobs again."""
+"""Maximum time to remove old output before the daemon attends to its jobs again, seconds."""
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
-"""How long a node that ends its jobs waits for the broker to acknowledge their ends."""
+"""Time that a node that ends its jobs waits for the broker to acknowledge their ends, seconds."""
 _POLL_WITHOUT_PIDFD_S = 0.05
 _log = logging.getLogger("rlsched.node")
 
 
 class NodeDaemon:
-    """One node. `run()` returns when `stop()` was called (from a signal handler, say).
+    """One node. `run()` returns after `stop()` was called, for example from a signal handler.
 
     Raises:
-        InputError: the directory is in use, or belongs to another node; jobs would run as root and may not.
+        InputError: the directory is in use or belongs to another node, or jobs would run as root without
+            permission.
     """
 
     def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
@@ -107,7 +108,7 @@ class NodeDaemon:
             accounts=config.accounts,
         )
         self._users.check_reachable(config.directory)
-        self._environment = dict(os.environ)  # which itself decodes each name and value at each look
+        self._environment = dict(os.environ)  # `os.environ` decodes each name and value at each access
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
         self._terms = Terms(str(self._home.lease), config.max_output_mib)
@@ -162,7 +163,7 @@ class NodeDaemon:
         self._quit: str | None = None
 
     def _adopted(self) -> list[Attempt]:
-        """What is on disk of an earlier daemon; the clocks of jobs that are gone are reset."""
+        """Adopt the attempts of an earlier daemon; unlock the clocks of jobs that have ended."""
         attempts = adopt_attempts(self._store, self._ranks)
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
         self._cgroups.clean({self._cgroups.at(f"{one.key.cluster}.{one.key}").path for one in running})
@@ -175,16 +176,16 @@ class NodeDaemon:
         return attempts
 
     def stop(self) -> None:
-        """Ask the loop to end; asked twice, it waits for nothing. Safe in a signal handler."""
+        """Ask the loop to end; a second call skips all waiting. Safe in a signal handler."""
         self._stops += 1
         with contextlib.suppress(OSError):
             self._waker.send(b".")
 
     def run(self) -> None:
-        """Serve until told to stop.
+        """Serve until `stop()` is called.
 
         Raises:
-            InputError: the broker will not have this node.
+            InputError: the broker refuses this node.
         """
         adopted = sum(attempt.phase is Phase.RUNNING for attempt in self._machine.attempts.known.values())
         _log.info(
@@ -199,8 +200,8 @@ class NodeDaemon:
         _log.info("node %s: %s", self._config.name, self._users)
         if self._cgroups.note:
             _log.info(
-                "node %s has no control groups (%s): what a job leaves is found by other marks, "
-                "and its processes may get away when the one that watches it is shot",
+                "node %s has no control groups (%s): processes that a job leaves are found by other marks, "
+                "and may escape if the job's shim is killed",
                 self._config.name,
                 self._cgroups.note,
             )
@@ -262,13 +263,13 @@ class NodeDaemon:
             poller.poll(int(timeout_s * 1e3) + 1)
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
-            with self._mishaps.set_aside("looking after the node's GPUs"):
+            with self._mishaps.set_aside("checking the node's GPUs"):
                 self._feed(GpusOut(self._usage.gpus.outages.held))
-            with self._mishaps.set_aside("what the broker sent"):
+            with self._mishaps.set_aside("handling the broker's messages"):
                 self._feed(*self._link.receive())
-            with self._mishaps.set_aside("what the ranks did"):
+            with self._mishaps.set_aside("handling the ranks' events"):
                 self._feed(*self._usage.ended(self._collected()))
-            with self._mishaps.set_aside("looking after the node's health"):
+            with self._mishaps.set_aside("checking the node's health"):
                 unhealthy = self._health.news()
                 if unhealthy is not None:
                     self._feed(Checked(unhealthy))
@@ -286,7 +287,7 @@ class NodeDaemon:
                 self._link.send(news)
 
     def _collected(self) -> list[Event]:
-        """What ranks did; what those had that are over is for others."""
+        """Collect the events of the ranks, and free the resources of ended ranks."""
         events = self._ranks.collect()
         for event in events:
             if isinstance(event, Exited | StartFailed):
@@ -300,7 +301,7 @@ class NodeDaemon:
         return poller
 
     def _clean(self) -> None:
-        """Remove old output, once a day; when that was last is the time of a file."""
+        """Remove old output once a day; the mtime of a file is the time of the last removal."""
         now_s, stamp = time.time(), self._config.directory / "cleaned"
         if now_s < self._clean_at_s:
             return
@@ -316,7 +317,7 @@ class NodeDaemon:
             _log.info("removed the output of %d ranks that ended long ago", removed)
 
     def _feed(self, *new: Event) -> None:
-        """Take each event and all that follows from it. One that raises is set aside: the others go on."""
+        """Handle each event and all events that follow from it. If one raises, only that one is dropped."""
         for first in new:
             events = [first]
             while events:
@@ -357,13 +358,13 @@ class NodeDaemon:
                 data, start, is_all = self._store.at(key).read_output(offset, max_bytes)
                 self._link.send(LogData(data=data, offset=start, eof=is_over and is_all), request)
             case Persist(cluster, epoch):
-                with _log_os_errors(f"epoch {epoch} is remembered in memory alone"):
+                with _log_os_errors(f"epoch {epoch} is remembered in memory only"):
                     self._home.persist(cluster, epoch)
             case RenewLease(renewed_s):
                 with _log_os_errors("ranks of jobs with --lost-after end when their time has run out"):
                     write_renewed(str(self._home.lease), renewed_s)
             case RecordEnded(key, exit_code, reason):
-                with _log_os_errors(f"attempt {key} is remembered in memory alone"):
+                with _log_os_errors(f"attempt {key} is remembered in memory only"):
                     self._store.at(key).create_ended(exit_code, reason)
             case Acknowledge(key):
                 with _log_os_errors(f"attempt {key} will be reported again after a restart"):
@@ -380,7 +381,7 @@ class NodeDaemon:
         for event in self._started(key, launch):
             if isinstance(event, StartFailed):
                 self._bounds.over(key)
-                yield GpusOut(self._usage.gpus.outages.held)  # known to the broker before it decides again
+                yield GpusOut(self._usage.gpus.outages.held)  # before the broker's next decision
             yield event
 
     def _started(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
@@ -422,7 +423,7 @@ class NodeDaemon:
         return ClocksLocked(key, self._clocks.of(gpus))
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process is of a rank, or of the health check."""
+        """Whether a process belongs to a rank or to the health check."""
         directory = attempt_directory_of(pid)
         if directory is not None and Path(directory).is_relative_to(self._store.attempts):
             return True
@@ -459,7 +460,7 @@ class NodeDaemon:
 
 
 def _uuid(gpus: GpuSet, gpu: int) -> str:
-    """A GPU's UUID; "" of one that does not answer."""
+    """The UUID of a GPU; "" if it does not answer."""
     try:
         return gpus.uuid(gpu)
     except GpuError:
@@ -474,7 +475,7 @@ def _health_check(config: NodeConfig) -> HealthCheck | None:
 
 @contextlib.contextmanager
 def _log_os_errors(consequence: str) -> Iterator[None]:
-    """A full disk must not stop the daemon where memory will do."""
+    """Log an OS error and go on: a full disk must not stop the daemon if memory is enough."""
     try:
         yield
     except OSError as error:
@@ -482,6 +483,6 @@ def _log_os_errors(consequence: str) -> Iterator[None]:
 
 
 def run_until_signalled(daemon: NodeDaemon) -> None:
-    """Run with SIGTERM, SIGINT and SIGHUP as requests to stop."""
+    """Run the daemon; SIGTERM, SIGINT and SIGHUP stop it."""
     with on_signals(lambda *_: daemon.stop(), (*END, signal.SIGHUP)):
         daemon.run()

@@ -1,4 +1,4 @@
-"""The node's own directory: one daemon at a time, and what it must not forget."""
+"""The node's own directory: a lock for one daemon at a time, and the node's persistent state."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlsched_node import records
 
 
 class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What outlives a daemon.
+    """State that outlives a daemon.
 
     Attributes:
         name: The node's name.
         cluster: Identity of the broker's journal; "" before the first `Welcome`.
-        epoch: The highest epoch of it that the node has obeyed.
-        directory_id: Random; tells this directory of attempts from another.
+        epoch: The highest epoch of that cluster that the node has obeyed.
+        directory_id: Random; identifies this directory of attempts.
     """
 
     name: str
@@ -33,10 +33,10 @@ class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeHome:
-    """DIR of `rlsched node`: `lock`, `state.json`, `lease`, `records/`, `attempts/`. Held until `close()`.
+    """DIR of `rlsched node`: `lock`, `state.json`, `lease`, `records/`, `attempts/`. Locked until `close()`.
 
     Raises:
-        InputError: another daemon holds it, it belongs to a node of another name, or it cannot be used.
+        InputError: another daemon holds it, it belongs to a node with another name, or it cannot be used.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -58,10 +58,10 @@ class NodeHome:
             raise
 
     def persist(self, cluster: str, epoch: int) -> None:
-        """Write both to disk before anything is done in its name.
+        """Write both to disk before acting on them.
 
         Raises:
-            OSError: the disk is full, or gone; they are remembered in memory, and written with the next.
+            OSError: the disk is full or missing; both are kept in memory, and written with the next change.
         """
         self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
         self._write_state()
@@ -72,11 +72,11 @@ class NodeHome:
         return self.path / "lease"
 
     def close(self) -> None:
-        """Let the next daemon in."""
+        """Release the lock for the next daemon."""
         self._lock.close()
 
     def _take_lock(self) -> BinaryIO:
-        # what a job's user could open, it could lock, and keep the next daemon out
+        # a job's user who could open the file could lock it, and block the next daemon
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         lock = open(os.open(self.path / "lock", flags, 0o600), "a+b", buffering=0)  # noqa: SIM115
         os.fchmod(lock.fileno(), 0o600)
@@ -90,7 +90,7 @@ class NodeHome:
                 f"{self.path}: in use by another rlsched node (process {holder}); stop it, "
                 "or give another --dir"
             ) from error
-        with contextlib.suppress(OSError):  # a full disk: who holds it is good to know, and no more
+        with contextlib.suppress(OSError):  # on a full disk; the holder is only informative
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n".encode())
         return lock

@@ -1,6 +1,6 @@
-"""When the broker last answered a node, as its daemon writes it and its shims read it.
+"""Lease file: the time of the broker's last answer, written by the node's daemon and read by its shims.
 
-Imported by the shim, so it imports the standard library alone.
+Imported by the shim, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""A shim with a fence looks at the clock so often: while a machine is suspended, sleeps do not end."""
+"""Interval at which a fenced shim reads the clock, seconds; a sleep does not end during a suspension."""
 MAX_MARGIN_S = 5.0
-"""For clocks that drift apart, and for a kernel that takes its time to kill."""
+"""Margin for clock drift, and for the time that the kernel takes to kill, seconds."""
 
 
 def since_boot_s() -> float:
-    """Seconds since the machine was booted, those among them for which it was suspended."""
+    """Seconds since boot, including time in suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     """(seconds without an answer after which a rank is ended, its seconds between SIGTERM and SIGKILL).
 
-    Together they are less than `lost_after_s`, by a margin. `grace_s`: what the job has otherwise.
+    Together they are less than `lost_after_s`, by a margin. `grace_s`: the job's grace period otherwise.
     """
     grace_s = min(grace_s, lost_after_s / 8)
     margin_s = min(MAX_MARGIN_S, lost_after_s / 8)
@@ -33,10 +33,10 @@ def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
 
 
 def write_renewed(path: str, renewed_s: float) -> None:
-    """Write when the heartbeat was sent that was answered last, seconds since boot.
+    """Write the send time of the last heartbeat that was answered, seconds since boot.
 
-    In place, which needs no space; twice, so that half of a write is told from a whole. The first two fields
-    are for shims of before: a deadline, which never comes, and a grace.
+    In place, which needs no space; twice, so that a partial write is detected. The first two fields are for
+    shims of older versions: a deadline that never comes, and a grace period.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -47,7 +47,7 @@ def write_renewed(path: str, renewed_s: float) -> None:
 
 
 def read_renewed(path: str) -> float | None:
-    """When the heartbeat was sent that was answered last; None: there is none, or half of one."""
+    """Send time of the last heartbeat that was answered; None: no file, or a partial write."""
     try:
         first, second = records.read(path).decode("ascii").splitlines()
         _, _, renewed_s = map(float, first.split())
@@ -60,12 +60,12 @@ class Fence:
     """A rank's view of its node's lease.
 
     Args:
-        path: The file of the lease.
-        lost_after_s: What the rank was launched with; 0: it goes on however long the broker is away.
-        grace_s: Between SIGTERM and SIGKILL of the rank, seconds; an eighth of `lost_after_s` at most.
+        path: The lease file.
+        lost_after_s: Value that the rank was launched with, seconds; 0: it goes on without the broker.
+        grace_s: Seconds between SIGTERM and SIGKILL of the rank; limited to an eighth of `lost_after_s`.
 
-    Attributes:
-        look_s: How long to wait at most before the next look.
+        Attributes:
+            look_s: Maximum seconds until the next check.
     """
 
     def __init__(self, path: str, lost_after_s: float, grace_s: float) -> None:
@@ -75,12 +75,10 @@ class Fence:
         self.look_s = LOOK_S if self._path else 3600.0
 
     def closed_grace_s(self) -> float | None:
-        """The grace with which the rank is to be ended; None: it may go on, or was ended before."""
+        """Grace period with which the rank must end now, seconds; None: it may go on, or was ended before."""
         if not self._path or since_boot_s() < self._until_s:
             return None
-        renewed_s = read_renewed(
-            self._path
-        )  # the deadline that was read last is past: there may be a later one
+        renewed_s = read_renewed(self._path)  # the deadline has passed: the file may have a later one
         if renewed_s is not None:
             self._until_s = renewed_s + self._allowed_s
         if since_boot_s() < self._until_s:

@@ -1,4 +1,4 @@
-"""What no event may do: end the daemon. An error is logged with its traceback once, and set aside."""
+"""Unexpected errors, which must not end the daemon: logged with a traceback once, then only counted."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from traceback import extract_tb
 
 LOG_EVERY = 1_000
-"""An error that comes again and again is counted, and told of again after so many."""
+"""A repeated error is logged again after this number of occurrences."""
 
 
 class Mishaps:
-    """Errors that nobody foresaw, by where they were raised.
+    """Unexpected errors, counted by the place that raised them.
 
     Args:
-        log: Where they are told.
+        log: Logger of the errors.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -24,7 +24,7 @@ class Mishaps:
 
     @contextlib.contextmanager
     def set_aside(self, what: str) -> Iterator[None]:
-        """Go on after an error in the block. `what` it was, for the log."""
+        """Go on after an error in the block. `what` names the failed action in the log."""
         try:
             yield
         except Exception as error:
@@ -32,6 +32,6 @@ class Mishaps:
             key = (type(error).__name__, place.filename, place.lineno or 0)
             count = self._counts[key] = self._counts.get(key, 0) + 1
             if count == 1:
-                self._log.exception("%s is set aside, the node goes on", what)
+                self._log.exception("%s failed, the node goes on", what)
             elif count % LOG_EVERY == 0:
-                self._log.error("%s is set aside, %d times by now: %s", what, count, error)
+                self._log.error("%s failed, %d times so far: %s", what, count, error)

@@ -1,6 +1,6 @@
-"""The files between a shim and its daemon: written whole, ends forced to disk, claimed by one side.
+"""Files between a shim and its daemon: written whole, exit records synced to disk, claimed by one side.
 
-Imported by the shim, so it imports the standard library alone.
+Imported by the shim, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 RESERVED_BYTES = 512
-"""The size of an exit record on disk, reserved before the rank starts: a full disk must not lose an end."""
+"""Size of an exit record on disk, reserved before the rank starts: a full disk must not lose an end."""
 
 
 def read(path: str) -> bytes:
-    """All of a small file. In a shim that was just forked `open` costs more than all else together.
+    """Read a small file. In a newly forked shim `open` would cost more than everything else together.
 
     Raises:
         OSError: it cannot be read.
@@ -32,7 +32,7 @@ def read(path: str) -> bytes:
 
 
 def write(path: str, data: bytes, *, synced: bool = False) -> None:
-    """Write a file in place, and where it is to outlive the machine, force it to disk."""
+    """Write a file in place; `synced`: force it to disk, so that it survives a crash of the machine."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while data:
@@ -44,10 +44,10 @@ def write(path: str, data: bytes, *, synced: bool = False) -> None:
 
 
 def write_existing(path: str, data: bytes) -> None:
-    """Write at once into a file that is there, such as one of the kernel's.
+    """Write at once to an existing file, such as a kernel file.
 
     Raises:
-        OSError: it is not there, or does not take this.
+        OSError: it does not exist, or does not accept the data.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -62,7 +62,7 @@ def write_synced(path: str, data: bytes) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file beside, and put it in the place of the one that is there."""
+    """Write a file under a temporary name, and rename it over the existing one."""
     draft = f"{path}.tmp"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(draft)
@@ -71,7 +71,7 @@ def write_whole(path: str, data: bytes) -> None:
 
 
 def reserve(path: str) -> None:
-    """Take the space of an exit record.
+    """Reserve the space of an exit record.
 
     Raises:
         OSError: there is none.
@@ -93,10 +93,10 @@ def sync_directory(path: str) -> None:
 
 
 def claim(directory: str, identity: dict[str, Any]) -> bool:
-    """Write `pid` unless it is there already. False: the other side was first, and nothing may be started.
+    """Write `pid` unless it exists. False: the other side was first, and nothing may be started.
 
     Raises:
-        FileNotFoundError: the directory has been removed, which is the other side's claim too.
+        FileNotFoundError: the directory has been removed, which is also a claim of the other side.
     """
     draft = os.path.join(directory, f"pid.{os.getpid()}")
     write(draft, json.dumps(identity).encode())
@@ -111,13 +111,13 @@ def claim(directory: str, identity: dict[str, Any]) -> bool:
 
 
 def exit_record(exit_code: int, reason: str, ran_s: float | None = None) -> bytes:
-    """An end that happened now, as one line of `RESERVED_BYTES`; `ran_s`: seconds, None where unknown."""
+    """An end at the present time, as one line of `RESERVED_BYTES`; `ran_s`: seconds, None if unknown."""
     record = {"exit_code": exit_code, "reason": reason, "ended_s": time.time(), "ran_s": ran_s}
     return json.dumps(record).ljust(RESERVED_BYTES - 1).encode() + b"\n"
 
 
 def write_exit(directory: str, record: bytes) -> None:
-    """Record the end, whole or not at all, over whatever stands there."""
+    """Record the end atomically, replacing any earlier record."""
     draft = os.path.join(directory, "exit.tmp")
     write_synced(draft, record)
     os.rename(draft, os.path.join(directory, "exit"))

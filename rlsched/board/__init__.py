@@ -1,1 +1,1 @@
-"""TensorBoard: what decisions look like in curves and tables, writing them, reading them back."""
+"""TensorBoard: curves and tables of decisions, writing and reading event files."""

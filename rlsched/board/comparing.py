@@ -1,4 +1,4 @@
-"""Two runs of the same jobs, side by side: who waits how much less and more, and where they part."""
+"""Two runs of the same jobs, compared: changes in waiting times, and the first difference."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Act = tuple[int, float, str, str]
 
 
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
-    """What another run did with the jobs that have started in both.
+    """Differences of another run, for the jobs that have started in both.
 
-    Waiting is the first start less the submission. `less` are the jobs that gain most by this run instead of
-    the other one, `more` those that lose most.
+    Waiting is the first start minus the submission. `less` are the jobs that gain most in this run compared
+    to the other one, `more` the jobs that lose most.
     """
     pairs = [
         (job, twin)
@@ -60,10 +60,10 @@ def _mean(values: list[float]) -> float:
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
-    """The first start or preemption in which the two differ, as each of them took it; None: they do not.
+    """The first start or preemption in which the two differ, as decided in each; None: they do not differ.
 
-    `worth` is the decision of this run that could have been as the other's, and which candidate that is: a
-    replay says what it was worth. None: this decision had no such candidate.
+    `worth` is the decision of this run that could have been like the other's, with its candidate: a replay
+    shows its value. None: this decision had no such candidate.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -76,9 +76,9 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """The decision of a run at which it could have done as another one did."""
+    """The decision of a run at which it could have decided like another one."""
     rows = [] if mine is None else [mine[0]]
-    if theirs is not None and (mine is None or theirs.now_s < mine[1]):  # it waited then, or decided nothing
+    if theirs is not None and (mine is None or theirs.now_s < mine[1]):  # this run waited, or did not decide
         rows = np.flatnonzero(reader.times_s == theirs.now_s).tolist()
     for row in rows:
         record = reader.record(row)

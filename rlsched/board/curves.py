@@ -1,4 +1,4 @@
-"""Curves as TensorBoard shows them: described, grouped in charts, with the settings that they came of."""
+"""Curves for TensorBoard: described, grouped in charts, with the settings of their run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
-    """What a tag is, "" where nothing says it; `descriptions` are by regular expression of whole tags."""
+    """Description of a tag, "" if there is none; `descriptions` are by regular expression of whole tags."""
     return next((said for expression, said in descriptions.items() if re.fullmatch(expression, tag)), "")
 
 
 class Curves:
-    """An event file. Of a curve nothing is written while it is 0: what never happens is not drawn.
+    """An event file. A curve is not written while it is 0, so that counts without events are not drawn.
 
     Args:
-        logdir: Folder of the event file; made if missing. TensorBoard calls it a run.
-        descriptions: What tags are, by regular expression.
+        logdir: Folder of the event file; created if missing. TensorBoard calls it a run.
+        descriptions: Descriptions of tags, by regular expression.
         layout: Charts of the tab «Custom scalars».
         wall_time: Clock that stamps the points, seconds since 1970.
 
@@ -54,10 +54,11 @@ class Curves:
         scalars: Mapping[str, float],
         histograms: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """A point of each of these curves.
+        """Add a point to each of these curves.
 
         Raises:
-            InputError: the disk is full, say; some points are left out, and others can follow.
+            InputError: the write failed, for example because the disk is full; some points are left out, and
+                later points can follow.
         """
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
@@ -76,27 +77,27 @@ class Curves:
             self._add(step, [histogram_pb(tag, values, description=self._said(tag))], stamp)
 
     def text(self, tag: str, markdown: str) -> None:
-        """A text of the run, as Markdown."""
+        """Add a text to the run, as Markdown."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         self._add(0, [text_pb(tag, markdown, self._said(tag))])
 
     def image(self, tag: str, png: bytes, size: tuple[int, int]) -> None:
-        """A picture of the run, (width, height) pixels."""
+        """Add an image to the run, (width, height) pixels."""
         self._add(0, [image(tag, png, size, self._said(tag))])
 
     def settings(self, values: Mapping[str, object], metrics: Sequence[str]) -> None:
-        """What the run was made with, and by which tags it is compared with others («HParams»)."""
+        """Add the settings of the run, and the tags by which it is compared with other runs («HParams»)."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
         plain = {name: _plain(one) for name, one in values.items()}
         self._add(0, [compared_by(plain, {tag: self._said(tag) for tag in metrics}), hparams_pb(plain)])
 
     def flush(self) -> None:
-        """Write what is held.
+        """Write the held points.
 
         Raises:
-            InputError: it cannot be written, and is left out.
+            InputError: they cannot be written, and are left out.
         """
         self._file.flush()
 
@@ -116,7 +117,7 @@ class Curves:
 
 
 def _plain(value: object) -> bool | float | str:
-    """As a setting of a run is kept."""
+    """The value in the form of a run's setting."""
     if isinstance(value, bool):
         return value
     return float(value) if isinstance(value, int | float) else str(value)

@@ -1,4 +1,4 @@
-"""One TensorBoard event file, written in the caller's thread: what cannot be written is reported at once."""
+"""One TensorBoard event file, written in the caller's thread, so that write errors are reported at once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MAX_HELD_BYTES = 1 << 16
 
 
 class EventFile:
-    """Points in memory until `flush`; what a full disk took a part of is cut off again, and left out.
+    """Points are held in memory until `flush`; a partial write to a full disk is truncated, and left out.
 
     Args:
-        logdir: Its folder, made if missing.
+        logdir: Its folder, created if missing.
         wall_time: Clock that stamps its beginning, seconds since 1970.
 
     Raises:
@@ -51,7 +51,7 @@ class EventFile:
         self._records.write(self._first.SerializeToString())
 
     def add(self, event: Any) -> None:
-        """Take one `Event`.
+        """Add one `Event`.
 
         Raises:
             InputError: see `flush`.
@@ -61,10 +61,10 @@ class EventFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was taken.
+        """Write the held events.
 
         Raises:
-            InputError: it cannot be written, and is left out.
+            InputError: they cannot be written, and are left out.
         """
         data = self._buffer.getvalue()
         self._buffer.seek(0)

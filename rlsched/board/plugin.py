@@ -1,7 +1,7 @@
 """TensorBoard's tab «Decisions»: serves the stores of decisions below its log folder.
 
-TensorBoard does not start at all when the import of a plugin fails. So this module imports nothing that may
-be missing beside TensorBoard, and nothing that is slow: no torch, no numba, no zmq.
+TensorBoard does not start if the import of a plugin fails. So this module imports nothing that may be missing
+in an installation with TensorBoard, and nothing that is slow: no torch, no numba, no zmq.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rlsched.errors import InputError
 STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
-"""Between the name of a store and the end of an earlier part of it."""
+"""Separates the name of a store from the end time of an earlier part of it."""
 MOST_TEXT: Final = 200
-"""Characters of a search or of a name in a query."""
+"""Maximum length of a search or of a name in a query, characters."""
 
 MOST_HOURS: Final = 24.0 * 366
 ASKS: Final = "X-Rlsched-Replay"
-"""A header that a request has which starts or ends something: other sites' pages cannot send it."""
+"""Header of a request that starts or ends something: pages of other sites cannot send it."""
 
 Answer = Callable[[StoreReader, "Query"], Any]
 
@@ -46,17 +46,17 @@ class Query:
     """The parameters of a request.
 
     Args:
-        values: By name, as they came.
+        values: Values by name, as received.
     """
 
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
 
     def text(self, name: str) -> str:
-        """A text that has to be there.
+        """A required text.
 
         Raises:
-            InputError: it is not, or it is too long.
+            InputError: it is missing, or too long.
         """
         value = self._values.get(name, "")
         if not value or len(value) > MOST_TEXT:
@@ -67,7 +67,7 @@ class Query:
         """A finite number.
 
         Raises:
-            InputError: it is none.
+            InputError: it is not one.
         """
         value = self._values.get(name)
         if value is None and default is not None:
@@ -84,7 +84,7 @@ class Query:
         """A whole number.
 
         Raises:
-            InputError: it is none.
+            InputError: it is not one.
         """
         value = self._values.get(name, "")
         if not value.isdecimal() or len(value) > 18:
@@ -93,10 +93,10 @@ class Query:
 
 
 class Stores:
-    """Stores below a folder, each read once; what has been added is read when somebody asks.
+    """Stores below a folder, each read once; added rows are read at the next request.
 
-    A store too large to be read at once is offered in parts: the last one by the store's name, each earlier
-    one with the time at which it ends.
+    A store too large to be read at once is offered in parts: the last one under the store's name, each
+    earlier one with its end time.
 
     Args:
         logdir: The folder.
@@ -109,11 +109,11 @@ class Stores:
         self.lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """What they are called: their paths below the folder."""
+        """Names of the stores: their paths below the folder."""
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Whether it is one that costs little to look at: read before, or a store's last part."""
+        """Whether a store is cheap to show: read before, or the last part of a store."""
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
@@ -136,10 +136,10 @@ class Stores:
         return known[1]
 
     def reader(self, name: str) -> StoreReader:
-        """A store as it stands now.
+        """A store in its present state.
 
         Raises:
-            InputError: there is none of that name, or it cannot be read.
+            InputError: there is none with this name, or it cannot be read.
         """
         folder, part = self._found().get(name, (None, None))
         if folder is None:
@@ -155,7 +155,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     """The tab.
 
     Args:
-        context: What TensorBoard was started with.
+        context: TensorBoard's start parameters.
     """
 
     plugin_name = "decisions"
@@ -165,15 +165,15 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._replays = Replays()
 
     def is_active(self) -> bool:
-        """Whether there is a store to be shown."""
+        """Whether there is a store to show."""
         return bool(self._stores.names())
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """How the tab is called, and its page."""
+        """The tab's name, and its page."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Decisions")
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """What is served, by path."""
+        """The applications by path."""
         answers: dict[str, Answer] = {
             "/overview": _overview,
             "/moment": lambda reader, query: story.moment(reader, query.number("at")),
@@ -206,7 +206,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return app
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
-        """A replay with another choice: POST starts one, or ends it; GET says how far it is."""
+        """A replay with another choice: POST starts or stops one; GET returns its progress."""
         query = Query(request.args.to_dict())
         try:
             if request.method == "GET":
@@ -230,12 +230,12 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _respond(request, {"error": f"a replay cannot be started: {error}"}, 500)
 
     def _runs(self, request: wrappers.Request) -> wrappers.Response:
-        """The stores, and what each of them has."""
+        """The stores, with a summary of each."""
         found: list[dict[str, Any]] = []
         with self._stores.lock:
             for name in self._stores.names():
                 if not self._stores.opened(name):
-                    found.append({"run": name, "of": "an earlier part, which is read when it is chosen"})
+                    found.append({"run": name, "of": "an earlier part, read when it is selected"})
                     continue
                 try:
                     found.append(views.summary(name, self._stores.reader(name)))
@@ -266,7 +266,7 @@ def _row(reader: StoreReader, query: Query) -> int:
 
 
 def _number_of(reader: StoreReader, query: Query) -> int:
-    """Number of the decision of a row that has the candidate which is asked for."""
+    """Number of the decision of a row that has the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")
@@ -275,7 +275,7 @@ def _number_of(reader: StoreReader, query: Query) -> int:
 
 @wrappers.Request.application
 def _static(request: wrappers.Request) -> wrappers.Response:
-    """A file of the page; names that are none of them are not looked for anywhere."""
+    """A file of the page; no other names are looked up."""
     files = {file.name: file for file in _files()}
     file = files.get(request.path.rpartition("/")[2])
     if file is None:
@@ -289,7 +289,7 @@ def _files() -> Iterable[Path]:
 
 
 def _respond(request: wrappers.Request, found: Any, code: int = 200) -> wrappers.Response:
-    """An answer as JSON; numbers that are not finite are null."""
+    """A JSON answer; numbers that are not finite are null."""
     text = json.dumps(_finite(found), allow_nan=False, separators=(",", ":"))
     answer: wrappers.Response = http_util.Respond(request, text, "application/json", code=code)
     return answer

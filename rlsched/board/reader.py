@@ -10,20 +10,20 @@ from typing import Final
 from rlsched.errors import InputError
 
 _HEAD_BYTES: Final = 12
-"""Of a record: its length, and the checksum of that; the record follows, and ..."""
+"""Header of a record: its length, and the checksum of the length; the record follows."""
 _CHECK_BYTES: Final = 4
-"""... its own checksum."""
+"""Checksum after each record."""
 
 
 @dataclass
 class RunEvents:
-    """What the event files of one folder hold, each tag in order of writing.
+    """Content of the event files of one folder, each tag in order of writing.
 
     Attributes:
         scalars: (step, value) pairs by tag.
         texts: (step, text) pairs by tag.
         histograms: Steps by tag.
-        damaged: Lines for people, one for each file of which a part cannot be read.
+        damaged: Lines for people, one for each file with an unreadable part.
     """
 
     scalars: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -35,9 +35,9 @@ class RunEvents:
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
     """Every run under `logdir` by its path below it, `.` for the folder itself.
 
-    Reads what rlsched, Stable-Baselines3 and torch write. Checksums are verified in Python, so a large
-    file takes a while (about 4 MB/s). Of a damaged or truncated file what comes before the damage is read,
-    and a line of `damaged` names it with the step up to which it was read.
+    Reads the files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, so a large file
+    takes a while (about 4 MB/s). A damaged or truncated file is read up to the damage, and a line of
+    `damaged` names it with the step up to which it was read.
 
     Raises:
         InputError: no such folder, no event file in it, one that cannot be opened, or tensorboard is not
@@ -84,13 +84,13 @@ def _read_file(path: Path, run: RunEvents) -> None:
                 run.histograms.setdefault(value.tag, []).append(event.step)
     if read < whole or is_cut:
         run.damaged.append(
-            f"{path}: damaged or cut off after {read:,} records: read up to step {step:,}; what comes after "
-            "it is not shown"
+            f"{path}: damaged or cut off after {read:,} records: read up to step {step:,}; later records "
+            "are not shown"
         )
 
 
 def _framed(path: Path) -> tuple[int, bool]:
-    """How many whole records lie one behind the other in a file, and whether bytes are left behind them."""
+    """Number of whole consecutive records in a file, and whether bytes remain after them."""
     size, at, whole = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while at + _HEAD_BYTES <= size:

@@ -1,7 +1,7 @@
-"""Replays in a process beside: one at a time, bounded in time, ended when nobody looks any more.
+"""Replays in a separate process: one at a time, limited in time, ended when no page shows them any more.
 
 TensorBoard's own process imports neither the simulator nor its compiler: it starts `rlsched explain` with
-`--instead`, and hands on what that says.
+`--instead`, and returns its output.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rlsched.errors import InputError
 from rlsched.yielding import give_way
 
 LIMIT_S: Final = 120.0
-"""A replay says itself that it could not finish within this ..."""
+"""Time limit of a replay, which it reports itself, seconds."""
 GRACE_S: Final = 240.0
-"""... but for the time that it takes to start, and to compile where nothing is compiled yet; it gives way."""
+"""Additional time for its start and for compiling without a cache, at low CPU priority, seconds."""
 UNWATCHED_S: Final = 10.0
-"""A replay ends when its page has not asked for it for so long."""
+"""Time without a request of its page after which a replay ends, seconds."""
 _LOOK_S: Final = 0.2
 _NICE: Final = 5
 _COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")
@@ -37,9 +37,9 @@ class Replays:
     """Runs replays.
 
     Args:
-        command: What is started, before its options.
-        limit_s: Time that a replay may take.
-        unwatched_s: How long it goes on without being asked for.
+        command: The command, without its options.
+        limit_s: Time limit of a replay.
+        unwatched_s: Time after which a replay without requests ends.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Replays:
         self._last = 0
 
     def start(self, store: Path, number: int, candidate: int, hours: float) -> dict[str, Any]:
-        """Start a replay; what `look` says of it.
+        """Start a replay. Returns its state, as `look` does.
 
         Raises:
-            InputError: there is another one.
+            InputError: another replay runs.
             OSError: no process can be started.
         """
         with self._lock:
             if self._replay is not None and self._replay.running:
-                raise InputError("another replay runs: wait for it, or leave its decision")
+                raise InputError("another replay runs: wait for it, or stop it")
             options = (
                 *("--run", str(store), "--decision", str(number), "--hours", f"{hours:g}"),
                 *("--instead", str(candidate) if candidate else "rule", "--within", f"{self._limit_s:g}"),
@@ -73,7 +73,7 @@ class Replays:
         return self.look(self._last)
 
     def look(self, ticket: int) -> dict[str, Any]:
-        """How far a replay is: `running`, `done` with what was `found`, or `failed` with the `error`.
+        """State of a replay: `running`, `done` with the result `found`, or `failed` with the `error`.
 
         Raises:
             InputError: it is not known any more.
@@ -86,8 +86,8 @@ class Replays:
         Raises:
             InputError: it is not known any more.
         """
-        self._of(ticket).end("it was left")
-        return {"ticket": ticket, "state": "failed", "error": "it was left"}
+        self._of(ticket).end("it was stopped")
+        return {"ticket": ticket, "state": "failed", "error": "it was stopped"}
 
     def _of(self, ticket: int) -> _Replay:
         if self._replay is None or ticket != self._last:
@@ -96,7 +96,7 @@ class Replays:
 
 
 class _Replay:
-    """One process, and a thread that reads what it says and ends it when it has to."""
+    """One process, and a thread that reads its output and ends it if necessary."""
 
     def __init__(self, command: list[str], limit_s: float, unwatched_s: float) -> None:
         self._began = self._looked = time.monotonic()
@@ -110,7 +110,7 @@ class _Replay:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        with suppress(OSError):  # it may be over by now
+        with suppress(OSError):  # it may have ended already
             give_way(_NICE, self._process.pid)
         threading.Thread(target=self._watch, name="replay", daemon=True).start()
         atexit.register(self.end, "the board has ended")
@@ -149,6 +149,6 @@ class _Replay:
             if now_s - self._began > self._limit_s + GRACE_S:
                 self._kill(f"could not finish within {self._limit_s:g} s; ask for fewer hours")
             elif now_s - self._looked > self._unwatched_s:
-                self._kill("its page was left")
+                self._kill("its page was closed")
         atexit.unregister(self.end)
         self._over.set()

@@ -1,4 +1,4 @@
-"""Summaries for which TensorBoard's own functions need TensorFlow."""
+"""Summaries that TensorBoard's own functions create only with TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Layout = Mapping[str, Mapping[str, Sequence[str]]]
-"""Category -> chart -> regular expressions of the tags that are drawn in it."""
+"""Category -> chart -> regular expressions of its tags."""
 
 
 def charts(layout: Layout) -> Any:
@@ -30,7 +30,7 @@ def charts(layout: Layout) -> Any:
 
 
 def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str, str]) -> Any:
-    """Which settings runs have, and by which tags «HParams» compares them; `metrics` describes these."""
+    """Settings of runs, and the tags by which «HParams» compares runs; `metrics` describes the tags."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
@@ -53,7 +53,7 @@ def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str
 
 
 def image(tag: str, png: bytes, size: tuple[int, int], description: str) -> Any:
-    """A picture of the tab «Images», (width, height) pixels."""
+    """An image for the tab «Images», (width, height) pixels."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

@@ -1,4 +1,4 @@
-"""What a batch of decision records says in numbers: pure functions, no files."""
+"""Statistics of a batch of decision records: pure functions, no files."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Summary:
     """One point on every curve of a decision board, from a batch of successive decisions.
 
     Attributes:
-        scalars: By tag, with the unit at its end. Tags of which the batch knows nothing are absent.
-        histograms: By tag, one value a decision. No tag is also one of `scalars`: TensorBoard gives a tag to
-            one plugin only.
+        scalars: Values by tag, with the unit at the end of the tag. Tags without data in the batch are
+            absent.
+        histograms: Values by tag, one for each decision. No tag is also one of `scalars`: TensorBoard gives a
+            tag to one plugin only.
     """
 
     scalars: dict[str, float]
@@ -38,7 +39,7 @@ def kind_of(action: Action) -> str:
 
 
 def chosen_probability(record: DecisionRecord) -> float | None:
-    """Probability of what was taken, over both halves; None where no network was asked."""
+    """Probability of the chosen action, over both halves; None without a network."""
     product, asked = 1.0, False
     for half in record.halves:
         shares = probabilities(half, record.temperature)
@@ -48,7 +49,7 @@ def chosen_probability(record: DecisionRecord) -> float | None:
 
 
 def entropy(record: DecisionRecord) -> float | None:
-    """Entropy of the first half, nats; None where no network was asked."""
+    """Entropy of the first half, nats; None without a network."""
     shares = probabilities(record.halves[0], record.temperature) if record.halves else np.empty(0)
     if not len(shares):
         return None
@@ -57,7 +58,7 @@ def entropy(record: DecisionRecord) -> float | None:
 
 
 def off_reference(record: DecisionRecord) -> bool:
-    """Whether something else was taken than the reference rule would have."""
+    """Whether the choice differs from the reference rule's."""
     return any(half.choice != half.reference for half in record.halves)
 
 

@@ -1,51 +1,51 @@
-"""What the curves of decisions are, and which of them are drawn in one chart."""
+"""Descriptions of the curves of decisions, and their charts."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DESCRIPTIONS: Final = {
-    "decisions/source_policy_count": "Decisions that the policy's network took.",
-    "decisions/source_rule_count": "Decisions that a rule took.",
-    "decisions/source_search_count": "Decisions of a look-ahead that found something better.",
-    "decisions/source_guard_count": "Decisions that the guard took in the policy's place.",
-    "decisions/source_automatic_count": "Decisions where there was one way only, or everything fitted.",
-    "decisions/source_engine_count": "Decisions of the batch system below, that the broker followed.",
+    "decisions/source_policy_count": "Decisions of the policy's network.",
+    "decisions/source_rule_count": "Decisions of a rule.",
+    "decisions/source_search_count": "Decisions in which look-ahead found a better action.",
+    "decisions/source_guard_count": "Decisions of the guard instead of the policy.",
+    "decisions/source_automatic_count": "Decisions with one option only, or in which everything fitted.",
+    "decisions/source_engine_count": "Decisions of the batch system, which the broker followed.",
     "decisions/kind_start_count": "Jobs that were started.",
-    "decisions/kind_wait_count": "Times that it was better to wait.",
+    "decisions/kind_wait_count": "Decisions to wait.",
     "decisions/kind_preempt_count": "Jobs that were preempted for others.",
-    "decisions/guard_stepped_in_count": "Times that the guard stepped in: too late, or not allowed.",
-    "decisions/start_sm_clock_mean_frac": "Mean SM clock of starts, of the maximum.",
-    "decisions/off_reference_frac": "Share of decisions that are not what the static rule would have done.",
-    "decisions/legal_candidates_mean_count": "What the network could choose among, mean.",
-    "decisions/open_plans_mean_count": "Plans of a job that could be taken, mean.",
+    "decisions/guard_stepped_in_count": "Interventions of the guard: decision too late, or not allowed.",
+    "decisions/start_sm_clock_mean_frac": "Mean SM clock of starts, relative to the maximum.",
+    "decisions/off_reference_frac": "Share of decisions that differ from the static rule's.",
+    "decisions/legal_candidates_mean_count": "Mean number of candidates of the network.",
+    "decisions/open_plans_mean_count": "Mean number of open plans of a job.",
     "time/decision_p(50|99)_us": "Time from the state to the action, this percentile, microseconds.",
-    "(policy|distribution)/chosen_probability_frac": "Probability that the network gave to what was taken.",
+    "(policy|distribution)/chosen_probability_frac": "Probability of the chosen action by the network.",
     "(policy|distribution)/entropy_nats": "Entropy of the network's choice of a job: 0 is certain.",
     "(policy|distribution)/value_return": "Return that the critic expects.",
     "distribution/decision_us": "Time from the state to the action, microseconds.",
-    "prediction/.*_running_mean": "The same of a running mean of the user's jobs: to be beaten.",
+    "prediction/.*_running_mean": "The same for a running mean of the user's jobs, as a baseline.",
     "prediction/median_abs_ln": "Median of |ln(true / predicted run time)| of the last jobs; 0 is best.",
     "prediction/spearman_mean": "Rank correlation of predicted with true run times; 1 is best.",
-    "prediction/longer_than_median_frac": "Share of jobs that ran longer than the median that was predicted.",
-    "prediction_weight/.*": "How much this expert counts in the mixture, of jobs of this size.",
-    "drift/active": "1: the state has left what the policy was trained on, and its dials rest.",
-    "drift/most_outside_frac": "Share of looks at which the worst column was outside of training's range.",
-    "drift/outside_.*_frac": "Share of looks at which this column was outside of training's range.",
-    "drift/value_.*": "What this column of the state is now.",
+    "prediction/longer_than_median_frac": "Share of jobs that ran longer than the predicted median.",
+    "prediction_weight/.*": "Weight of this expert in the mixture, for jobs of this size.",
+    "drift/active": "1: the state is outside the policy's training range, and its dials are off.",
+    "drift/most_outside_frac": "Share of checks in which the worst column was outside the training range.",
+    "drift/outside_.*_frac": "Share of checks in which this column was outside the training range.",
+    "drift/value_.*": "Present value of this column of the state.",
 }
-"""By regular expression of the tag, the first that matches it whole."""
+"""By regular expression of whole tags; the first match counts."""
 
 LAYOUT: Final = {
     "Decisions": {
-        "who decides, decisions a point": ["decisions/source_.*_count"],
-        "what is decided, decisions a point": ["decisions/kind_.*_count"],
+        "decisions per point, by source": ["decisions/source_.*_count"],
+        "decisions per point, by kind": ["decisions/kind_.*_count"],
         "time of a decision, us": ["time/decision_p(50|99)_us"],
     },
     "Predictions": {
         "rank correlation, and a running mean's": ["prediction/spearman_mean.*"],
         "error of run times, and a running mean's": ["prediction/median_abs_ln.*"],
-        "who counts how much": ["prediction_weight/.*"],
+        "weights of the experts": ["prediction_weight/.*"],
     },
 }
 """Charts of the tab «Custom scalars»."""

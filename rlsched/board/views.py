@@ -1,4 +1,4 @@
-"""What the tab «Decisions» draws: nodes and GPUs over time, the queue, and where decisions were taken."""
+"""Data of the tab «Decisions»: nodes and GPUs over time, the queue, and the times of decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FORECASTS: Final = 1_000
 
 
 def summary(name: str, reader: StoreReader) -> dict[str, Any]:
-    """What a store has."""
+    """Summary of a store."""
     timeline = reader.timeline
     return {
         "run": name,
@@ -37,10 +37,10 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 
 
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """All that is drawn between two times.
+    """All data of the chart between two times.
 
-    Bars are attempts, as columns. A row is a GPU, those of all nodes one below another; `rows` of a bar are
-    runs of them, each (first row, number of rows). Of too many bars the shortest are left out.
+    Bars are attempts, as columns. A row is a GPU, with all nodes one below another; `rows` of a bar are runs
+    of rows, each (first row, number of rows). If there are too many bars, the shortest are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
@@ -93,7 +93,7 @@ def _job(job: JobSeen) -> dict[str, Any]:
 
 
 def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
-    """Bars that are drawn, in the order of their starts, and how many are left out."""
+    """The bars to draw, in the order of their starts, and the number of bars left out."""
     if len(seen) <= most:
         return seen, 0
     length = np.array([one.end_s - one.start_s for one in seen])
@@ -114,7 +114,7 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 
 
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Decisions of this time, thinned out: rows of the store, in the order of time."""
+    """Decisions of this period, thinned out: rows of the store, in the order of time."""
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]
     step = max(1, math.ceil(len(inside) / MOST_MARKS))
@@ -126,7 +126,7 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 
 
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
-    """Jobs whose number or name begins so, or whose user or VC is just that."""
+    """Jobs with this number, jobs whose name begins with the text, and jobs with this user or VC."""
     found = []
     for job in reader.timeline.jobs.values():
         starts = job.job == text or (job.name and job.name.startswith(text))

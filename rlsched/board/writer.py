@@ -20,14 +20,14 @@ WINDOW_DECISIONS = 256
 class DecisionWriter:
     """Writes an event file: every `window` decisions become one point of each curve.
 
-    The step of a point is the number of its last decision, counted from 1: a broker that was started again
-    goes on where it was, and TensorBoard throws away what a step that goes back leaves behind it. Event files
-    are about 2 MB/s to write, so what goes in is a summary; the decisions themselves belong into a store
-    beside it (`rlsched.decisions`), which the tab «Decisions» shows.
+    The step of a point is the number of its last decision, counted from 1: a restarted broker continues the
+    steps, and TensorBoard discards the points after a step that goes back. Event files are written at about
+    2 MB/s, so they contain a summary; the decisions themselves are in a store in the same folder
+    (`rlsched.decisions`), which the tab «Decisions» shows.
 
     Args:
-        logdir: Folder of the event file; made if missing. TensorBoard calls it a run.
-        window: Decisions a point.
+        logdir: Folder of the event file; created if missing. TensorBoard calls it a run.
+        window: Decisions per point.
         wall_time: Clock that stamps the points, seconds since 1970.
 
     Raises:
@@ -49,20 +49,21 @@ class DecisionWriter:
         self._curves: Curves | None = Curves(self.logdir, DESCRIPTIONS, LAYOUT, wall_time)
 
     def add(self, record: DecisionRecord) -> None:
-        """Count one decision in; a full window is written at once."""
+        """Add one decision; a full window is written at once."""
         self._waiting.append(record)
         if len(self._waiting) >= self._window:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """A point of each of these curves at once; `step` is a number of decisions too."""
+        """Add a point to each of these curves at once; `step` is a number of decisions, too."""
         self._open.add(step, scalars)
 
     def flush(self) -> None:
-        """Write the decisions since the last point as a point of their own, and all of it to disk.
+        """Write the decisions since the last point as a point of their own, and all points to disk.
 
         Raises:
-            InputError: the disk is full, say; these points are left out, and others can follow.
+            InputError: the write failed, for example because the disk is full; these points are left out, and
+                later points can follow.
         """
         self._write_point()
         self._open.flush()

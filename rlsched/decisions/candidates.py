@@ -1,4 +1,4 @@
-"""What else a decision could have done, numbered: its open plans, and the legal rows of a network."""
+"""The numbered alternatives of a decision: its open plans, and the legal rows of a network."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rlsched.decisions.words import row_in_words
 from rlsched.errors import InputError
 
 RULE: Final = "rule"
-"""As a candidate: what the static rule would have done."""
+"""Name of the candidate that is the static rule's choice."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that a decision could have done.
+    """One alternative of a decision.
 
     Attributes:
         number: 1, 2, ... within its decision; 0: the static rule's choice.
-        of: What it is: the `rule`'s choice, a `plan`, or a row of the network's first half (`job`) or second
+        of: Its kind: the `rule`'s choice, a `plan`, or a row of the network's first half (`job`) or second
             (`how`).
-        at: Position in the record's plans, or in the half's rows; -1 of the rule's.
-        taken: Whether it is what was done.
-        words: What it is for people.
+        at: Position in the record's plans, or in the half's rows; -1 for the rule's choice.
+        taken: Whether it was taken.
+        words: Description for people.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Candidate:
 
 
 def candidates(record: DecisionRecord) -> list[Candidate]:
-    """All that can be taken instead, and what was taken; the rule's choice first where a policy decided."""
+    """All alternatives, and the choice that was taken; the rule's choice first if a policy decided."""
     found: list[Candidate] = []
     if record.source != "rule":
         found.append(Candidate(0, "rule", -1, False, "the rule's choice"))
@@ -57,7 +57,7 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
 
 
 def candidate(record: DecisionRecord, asked: str) -> Candidate:
-    """The candidate that a person asks for: `rule`, or its number.
+    """The candidate with a name: `rule`, or its number.
 
     Raises:
         InputError: there is none.
@@ -68,7 +68,7 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
         if one.number == wanted:
             return one
     numbers = [one.number for one in known if one.number]
-    have = f"1 to {numbers[-1]}" if len(numbers) > 1 else "1 alone" if numbers else "none with a number"
+    have = f"1 to {numbers[-1]}" if len(numbers) > 1 else "only 1" if numbers else "none with a number"
     if wanted == 0:
         raise InputError(
             f"--instead {asked}: decision {record.number} is the rule's own; it has candidates: {have}"
@@ -85,11 +85,11 @@ def numbers_of(record: DecisionRecord, of: str) -> dict[int, int]:
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """The candidate that does what another decision did, to jobs of the same names; None: there is none.
+    """The candidate with the effect of another decision, on jobs of the same names; None: there is none.
 
     Args:
         record: The decision.
-        other: The other one; None: it waited.
+        other: The other decision; None: it waited.
     """
     action = None if other is None else other.action
     found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]
@@ -120,5 +120,5 @@ def _as(record: DecisionRecord, one: Candidate, other: DecisionRecord | None) ->
 
 
 def _seq(record: DecisionRecord, one: Candidate) -> int:
-    """The job of a row of the network's first half, -1 for *wait*."""
+    """The job of a row in the network's first half, -1 for *wait*."""
     return next(half for half in record.halves if half.kind == "job").seqs[one.at]

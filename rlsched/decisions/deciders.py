@@ -1,4 +1,4 @@
-"""Who decided in a broker's store of decisions, and since when: settings, so that they can decide again."""
+"""Policies that decided in a broker's store of decisions, with their times and settings, to decide again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DECIDERS_FILE: Final = "policies.jsonl"
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy that took up deciding.
+    """A policy that started to decide.
 
     Attributes:
-        since_s: When, Unix seconds.
+        since_s: Start, Unix seconds.
         policy: Its name.
         toml: Its settings, paths absolute.
     """
@@ -29,7 +29,7 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Write down that a policy decides from now on.
+    """Record that a policy decides from now on.
 
     Raises:
         OSError: it cannot be written.
@@ -46,14 +46,14 @@ def decider_at(folder: Path, at_s: float) -> Policy:
     """The policy that decided at a time.
 
     Raises:
-        InputError: the store does not say it.
+        InputError: the store does not contain it.
     """
     try:
         lines = (folder / DECIDERS_FILE).read_bytes().splitlines()
     except OSError as error:
         raise InputError(
-            f"{folder}: it is not known who decided ({DECIDERS_FILE}: {error.strerror}); a broker writes it "
-            "when it starts"
+            f"{folder}: it is not known which policy decided ({DECIDERS_FILE}: {error.strerror}); "
+            "a broker writes it when it starts"
         ) from error
     found: Decider | None = None
     for line in lines:
@@ -64,5 +64,5 @@ def decider_at(folder: Path, at_s: float) -> Policy:
         if one.since_s <= at_s:
             found = one
     if found is None:
-        raise InputError(f"{folder}: it is not known who decided then; {DECIDERS_FILE} begins later")
+        raise InputError(f"{folder}: it is not known which policy decided then; {DECIDERS_FILE} begins later")
     return Policy.parse(found.toml, name=found.policy, where=str(folder / DECIDERS_FILE))

@@ -1,4 +1,4 @@
-"""Two courses of the same jobs from a decision on: who waits more and less, what they take and draw."""
+"""Two courses of the same jobs after a decision: changes in waiting times, job times and energy."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ MOST_JOBS: Final = 10
 
 
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
-    """What another course does with the jobs that are there between two times.
+    """Differences between two courses for the jobs that exist between two times.
 
     Waiting is the time in the queue between these times. A job time (JCT) is from the submission to the end,
-    of the jobs that end by then in both. `less` are the jobs that wait less in the other course.
+    for jobs that end by then in both courses. `less` are the jobs that wait less in the other course.
 
     Args:
-        was: What happened.
+        was: The actual course.
         other: The other course.
-        from_s: When the two part.
-        to_s: Nothing after this is known of either.
+        from_s: Time at which the courses part.
+        to_s: End of the known part of both.
     """
     rows, ends = [], []
     for name, job in was.jobs.items():
@@ -73,7 +73,7 @@ def _row(job: JobSeen, twin: JobSeen, from_s: float, to_s: float) -> dict[str, A
 
 
 def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
-    """How long a job is in the queue between two times."""
+    """Time that a job is in the queue between two times, seconds."""
     since_s = from_s if math.isnan(job.submit_s) else max(job.submit_s, from_s)
     total = max(min(job.end_s, to_s) - since_s, 0.0)
     for one in job.attempts:
@@ -87,7 +87,7 @@ def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
 
 
 def _same(job: JobSeen, twin: JobSeen, to_s: float) -> bool:
-    """Whether both have the same attempts by a time, on the same GPUs."""
+    """Whether both have the same attempts up to a time, on the same GPUs."""
     return list(_attempts(job, to_s)) == list(_attempts(twin, to_s))
 
 

@@ -1,4 +1,4 @@
-"""Forecasts of a store against what came, between two times."""
+"""Forecasts in a store against the outcomes, between two times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TEXTS: Final = ("job", "what")
 
 
 class Foreseen:
-    """Forecasts of which it is known what came, in the order in which they were written."""
+    """Forecasts with known outcomes, in the order in which they were written."""
 
     def __init__(self) -> None:
         self._numbers = {name: array("d") for name in NUMBERS}
         self._texts: dict[str, list[str]] = {name: [] for name in TEXTS}
 
     def add(self, batch: Any) -> None:
-        """Take a batch of the table `forecasts`."""
+        """Add a batch of the table `forecasts`."""
         for name in NUMBERS:
             self._numbers[name].extend(batch.column(name).to_pylist())
         for name in TEXTS:
@@ -30,9 +30,9 @@ class Foreseen:
         return len(self._texts["job"])
 
     def between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
-        """Those of which it became known in this time what came: as columns, thinned out to `most`.
+        """Forecasts whose outcomes became known in this time, as columns, thinned out to `most`.
 
-        `count` and `held` are of all of them: how many there are, and how many came between 10 and 90 %.
+        `count` and `held` count all of them: their number, and the number of outcomes within 10 to 90 %.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

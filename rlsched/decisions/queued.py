@@ -1,4 +1,4 @@
-"""The queue at a time of a store, in the queue's own order as far as decisions have kept it."""
+"""The queue at a time of a store, in the queue's own order as far as decisions have recorded it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Decisions that are looked at for the nearest one of each partition."""
+"""Number of decisions that are searched for the nearest one of each partition."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Rows of decisions at or before a time, and of later ones; the nearest first."""
+    """Rows of decisions at or before a time, and rows of later decisions; the nearest first."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
@@ -25,11 +25,11 @@ def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Jobs that wait at a time, each with the partition whose queue it is known to be in, else "".
 
-    Between two decisions of a partition jobs come and are cancelled, and none starts: the queue is as the
-    later one met it, without those that came in between, and with those that had gone by then. Partitions
-    follow one another. At the end are jobs of which no place is known, the longest waiting first: they are
-    further behind in a long queue, or came after the last decision, or their records are from before queues
-    were kept.
+    Between two decisions of a partition jobs come and are cancelled, and none starts: the queue is the one
+    that the later decision met, without jobs that came in between, and with jobs that had left by then.
+    Partitions follow one another. At the end are jobs without a known position, the longest waiting first:
+    they are further behind in a long queue, or came after the last decision, or their records are older than
+    recorded queues.
     """
     left = {job.job: job for job in reader.timeline.queue_at(at_s)}
     before, after = (_queues(reader, rows) if left else {} for rows in rows_around(reader, at_s))
@@ -52,7 +52,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """The later order, with each job that it lacks behind the one that was before it."""
+    """The later order, with each job that it lacks inserted after its predecessor."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

@@ -1,4 +1,4 @@
-"""Reads a store of decisions, also one that is being written to; each row once."""
+"""Reads a store of decisions, also while it is being written; each row once."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from rlsched.errors import InputError
 
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
-"""Of the decisions that are read at once: about 250,000 of those that a broker takes."""
+"""Maximum size of decisions that are read at once: about 250,000 decisions of a broker."""
 _BESIDE: Final = ("jobs", "forecasts")
-"""Tables of which a part has what happened in its time."""
+"""Tables of which a part contains the events of its time."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What decoding a damaged record raises."""
+"""Errors of decoding a damaged record."""
 _decoder = msgspec.msgpack.Decoder(DecisionRecord)
 
 
 class StoreReader:
-    """A store as it stands; `refresh` reads what has been added.
+    """A store in its present state; `refresh` reads added rows.
 
     Args:
         folder: The store.
-        part: The segments of a part of it (`parts`); None: the last part, and what is added to it.
+        part: The segments of a part of it (`parts`); None: the last part, with the rows added to it.
 
     Attributes:
-        info: What it is of.
+        info: Description of the store.
         numbers: (D,) number of each decision, in the order in which they were written.
-        times_s: (D,) when each was taken.
+        times_s: (D,) time of each decision.
         rows_of: By job, the rows of decisions about it: it was started or preempted, or it was its turn.
-        timeline: What has happened to jobs and nodes.
-        foreseen: Forecasts against what came.
+        timeline: Events of jobs and nodes.
+        foreseen: Forecasts against the outcomes.
 
     Raises:
         InputError: there is no store, or one of another version.
@@ -56,7 +56,7 @@ class StoreReader:
         self.info: StoreInfo = read_info(self.folder)
         self._segments: dict[Path, SegmentReader] = {}
         self._batches: list[Any] = []  # of decisions
-        self._first_row: list[int] = [0]  # of each batch, and the number of all
+        self._first_row: list[int] = [0]  # first row of each batch, and the number of all rows
         self._numbers: list[NDArray[np.int64]] = []
         self._times_s: list[NDArray[np.float64]] = []
         self.numbers: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -66,7 +66,7 @@ class StoreReader:
         self.foreseen = Foreseen()
 
     def refresh(self) -> bool:
-        """Read what has been added since; whether there was anything."""
+        """Read the rows added since the last call. Returns whether there were any."""
         with no_garbage():
             return self._refresh()
 
@@ -93,7 +93,7 @@ class StoreReader:
         if batches:
             self.timeline.saw(float(self.times_s.min()), float(self.times_s.max()))
         if self._part is not None and self.timeline.first_s < self._part.first_s:
-            self.timeline.first_s = self._part.first_s  # what ran by then began in an earlier part
+            self.timeline.first_s = self._part.first_s  # jobs that ran by then began in an earlier part
         return bool(batches or jobs or nodes or forecasts)
 
     def _index(self, batch: Any) -> None:
@@ -135,12 +135,12 @@ class StoreReader:
             ) from error
 
     def cells(self, row: int) -> dict[str, Any]:
-        """The columns of a row, but for its record."""
+        """The columns of a row, except its record."""
         batch, at = self._at(row)
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
     def row_of(self, number: int) -> int | None:
-        """The row of a decision; of several of one number, as after another policy was set, the last."""
+        """The row of a decision; the last of several with one number, as after another policy was set."""
         found = np.flatnonzero(self.numbers == number)
         return int(found[-1]) if len(found) else None
 
@@ -153,7 +153,7 @@ class StoreReader:
         return self._batches[batch], row - self._first_row[batch]
 
     def cut_short(self) -> list[str]:
-        """Files with bytes at their end that are no whole batch: cut by a crash, or still being written."""
+        """Files that end with a partial batch: cut by a crash, or still being written."""
         return [path.name for path, segment in self._segments.items() if segment.left_bytes() > 0]
 
 
@@ -162,9 +162,9 @@ class Part(NamedTuple):
 
     Attributes:
         first_s: Time of its first decision.
-        last_s: Of its last one; infinite of the part that is still added to.
+        last_s: Time of its last decision; infinite for the part that still grows.
         first: By table, name of its first segment; "": from the beginning.
-        last: Likewise of the last one; "": to the end.
+        last: By table, name of its last segment; "": to the end.
     """
 
     first_s: float
@@ -182,8 +182,8 @@ class Part(NamedTuple):
 
 
 def parts(folder: Path) -> list[Part]:
-    """The parts of a store, oldest first, each of `PART_BYTES` of decisions or less, where one segment is no
-    more; empty of a store without any."""
+    """The parts of a store, oldest first, each with at most `PART_BYTES` of decisions, or one larger segment;
+    empty for a store without any."""
     groups: list[list[Path]] = []
     size = PART_BYTES + 1
     for path in reversed(segment_files(folder, "decisions")):
@@ -209,7 +209,7 @@ def parts(folder: Path) -> list[Part]:
         for table, segments in beside.items():
             mine = [name for name, times in segments if times and times[1] >= first_s]
             before = [name for name, times in segments if times and times[1] >= last_s]
-            newest = segments[-1][0] if segments else ""  # to which more may be added
+            newest = segments[-1][0] if segments else ""  # more may be added to it
             first[table] = mine[0] if mine else newest if is_last else "~"
             last[table] = before[0] if before else ""
         found.append(Part(first_s, last_s, first, last))
@@ -243,7 +243,7 @@ def read_records(folder: str | Path) -> list[DecisionRecord]:
 
 
 def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
-    """The last records of a store, oldest first; those that are damaged are left out."""
+    """The last records of a store, oldest first, without damaged ones."""
     found: list[DecisionRecord] = []
     for path in reversed(segment_files(Path(folder), "decisions")):
         records: list[DecisionRecord] = []
@@ -258,7 +258,7 @@ def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
 
 
 def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
-    """Forecasts against what came since then, in the order in which they were written."""
+    """Forecasts whose outcomes came since then, in the order in which they were written."""
     found = [
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")

@@ -1,4 +1,4 @@
-"""What a store of decisions holds: its tables, their columns, and the file that says what it is of."""
+"""Content of a store of decisions: its tables, their columns, and the file that describes it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TimeKind = Literal["unix", "trace"]
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store is of.
+    """Description of a store.
 
     Attributes:
-        version: `STORE_VERSION` of who began it.
+        version: `STORE_VERSION` of the rlsched that created it.
         time: Whether its times are Unix seconds or seconds of a trace.
-        of: Of what, in words: a cluster's identity, or a policy on a trace.
+        of: Its subject in words: a cluster's identity, or a policy on a trace.
     """
 
     version: int = STORE_VERSION
@@ -31,27 +31,27 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a job.
+    """An event of a job.
 
     Attributes:
-        time_s: When.
+        time_s: Time of the event.
         kind: `submit`, `start` of an attempt, or `end` of one; a job that never started may end, too.
-        job: What people call it: a broker's job number, a trace's job id.
-        name: Its name, "" where it has none.
-        user: Whose it is.
+        job: Its displayed ID: a broker's job number, a trace's job id.
+        name: Its name, "" if it has none.
+        user: Its owner.
         vc: Its virtual cluster.
-        num_gpus: GPUs that it asks for.
-        predicted_s: Predicted run time at submission; nan later, and where there is none.
+        num_gpus: GPUs that it requests.
+        predicted_s: Predicted run time at submission; nan later, and if there is none.
         attempt: Number of the attempt, 0 before the first.
         nodes: Node of each GPU of the attempt.
-        gpus: That GPU's number on its node.
+        gpus: Number of each GPU on its node.
         share_milli: Share of each GPU, thousandths.
-        sm_clock_frac: SM clock, of the maximum.
-        state: What became of it at an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued`
-            where another attempt follows.
-        reason: Why, in words.
-        run_s: How long the attempt ran, nan where it did not.
-        energy_j: What it drew, nan where nobody measured it.
+        sm_clock_frac: SM clock, relative to the maximum.
+        state: State after an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued` if another
+            attempt follows.
+        reason: The reason in words.
+        run_s: Run time of the attempt, nan if it did not run.
+        energy_j: Energy of the attempt, nan if not measured.
     """
 
     time_s: float
@@ -77,12 +77,12 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A node came, or its state changed.
 
     Attributes:
-        time_s: When.
+        time_s: Time of the event.
         node: Its name.
-        num_gpus: GPUs that it has.
-        gpu_type: Their type, "" where nobody says it.
+        num_gpus: Number of its GPUs.
+        gpu_type: Their type, "" if unknown.
         state: `up`, `away`, `down`, `drained`, `asleep` or `removed`.
-        reason: Why.
+        reason: The reason in words.
     """
 
     time_s: float
@@ -94,22 +94,22 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A forecast against what came. Times but `time_s` and `said_s` are seconds from `said_s` on.
+    """A forecast against the outcome. Times other than `time_s` and `said_s` are seconds after `said_s`.
 
     Attributes:
-        time_s: When it came.
-        job: Its job, as people call it.
+        time_s: Time of the outcome.
+        job: Displayed ID of its job.
         num_gpus: Its size.
-        what: `start`; `end`, forecast while it waited; `end-running`, forecast while it ran.
-        said_s: When it was said.
-        low_s: 10 % ...
-        median_s: 50 % ...
-        high_s: 90 %; infinite: not within the horizon.
-        seen_s: What it was.
-        raw: The three before they were corrected.
-        last_s: What the last one of this size class was, nan: there was none.
+        `what`: `start`; `end`, forecast while it waited; `end-running`, forecast while it ran.
+        said_s: Time of the forecast.
+        low_s: 10 % quantile.
+        median_s: 50 % quantile.
+        high_s: 90 % quantile; infinite: not within the horizon.
+        seen_s: The outcome.
+        raw: The three quantiles before correction.
+        last_s: Forecast of a simple rule, the last outcome of this size class; nan: there was none.
         week: 10, 50, 90 % of this size class in the week before, nan.
-        list_s: List scheduling.
+        list_s: Forecast of list scheduling.
     """
 
     time_s: float
@@ -197,10 +197,10 @@ def is_store(folder: str | Path) -> bool:
 
 
 def read_info(folder: str | Path) -> StoreInfo:
-    """What a store is of.
+    """Description of a store.
 
     Raises:
-        InputError: it is none, or one of another version.
+        InputError: it is not a store, or has another version.
     """
     path = Path(folder) / STORE_FILE
     try:
@@ -211,7 +211,9 @@ def read_info(folder: str | Path) -> StoreInfo:
             "--records` and a broker write it"
         ) from error
     except (msgspec.MsgspecError, OSError) as error:
-        raise InputError(f"{path}: expected what a store of decisions is of, as JSON: {error}") from error
+        raise InputError(
+            f"{path}: expected the description of a store of decisions, as JSON: {error}"
+        ) from error
     if info.version != STORE_VERSION:
         raise InputError(
             f"{path}: a store of version {info.version}, this rlsched reads version {STORE_VERSION}; "
@@ -221,7 +223,7 @@ def read_info(folder: str | Path) -> StoreInfo:
 
 
 def begin_store(folder: str | Path, info: StoreInfo) -> None:
-    """Make the folder, and say what it is of; what is there already stays.
+    """Create the folder and its description; an existing store stays.
 
     Raises:
         InputError: there is a store of another version, or of other times.

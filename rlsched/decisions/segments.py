@@ -1,9 +1,9 @@
-"""One table of a store: Arrow streams that are only ever added to, one after another.
+"""One table of a store: append-only Arrow streams, one after another.
 
-A segment is an Arrow IPC stream, compressed, in a file of its own: `decisions-000001.arrow`. It can be read
-while it is written; what a crash or a full disk cut short follows its last whole batch. A writer begins a
-segment of its own, and another one whenever that is large enough. The oldest go when all of them together are
-too large.
+A segment is a compressed Arrow IPC stream in its own file: `decisions-000001.arrow`. It can be read while it
+is written; a part that a crash or a full disk cut short follows its last whole batch. A writer starts its own
+segment, and another one when that is large enough. The oldest segments are removed when all of them together
+are too large.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def segment_files(folder: Path, table: str) -> list[Path]:
 
 
 def times_of(path: Path) -> tuple[float, float] | None:
-    """Times of the first and of the last row of a segment, without reading what lies between; None where it
-    has none."""
+    """Times of the first and of the last row of a segment, without reading the rows between; None if it has
+    none."""
     import pyarrow as pa
 
     first = last = schema = None
@@ -50,14 +50,14 @@ def times_of(path: Path) -> tuple[float, float] | None:
 
 
 class SegmentWriter:
-    """Adds batches of rows to a table.
+    """Appends batches of rows to a table.
 
     Args:
-        folder: Where the segments are.
+        folder: Folder of the segments.
         table: Name of the table.
         schema: Its Arrow schema.
-        keep_bytes: The oldest segments go while all of them have more than this.
-        segment_bytes: Another segment begins when one has this many.
+        keep_bytes: The oldest segments are removed while all of them have more than this.
+        segment_bytes: Size at which another segment starts.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class SegmentWriter:
         """Append rows, given as columns, to the file.
 
         Raises:
-            OSError: the disk is full, say; the file then is as it was.
-            pyarrow.ArrowException: a value that is none of its column's.
+            OSError: the write failed, for example because the disk is full; the file is unchanged then.
+            pyarrow.ArrowException: a value does not fit its column.
         """
         import pyarrow as pa
 
@@ -105,7 +105,7 @@ class SegmentWriter:
         self._path = self._folder / f"{self._table}-{last + 1:06d}{SUFFIX}"
 
     def _append(self, path: Path) -> int:
-        """Write what the stream has made of a batch; how long the file is then."""
+        """Write the bytes of the stream's batch. Returns the length of the file."""
         data = self._buffer.getvalue()
         file = -1
         try:
@@ -139,13 +139,13 @@ class SegmentWriter:
 
 @dataclass
 class SegmentReader:
-    """Reads a segment that may still be written to: each batch once, by and by.
+    """Reads a segment that may still be written to: each batch once, in several calls.
 
     Attributes:
         path: The file.
-        expected: The columns that it has to have, and may have others beside.
-        at: Where the next batch begins, bytes.
-        schema: What the file says its columns are; None before its beginning has been read.
+        expected: Columns that it must have; it may have more.
+        at: Start of the next batch, bytes.
+        schema: Columns of the file; None before its beginning has been read.
     """
 
     path: Path
@@ -154,8 +154,8 @@ class SegmentReader:
     schema: Any = field(default=None, repr=False)
 
     def batches(self) -> Iterator[Any]:
-        """Batches that have been added since the last call. What is no batch, or not yet a whole one, and all
-        that follows it, is left for the next call."""
+        """Batches that were added since the last call. An invalid or partial batch, and everything after it,
+        is left for the next call."""
         import pyarrow as pa
 
         if self.left_bytes() <= 0:
@@ -179,8 +179,8 @@ class SegmentReader:
                 yield batch
 
     def left_bytes(self) -> int:
-        """Bytes at its end that have not been read, or cannot be."""
+        """Bytes at its end that are unread or unreadable."""
         try:
             return self.path.stat().st_size - self.at
-        except FileNotFoundError:  # it was the oldest
+        except FileNotFoundError:  # it was removed as the oldest
             return 0

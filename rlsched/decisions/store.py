@@ -1,4 +1,4 @@
-"""Writes a store of decisions; rows are held for a moment, so that batches are not of one row each."""
+"""Writes a store of decisions; rows are held for a moment, so that batches have more than one row."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlsched.decisions.segments import SEGMENT_BYTES, SegmentWriter
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
-"""A batch of a table costs the broker half a millisecond, of one row or of a hundred."""
+"""A batch of a table costs the broker half a millisecond, with one row or with a hundred."""
 KEEP_BYTES: Final = 2 << 30
-"""Of all tables together; a decision takes about half a kilobyte."""
+"""Size limit of all tables together; a decision takes about half a kilobyte."""
 _OF_JOBS: Final = 4
-"""Events of jobs may have one part of so many."""
+"""Events of jobs may use this fraction (1 / n) of the limit."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -30,15 +30,15 @@ class DecisionStore:
     """Adds decisions and events to a store.
 
     Args:
-        folder: Its folder; made if missing.
-        info: What it is of.
-        keep_bytes: The oldest rows go while the store has more than this.
-        held_s: Rows are `due` to be written when so much time has passed since the last were.
+        folder: Its folder; created if missing.
+        info: Its description.
+        keep_bytes: The oldest rows are removed while the store has more than this.
+        held_s: Rows are `due` this many seconds after the last write.
         clock: Monotonic seconds.
 
     Raises:
         InputError: the folder has a store of another version, or of other times.
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class DecisionStore:
         self._written_s = -math.inf
 
     def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
-        """Take decisions, in order; see `add_events`.
+        """Add decisions, in order; see `add_events`.
 
         Raises:
             OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
@@ -78,11 +78,11 @@ class DecisionStore:
         self.add_rows([decision_row(record) for record in records])
 
     def add_rows(self, rows: list[list[Any]]) -> None:
-        """Take decisions as rows (`decision_row`), likewise."""
+        """Add decisions as rows (`decision_row`), likewise."""
         self._take("decisions", rows)
 
     def add_events(self, events: Sequence[JobEvent | NodeEvent | ForecastSeen]) -> None:
-        """Take what happened to jobs and nodes, and forecasts of which it is known what came of them.
+        """Add events of jobs and nodes, and forecasts with known outcomes.
 
         Raises:
             OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
@@ -100,15 +100,15 @@ class DecisionStore:
             self.flush()
 
     def holds(self) -> bool:
-        """Whether there are rows that are not written yet."""
+        """Whether there are unwritten rows."""
         return any(table.held for table in self._tables.values())
 
     def due(self) -> bool:
-        """Whether there are rows, and it is time to write some again."""
+        """Whether there are unwritten rows, and the next write is due."""
         return self.holds() and self._clock() - self._written_s >= self._held_s
 
     def flush(self) -> int:
-        """Write what is held; the number of rows.
+        """Write the held rows. Returns their number.
 
         Raises:
             OSError, pyarrow.ArrowException: some could not be written, and are lost.
@@ -118,7 +118,7 @@ class DecisionStore:
         for table in self._tables.values():
             try:
                 written += table.write()
-            except Exception as error:  # the other tables are written all the same
+            except Exception as error:  # the other tables are still written
                 failed.append(error)
         if failed:
             raise failed[0]
@@ -126,7 +126,7 @@ class DecisionStore:
 
 
 class _Table:
-    """Rows of a table on their way to its file."""
+    """Unwritten rows of a table."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         self._writer, self._columns = writer, columns
@@ -143,7 +143,7 @@ class _Table:
 
 
 class _Jobs(_Table):
-    """Events of jobs. A segment begins with what is known of live jobs, so that it can be read alone."""
+    """Events of jobs. A segment begins with the events of live jobs, so that it can be read independently."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         super().__init__(writer, columns)
@@ -168,15 +168,15 @@ class _Jobs(_Table):
 
 
 def acted_on(action: Action) -> int:
-    """Number of the job that an action starts or stops, -1 of none."""
+    """Number of the job that an action starts or stops, -1 if there is none."""
     return action.seq if isinstance(action, Start | Preempt) else -1
 
 
 def decision_row(record: DecisionRecord) -> list[Any]:
-    """A decision as a row: what is searched for, and the record itself.
+    """A decision as a row: the columns that are searched, and the record itself.
 
     Raises:
-        Exception: whatever msgpack says of a record that cannot be packed.
+        Exception: any error of msgpack for a record that cannot be packed.
     """
     seq = acted_on(record.action)
     return [

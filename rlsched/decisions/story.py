@@ -1,4 +1,4 @@
-"""The story of a job, and of a decision, as data: what `rlsched explain` prints and the board shows."""
+"""The story of a job or a decision as data: printed by `rlsched explain` and shown by the board."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def when(reader: StoreReader, at_s: float) -> str:
 
 
 def at(kind: str, at_s: float) -> str:
-    """The same, by what times a store has: `unix` or `trace`."""
+    """The same, for a store with times of this kind: `unix` or `trace`."""
     if not math.isfinite(at_s):
         return ""
     if kind == "unix":
@@ -42,7 +42,7 @@ def decision_at(reader: StoreReader, at_s: float) -> int | None:
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """A decision: who, what, the plans or rows with their values, prices, and the state that it met."""
+    """A decision: policy, action, plans or rows with their values, prices, and the state that it met."""
     record = reader.record(row)
     return {
         "row": row,
@@ -73,7 +73,7 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Rows of a network in words."""
+    """Rows of a network as text."""
     numbers = {half: numbers_of(record, half) for half in ("job", "how")}
     return [
         {"words": said, "outcome": what, "candidate": numbers[half].get(at)}
@@ -82,7 +82,7 @@ def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Plans as data and in words, what was taken first, then the best."""
+    """Plans as data and text: the chosen one first, then the best."""
     described, numbers = words.ranked_plans(record), numbers_of(record, "plan")
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
@@ -118,10 +118,10 @@ def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
 
 
 def job_of(reader: StoreReader, job: str) -> JobSeen:
-    """A job by what people call it.
+    """The job with a displayed ID.
 
     Raises:
-        InputError: the store has none of that name.
+        InputError: the store has no such job.
     """
     found = reader.timeline.jobs.get(job)
     if found is None:
@@ -138,12 +138,12 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
 
 
 def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> dict[str, Any]:
-    """A job from its submission on, with the decision that began each attempt, from both sides.
+    """A job since its submission, with the decision that began each attempt, and its alternatives.
 
     Args:
         reader: The store.
         job: The job.
-        at_s: Also what was decided of it last at that time.
+        at_s: Include the last decision about it at that time.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -169,7 +169,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def state_of(job: JobSeen) -> str:
-    """A job's state at the end of what the store knows."""
+    """A job's state at the end of the store."""
     if job.state:
         return job.state
     return "running" if job.attempts and job.attempts[-1].end_s == math.inf else "queued"
@@ -210,7 +210,7 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 
 
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """The decision that preempted an attempt, None where none did."""
+    """The decision that preempted an attempt, None if there is none."""
     found = None
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)
@@ -229,7 +229,8 @@ def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
 
 
 def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
-    """Who waits and who runs at a time, in the queue's order (`queue_at`), and the last decision by then."""
+    """Waiting and running jobs at a time, in the queue's order (`queue_at`), and the last decision by
+    then."""
     waiting = queue_at(reader, at_s)
     row = decision_at(reader, at_s)
     return {

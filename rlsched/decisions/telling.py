@@ -8,7 +8,7 @@ from rlsched.decide.plans.words import span
 
 MOST_LISTED: Final = 12
 LEAST_S: Final = 0.5
-"""Differences below this are none to people."""
+"""Smaller differences are shown as none, seconds."""
 
 
 def job_lines(story: dict[str, Any]) -> list[str]:
@@ -22,7 +22,7 @@ def job_lines(story: dict[str, Any]) -> list[str]:
     predicted = story["predicted_s"]
     foreseen = "" if predicted is None else f", predicted to run {span(predicted)}"
     submitted = story["submitted"] or "before this store begins"
-    found.append(f"asks for {_gpus(story)}; submitted {submitted}{foreseen}")
+    found.append(f"requests {_gpus(story)}; submitted {submitted}{foreseen}")
     for attempt in story["attempts"]:
         found += _attempt_lines(attempt, predicted)
     if "decision" in story:
@@ -47,7 +47,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
         else f" for {span(attempt['run_s'])}"
     )
     if predicted_s and attempt["state"] == "completed":
-        seen += f", {attempt['run_s'] / predicted_s:.2f} of what was predicted"
+        seen += f", {attempt['run_s'] / predicted_s:.2f} times the prediction"
     if attempt["energy_kwh"] is not None:
         seen += f", {attempt['energy_kwh']:.3g} kWh"
     found.append(seen)
@@ -83,7 +83,7 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
 
 
 def _numbered(row: dict[str, Any]) -> str:
-    """A plan or row, with the number that `--instead` takes."""
+    """A plan or row, with its number for `--instead`."""
     number = f"[{row['candidate']}] " if row["candidate"] else ""
     return f"{number}{row['words']}" + (f" ({row['outcome']})" if row["outcome"] else "")
 
@@ -115,7 +115,7 @@ def _order(moment: dict[str, Any]) -> str:
 
 
 def instead_lines(found: dict[str, Any]) -> list[str]:
-    """What had come of another choice, for a terminal."""
+    """Consequences of another choice, for a terminal."""
     until = f"until {found['until']}, when nothing is left" if found["whole"] else f"until {found['until']}"
     lines = [
         f"decision {found['number']}, {found['when']}: {found['did']}",
@@ -124,7 +124,7 @@ def instead_lines(found: dict[str, Any]) -> list[str]:
     if found["by_predictions"]:
         lines.append(f"by predictions: the run time of {found['by_predictions']} jobs is not known yet")
     if found["same"]:
-        return [*lines, f"nothing is otherwise: {found['jobs']} jobs start and end as they did"]
+        return [*lines, f"no change: {found['jobs']} jobs start and end as they did"]
     lines.append(
         f"of {found['jobs']} jobs {found['num_less']} wait less and {found['num_more']} more; all together "
         f"they wait {change(found['other_waited_s'] - found['waited_s'])} "
@@ -132,7 +132,7 @@ def instead_lines(found: dict[str, Any]) -> list[str]:
     )
     for title, rows in (("less", found["less"]), ("more", found["more"])):
         if rows:
-            lines.append(f"those that wait most {title}:")
+            lines.append(f"jobs that wait {title}, largest change first:")
             lines += [f"  {_waits(row)}" for row in rows]
     lines.append(f"jobs that end by then: {found['other_ended']} against {found['ended']}")
     if found["ended_in_both"]:
@@ -155,7 +155,7 @@ def _gpus(job: dict[str, Any]) -> str:
 
 def _waits(row: dict[str, Any]) -> str:
     name = f" {row['name']}" if row["name"] else ""
-    still = ", and waits still" if row["other_still_waits"] else ""
+    still = ", and still waits" if row["other_still_waits"] else ""
     return (
         f"job {row['job']}{name}: {_gpus(row)}, {change(row['change_s'])}: "
         f"{span(row['other_waited_s'])} against {span(row['waited_s'])}{still}"

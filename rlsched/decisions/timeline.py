@@ -1,4 +1,4 @@
-"""What a store's events come to: jobs with their attempts, nodes with their states, the queue at any time."""
+"""State from a store's events: jobs with their attempts, nodes with their states, the queue at any time."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class AttemptSeen:
     """One attempt of a job.
 
     Attributes:
-        job: Whose.
+        job: Its job.
         number: 1 for the first.
-        start_s: When it started.
-        end_s: When it was over, infinite while it runs.
+        start_s: Time of its start.
+        end_s: Time of its end, infinite while it runs.
         nodes: Node of each GPU.
-        gpus: That GPU's number on its node.
+        gpus: Number of each GPU on its node.
         share_milli: Share of each GPU, thousandths.
-        sm_clock_frac: SM clock, of the maximum.
-        state: What became of the job then, "" while it runs.
-        reason: Why.
-        run_s: How long it ran, nan while it does.
-        energy_j: What it drew, nan where nobody measured it.
+        sm_clock_frac: SM clock, relative to the maximum.
+        state: State of the job after it, "" while it runs.
+        reason: The reason in words.
+        run_s: Run time, seconds, nan while it runs.
+        energy_j: Energy, joules, nan if not measured.
     """
 
     job: JobSeen
@@ -58,17 +58,17 @@ class JobSeen:
     """A job.
 
     Attributes:
-        job: What people call it.
+        job: Its displayed ID.
         name: Its name.
-        user: Whose it is.
+        user: Its owner.
         vc: Its virtual cluster.
-        num_gpus: GPUs that it asks for.
-        submit_s: When it was submitted, nan where the store begins later.
-        predicted_s: Its predicted run time then.
-        attempts: In order.
-        end_s: When it was over, infinite before.
-        state: What became of it; "" before.
-        reason: Why.
+        num_gpus: GPUs that it requests.
+        submit_s: Time of its submission, nan if the store begins later.
+        predicted_s: Its predicted run time at submission.
+        attempts: Its attempts, in order.
+        end_s: Time of its end, infinite before.
+        state: Its final state; "" before.
+        reason: The reason in words.
     """
 
     job: str
@@ -90,13 +90,13 @@ class JobSeen:
         return not any(one.start_s <= at_s < one.end_s for one in self.attempts)
 
     def waited_since_s(self, at_s: float) -> float:
-        """Since when it has waited at a time at which it does."""
+        """Start of its wait at a time at which it waits."""
         return max([self.submit_s, *(one.end_s for one in self.attempts if one.end_s <= at_s)])
 
 
 @dataclass(slots=True)
 class NodeSeen:
-    """A node; `changes` are (when, state, reason), in order."""
+    """A node; `changes` are (time, state, reason), in order."""
 
     node: str
     num_gpus: int
@@ -104,7 +104,7 @@ class NodeSeen:
     changes: list[tuple[float, str, str]] = field(default_factory=list)
 
     def spans(self, until_s: float) -> list[tuple[float, float, str, str]]:
-        """When it was in a state other than `up`: (from, until, state, reason)."""
+        """Periods in a state other than `up`: (from, until, state, reason)."""
         ends = [*(when_s for when_s, _, _ in self.changes[1:]), until_s]
         return [
             (when_s, max(when_s, end_s), state, reason)
@@ -114,14 +114,14 @@ class NodeSeen:
 
 
 class Timeline:
-    """Everything that happened, in the order in which it was told.
+    """All events, in the order in which they were added.
 
     Attributes:
-        jobs: By what people call them.
-        attempts: In the order of their starts.
-        nodes: By name, in the order in which they came.
-        first_s: When the first event was, nan before there is one.
-        last_s: When the last one was.
+        jobs: Jobs by displayed ID.
+        attempts: Attempts in the order of their starts.
+        nodes: Nodes by name, in the order in which they came.
+        first_s: Time of the first event, nan before there is one.
+        last_s: Time of the last event.
     """
 
     def __init__(self) -> None:
@@ -129,23 +129,23 @@ class Timeline:
         self.attempts: list[AttemptSeen] = []
         self.nodes: dict[str, NodeSeen] = {}
         self.first_s = self.last_s = math.nan
-        self._waiting = [array("d") for _ in SIZE_CLASSES]  # changes of each curve: when, by, when, by, ...
+        self._waiting = [array("d") for _ in SIZE_CLASSES]  # changes of each curve: time, by, time, by, ...
         self._busy, self._there = array("d"), array("d")
         self._power, self._measured = array("d"), array("d")
 
     def add(self, jobs: Sequence[JobEvent], nodes: Sequence[NodeEvent]) -> None:
-        """Let these have happened as well."""
+        """Add events."""
         self.add_nodes(map(msgspec.structs.astuple, nodes))
         self.add_jobs(map(msgspec.structs.astuple, jobs))
 
     def add_nodes(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Events of nodes, each the fields of a `NodeEvent` in their order."""
+        """Add events of nodes, each the fields of a `NodeEvent` in their order."""
         for row in rows:
             self.saw(row[0])
             self._node(*row)
 
     def add_jobs(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Events of jobs, each the fields of a `JobEvent` in their order: no object is made of one."""
+        """Add events of jobs, each the fields of a `JobEvent` in their order: without an object for each."""
         first_s, last_s = math.inf, -math.inf
         happens = {"submit": self._submit, "start": self._start, "end": self._end}
         for row in rows:
@@ -159,7 +159,7 @@ class Timeline:
             self.saw(first_s, last_s)
 
     def saw(self, *times_s: float) -> None:
-        """Somebody looked at these times, whether or not anything happened."""
+        """Extend the known period to these times, whether or not there was an event."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -199,7 +199,7 @@ class Timeline:
     ) -> None:
         seen = self._of(job, name, user, vc, num_gpus)
         if seen.submit_s == time_s:
-            return  # told again, as a segment of the store begins
+            return  # repeated at the beginning of a segment
         seen.submit_s, seen.predicted_s = time_s, predicted_s
         self._queue(seen, time_s, 1)
 
@@ -256,7 +256,7 @@ class Timeline:
         self._measured.extend((attempt.start_s, held, attempt.end_s, -held))
 
     def queue_at(self, at_s: float) -> list[JobSeen]:
-        """Jobs that wait at a time, those that have waited longest first."""
+        """Jobs that wait at a time, the longest waiting first."""
         waiting = [job for job in self.jobs.values() if job.waits_at(at_s)]
         return sorted(waiting, key=lambda job: job.submit_s)
 
@@ -265,7 +265,7 @@ class Timeline:
         return [one for one in self.attempts if one.start_s <= at_s < one.end_s]
 
     def sharing_with(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Attempts of other jobs that had one of its GPUs at the same time."""
+        """Attempts of other jobs that held one of its GPUs at the same time."""
         mine = set(zip(attempt.nodes, attempt.gpus, strict=True))
         return [
             other
@@ -277,9 +277,9 @@ class Timeline:
         ]
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Waiting jobs by size, and GPUs at work of those that are there, at these times (N,).
+        """Waiting jobs by size, and busy and present GPUs, at these times (N,).
 
-        `busy_gpus` counts a shared GPU once for each full share that is taken of it.
+        `busy_gpus` counts a shared GPU once for each full share that is in use.
         """
         found = {
             f"waiting {name}": _level(changes, at_s)
@@ -288,10 +288,10 @@ class Timeline:
         return found | {"busy_gpus": _level(self._busy, at_s), "gpus": _level(self._there, at_s)}
 
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
-        """Power of attempts at these times (N,), each at its mean; None where no energy is known.
+        """Power of attempts at these times (N,), each at its mean; None if no energy is known.
 
-        An attempt's energy is known when it has ended. `measured_gpus` are those of `busy_gpus` whose power
-        is in it: where that is less, `power_w` is too little.
+        The energy of an attempt is known after its end. `measured_gpus` is the part of `busy_gpus` whose
+        power is included: if it is less than `busy_gpus`, `power_w` is too low.
         """
         if not self._power:
             return None
@@ -307,7 +307,7 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What changes add up to at each of these times."""
+    """Sum of the changes up to each of these times."""
     if not changes:
         return np.zeros(len(at_s))
     when_s, by = np.array(changes).reshape(-1, 2).T

@@ -1,4 +1,4 @@
-"""Decisions in words: what was done, what else was possible and what it was worth, at which prices."""
+"""Decisions as text: the action, its alternatives with their values, and the prices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRICE_NAMES: Final = {
 
 
 def done(record: DecisionRecord) -> str:
-    """What a decision did."""
+    """The action of a decision."""
     job = record.names.job
     match record.action:
         case Start(seq=seq, gpus=gpus, sm_clock_frac=clock):
@@ -36,18 +36,18 @@ def done(record: DecisionRecord) -> str:
 
 
 def decided_by(record: DecisionRecord) -> str:
-    """Who took a decision."""
+    """The source of a decision."""
     return {
         "policy": f"the policy {record.policy_id}",
         "rule": f"the rule {record.policy_id}",
         "guard": f"the guard ({record.guard})",
         "search": f"look-ahead over the policy {record.policy_id}",
-        "automatic": "nobody: there was one way",
+        "automatic": "no policy: there was only one option",
     }[record.source]
 
 
 def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
-    """Plans of the job whose turn it was, what was taken first, then the best: (plan, in words, outcome)."""
+    """Plans of the job whose turn it was, the chosen one first, then the best: (plan, text, outcome)."""
     compared = sum(not plan.verdict for plan in record.plans) > 1
 
     def rank(plan: PlanSeen) -> tuple[bool, bool, float]:
@@ -60,9 +60,9 @@ def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
 
 
 def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
-    """What a network chose among, the likeliest first: (row, what became of it, its half, position there).
+    """Rows that a network chose from, the most probable first: (row, outcome, its half, position there).
 
-    Empty of a rule; the position is -1 where a line stands for several rows.
+    Empty for a rule; the position is -1 if a line stands for several rows.
     """
     found: list[tuple[str, str, str, int]] = []
     for half in record.halves:
@@ -78,7 +78,7 @@ def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
             elif len(chances):
                 notes.append(f"probability {chances[row]:.2f}")
             if row == half.reference:
-                notes.append("what the rule would do")
+                notes.append("the rule's choice")
             found.append((words, ", ".join(notes) or "open", half.kind, row))
         if len(order) > MOST_ROWS:
             found.append((f"{len(order) - MOST_ROWS} more", "", half.kind, -1))
@@ -86,7 +86,7 @@ def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
 
 
 def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
-    """What a row of a half stands for."""
+    """Meaning of a row of a half."""
     seq = half.seqs[row]
     if seq < 0:
         return "wait"
@@ -98,7 +98,8 @@ def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
 def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """The softmax over the legal rows of one half, (K,), 0 where illegal; empty without logits.
 
-    An arg max (temperature 0) is shown at temperature 1: how sure the network was, not how it drew.
+    An arg max (temperature 0) is shown at temperature 1: this shows how sure the network was, not how it
+    drew.
     """
     if not half.logits:
         return np.empty(0)
@@ -112,7 +113,7 @@ def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.d
 
 
 def rule_would(record: DecisionRecord) -> str:
-    """What the reference rule would have done, "" where the rule itself decided."""
+    """The choice of the reference rule, "" if the rule itself decided."""
     if not record.halves:
         return ""
     if all(half.choice == half.reference for half in record.halves):
@@ -125,5 +126,5 @@ def rule_would(record: DecisionRecord) -> str:
 
 
 def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
-    """Today's prices, by name."""
+    """Prices at the time of the decision, by name."""
     return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

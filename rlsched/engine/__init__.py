@@ -1,19 +1,19 @@
-"""Other people's engines: a gateway lets the broker decide, and a Slurm carry it out.
+"""External engines: a gateway lets the broker decide, and a Slurm carry out the decisions.
 
-facts.py     what a Slurm says: its jobs, nodes and partitions, without I/O
-reader.py    asks it, and never writes
-writer.py    the one object through which every write goes
+facts.py     state of a Slurm: its jobs, nodes and partitions, without I/O
+reader.py    queries a Slurm, and never writes
+writer.py    the only object that writes to a Slurm
 gateway.py   the state machine between Slurm and broker, without I/O; its parts share the desk:
-  desk.py      the last look, the attempts, what is to be said
+  desk.py      the last facts, the attempts, and the outgoing messages
   offers.py    held jobs, offered to the broker and withdrawn
-  attempts.py  what the broker ordered, followed until it has the end
-  placing.py   an attempt is written to Slurm, or stopped
-  ordering.py  without placement: nices by the broker's queue, and what Slurm starts is told
-  nodes.py     nodes register, beat, and say which GPUs others have
-  silence.py   nobody decides: what is held goes to Slurm's own order
-orders.py    what the gateway knows of an attempt, and of a job that it has offered
-steps.py     what comes out of it, and its times
+  attempts.py  attempts that the broker ordered, followed until the broker has their end
+  placing.py   writes an attempt to Slurm, or stops it
+  ordering.py  without placement: sets nices by the broker's queue, and reports the jobs that Slurm starts
+  nodes.py     registers nodes, sends heartbeats, and reports GPUs that other jobs hold
+  silence.py   releases held jobs to Slurm's own order while no broker decides
+orders.py    the gateway's state of an attempt, and of an offered job
+steps.py     outputs of the gateway, and its times
 serve.py     socket and clock around it
-fallback.py  held jobs go back to Slurm's own order: nobody decides, or rlsched is removed
+fallback.py  releases held jobs to Slurm's own order: no broker decides, or rlsched is removed
 job_submit.lua  holds jobs at their submission, inside slurmctld
 """

@@ -1,4 +1,4 @@
-"""Attempts of the broker and the Slurm jobs that carry them out, brought into line at every look."""
+"""Attempts of the broker and the Slurm jobs that carry them out, reconciled with the facts at every poll."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
 _log = logging.getLogger("rlsched.engine")
 VANISHED_EXIT_CODE = 137
 FOREIGN_EXIT_CODE = 126
-"""Of what somebody submitted to the broker by hand for a Slurm: it cannot be executed."""
+"""Exit code of a job that a user submitted to the broker by hand for a Slurm: it cannot be executed."""
 
 
 class Attempts:
-    """Follows each attempt from its order to the broker's word that it has its end.
+    """Follows each attempt from its order until the broker has acknowledged its end.
 
     Args:
-        desk: The gateway's.
+        desk: The gateway's desk.
     """
 
     def __init__(self, desk: Desk) -> None:
         self._desk, self._placing = desk, Placing(desk)
 
     def adopt(self, facts: Facts) -> None:
-        """Attempts that Slurm has at work, or has had, and this gateway does not know: it was restarted."""
+        """Adopt attempts in Slurm that this gateway does not know, after a restart."""
         for job in facts.jobs.values():
             marks = job.marks or {}
             parts = marks.get("j", "").split(".")
@@ -53,7 +53,7 @@ class Attempts:
                 )
 
     def launch(self, node: str, order: Launch, now_s: float) -> None:
-        """The broker orders one rank of an attempt."""
+        """Handle an order of the broker to launch one rank of an attempt."""
         number = AttemptKey(order.job, order.attempt)
         known = self._desk.attempts.get(number)
         if number in self._desk.dead:
@@ -64,9 +64,7 @@ class Attempts:
             return
         if known is None:
             if len(order.command) != 3 or order.command[0] != PROGRAM:
-                _log.warning(
-                    "job %d of the broker is none that this Slurm has been given by sbatch", order.job
-                )
+                _log.warning("job %d of the broker was not submitted to this Slurm by sbatch", order.job)
                 known = Attempt("", "", list(order.nodes), end=(FOREIGN_EXIT_CODE, "", now_s))
             else:
                 known = Attempt(order.command[1], order.command[2], list(order.nodes), first_placed_s=now_s)
@@ -85,13 +83,13 @@ class Attempts:
             self._follow(number, known, now_s)
 
     def offered(self, key: str, now_s: float) -> None:
-        """The broker has said which of its jobs stands for Slurm's job."""
+        """Handle the broker's answer that one of its jobs stands for Slurm's job."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)
 
     def kill(self, node: str, order: Kill, now_s: float) -> None:
-        """The broker wants an attempt to be over."""
+        """Handle an order of the broker to end an attempt."""
         number = AttemptKey(order.job, order.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or (attempt.placed_s is None and not attempt.has_run):
@@ -106,7 +104,7 @@ class Attempts:
             self._placing.stop(attempt, self._desk.job(attempt.key), now_s, at_once=True)
 
     def acknowledged(self, ack: EndedAck) -> None:
-        """The broker has the end of a rank in its journal."""
+        """Record that the broker has the end of a rank in its journal."""
         number = AttemptKey(ack.job, ack.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or attempt.end is None:
@@ -117,16 +115,16 @@ class Attempts:
             self._desk.forgotten.add(number)
 
     def follow(self, now_s: float) -> None:
-        """Bring all attempts and what Slurm says of their jobs into line."""
+        """Reconcile all attempts with the state of their jobs in Slurm."""
         for number, attempt in list(self._desk.attempts.items()):
             self._follow(number, attempt, now_s)
 
     def _follow(self, number: AttemptKey, attempt: Attempt, now_s: float) -> None:
-        """Bring an attempt and what Slurm says of its job into line."""
+        """Reconcile an attempt with the state of its job in Slurm."""
         if attempt.end is None:
             job = self._desk.job(attempt.key)
             if job is not None and "left" in (job.marks or {}):
-                attempt.end = (KILLED_EXIT_CODE, "cancelled", None)  # it is Slurm's own now
+                attempt.end = (KILLED_EXIT_CODE, "cancelled", None)  # the job is Slurm's own now
             elif job is None or (job.marks or {}).get("s") != attempt.stamp:
                 self._lost(attempt, now_s)
             else:
@@ -136,8 +134,8 @@ class Attempts:
             self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
 
     def _lost(self, attempt: Attempt, now_s: float) -> None:
-        """Slurm does not know its job any more."""
-        _log.warning("Slurm does not know job %s any more, which ran", attempt.key)
+        """End an attempt whose job Slurm does not know any more."""
+        _log.warning("Slurm does not know job %s any more, which was running", attempt.key)
         code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
         attempt.end = (code, reason, now_s)
 
@@ -145,10 +143,10 @@ class Attempts:
         if not attempt.is_sure:
             offered = self._desk.offered.get(attempt.key)
             if offered is None:
-                return  # the broker has not said yet which of its jobs stands for this one
+                return  # the broker has not answered the offer of this job yet
             if offered != number.job or attempt.is_of_another(job):
                 _log.warning(
-                    "job %d of the broker names Slurm's job %s, and job %d stands for that: somebody has "
+                    "job %d of the broker names Slurm's job %s, and job %d stands for that: a user has "
                     "submitted it by hand",
                     number.job,
                     attempt.key,
@@ -157,7 +155,7 @@ class Attempts:
                 attempt.end = (FOREIGN_EXIT_CODE, "", now_s)
                 return
             attempt.is_sure = True
-        if job.state == "PENDING" and not self._desk.places:  # Slurm has queued it again
+        if job.state == "PENDING" and not self._desk.places:  # Slurm has requeued it
             attempt.end = (KILLED_EXIT_CODE, "killed" if attempt.kill else "node_stopped", None)
             return
         is_this = (job.marks or {}).get("j") == f"{number.job}.{number.attempt}"
@@ -183,7 +181,7 @@ class Attempts:
             self._placing.stop(attempt, job, now_s)
         elif attempt.is_whole and job.is_held:
             if attempt.is_found and not self._desk.registered.issuperset(attempt.nodes):
-                return  # the broker may say that it is over
+                return  # the broker may disown it
             if attempt.placed_s is None or now_s - attempt.placed_s >= self._desk.times.repeat_s:
                 self._placing.place(number, attempt, job, now_s)
         elif not job.is_held and attempt.is_whole and self._is_refused(attempt, job, now_s):
@@ -191,16 +189,18 @@ class Attempts:
             self._placing.stop(attempt, job, now_s)
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
-        """It runs, and not where this attempt was decided: as an earlier one, or as somebody released it.
+        """Handle a job that runs elsewhere than this attempt decided: as an earlier attempt, or released by a
+        user.
 
-        Writes of a gateway that was shot may come late. It goes on, and its GPUs are others' for the broker.
+        Writes of a gateway that was killed may come late. The job goes on, and its GPUs count as held by
+        others.
         """
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
             _log.warning(
                 "Slurm's job %s runs as %s, which the broker has given up: it is Slurm's own now",
                 job.key,
-                f"attempt {started_as}" if started_as else "nobody decided",
+                f"attempt {started_as}" if started_as else "no attempt",
             )
             self._desk.writer.mark(job.key, left(job, "otherwise"))
 
@@ -215,7 +215,7 @@ class Attempts:
                 self._desk.say(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """What runs; ends are said until they are acknowledged."""
+        """Repeat `Launched` of running ranks; ends are repeated until they are acknowledged."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):
@@ -232,7 +232,7 @@ class Attempts:
         attempt.end = (code, reason, job.end_s or None)
 
     def _requeued(self, attempt: Attempt, job: SlurmJob) -> None:
-        """It waits again: by our order, or by that of a user or of Slurm."""
+        """Handle a job that waits again: by the gateway's order, or by a user's or Slurm's."""
         if not job.is_held:
             self._desk.writer.hold(job.key)
             return
@@ -242,11 +242,11 @@ class Attempts:
 
 
 def _look_at_gpus(job: SlurmJob) -> None:
-    """Say so where Slurm chose other GPUs than those that it was told."""
+    """Warn if Slurm chose other GPUs than the ordered ones."""
     told = numbers_of((job.marks or {}).get("i", "").replace("+", ","))
     if told and job.gpus and not job.is_exclusive and any(sorted(gpus) != told for gpus in job.gpus):
         _log.warning(
-            "Slurm's job %s has GPUs %s on %s, and was told %s", job.key, job.gpus, ",".join(job.nodes), told
+            "Slurm's job %s has GPUs %s on %s, expected %s", job.key, job.gpus, ",".join(job.nodes), told
         )
 
 

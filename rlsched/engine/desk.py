@@ -1,4 +1,4 @@
-"""What the parts of a gateway share: the last look at Slurm, the attempts, and what is to be said."""
+"""State that the parts of a gateway share: the last facts of Slurm, the attempts, and outgoing messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.wire.messages import NodeMessage
 
 
 class Remembered(NamedTuple):
-    """What was remembered when the broker was asked which jobs it has; see `Desk`."""
+    """State at the time when the broker was asked for its jobs; see `Desk`."""
 
     forgotten: set[AttemptKey]
     dead: set[AttemptKey]
@@ -22,34 +22,36 @@ class Remembered(NamedTuple):
 
 
 class Desk:
-    """On it lies what more than one part of a gateway reads or writes.
+    """State that more than one part of a gateway reads or writes.
 
     Args:
-        name: Of the gateway's key; its tokens begin with it.
+        name: Name of the gateway's key; its tokens begin with it.
         cluster: Slurm's ClusterName.
-        partitions: Those that are handed over.
-        writer: Through which it writes.
+        partitions: Partitions that are handed over.
+        writer: Sends all writes.
         times: The gateway's times.
         preempts: Jobs that may be requeued are offered as preemptible.
-        places: The broker says where jobs start, and they are held until then. If not, Slurm starts them by
-            the order of the broker's queue.
-        sm_clocks_mhz: SM clocks that Slurm can set on all of its GPUs, highest first; empty: it sets none.
-        secret: What makes tokens of offers that nobody else can guess, the same after a restart.
+        places: The broker decides where jobs start, and they are held until then. If not, Slurm starts them
+            in the order of the broker's queue.
+        sm_clocks_mhz: SM clocks that Slurm can set on all of its GPUs, MHz, highest first; empty: none.
+        secret: Makes the tokens of offers unguessable; the same after a restart.
 
     Attributes:
-        identity: Of the broker's journal, as its last welcome said, or as a job's marks say after a restart.
-        epoch: The highest that a welcome has said.
-        facts: The last look at Slurm; None before the first.
-        is_away: Slurm did not answer the last question.
-        offered: Slurm's job -> the broker's that stands for it, as the broker has answered the offer.
-        attempts: Those whose end the broker does not have yet.
-        forgotten: Those that are over for the broker, or that it does not know.
-        dead: Those that never start.
+        identity: Identity of the broker's journal, from its last welcome, or from a job's marks after a
+            restart.
+        epoch: The highest epoch of a welcome.
+        facts: The last facts of Slurm; None before the first poll.
+        is_away: Slurm did not answer the last query.
+        offered: Slurm's job -> the broker's job that stands for it, from the answer to the offer.
+        attempts: Attempts whose end the broker does not have yet.
+        forgotten: Attempts that have ended for the broker, or that it does not know.
+        dead: Attempts that never start.
         registered: Nodes that the broker has welcomed.
-        starting: Jobs that Slurm has started itself, and of which the broker is being told.
-        limited_until_s: Jobs that a limit of Slurm's keeps from starting: until when they are not offered.
-        withdrawn: Jobs that the broker is to forget: what it still orders of them ends none of Slurm's.
-        out: What is to be said and asked.
+        starting: Jobs that Slurm has started itself, and that are being reported to the broker.
+        limited_until_s: Jobs that a limit of Slurm keeps from starting: time until which they are not
+            offered.
+        withdrawn: Jobs that the broker must forget: its orders for them end none of Slurm's jobs.
+        out: Outgoing messages and questions.
     """
 
     def __init__(
@@ -84,24 +86,24 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Each node that is handed over, with its partition; of the last look where none is given."""
+        """Each node that is handed over, with its partition; from the last facts by default."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
     def job(self, key: str) -> SlurmJob | None:
-        """A job as the last look had it."""
+        """A job in the last facts."""
         return self.facts.jobs.get(key) if self.facts is not None else None
 
     def is_ours(self, job: SlurmJob) -> bool:
-        """Whether a job is held for the broker, or was."""
+        """Whether a job is or was held for the broker."""
         return job.marks is not None and "s" in job.marks and job.partition in self.partitions
 
     def waits(self, job: SlurmJob) -> bool:
-        """Whether a job waits for a decision: held for it, or in Slurm's own queue."""
+        """Whether a job waits for a decision: held for the broker, or in Slurm's own queue."""
         return job.state == "PENDING" and job.is_held == self.places
 
     def is_open(self, job: SlurmJob) -> bool:
-        """Whether the broker is to have a job: it waits, or was started by Slurm itself."""
+        """Whether the broker must have a job: it waits, or Slurm itself has started it."""
         return self.waits(job) or job.key in self.starting
 
     def at_work(self) -> set[str]:
@@ -109,13 +111,13 @@ class Desk:
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """The broker is being asked which jobs it has: what is remembered by now may be too old for it."""
+        """Save what is remembered now: the broker is being asked which jobs it has."""
         self._asked_of = Remembered(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """These are all jobs that the broker has. Nobody asks any more for attempts of others.
+        """Forget attempts of jobs that the broker does not have any more; `live` are all jobs that it has.
 
-        Those that marks of Slurm's jobs still name are known, so that they are not taken up again.
+        Attempts that marks of Slurm's jobs still name are kept, so that they are not adopted again.
         """
         jobs = self.facts.jobs.values() if self.facts is not None else ()
         named = {(job.marks or {}).get("j", "") for job in jobs}
@@ -124,7 +126,7 @@ class Desk:
         self.withdrawn -= self._asked_of.withdrawn.difference(live)
 
     def say(self, node: str, message: NodeMessage) -> None:
-        """To be said for a node."""
+        """Add an outgoing message for a node."""
         self.out.append(Say(node, message))
 
     def leave(self, job: SlurmJob, why: str) -> None:

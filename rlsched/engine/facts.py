@@ -1,4 +1,4 @@
-"""What a Slurm says, as facts: jobs, nodes, partitions. Parsed from its JSON; no I/O."""
+"""Facts of a Slurm: jobs, nodes, partitions. Parsed from its JSON; no I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import msgspec
 from rlsched.errors import RlschedError
 
 MARK = "rlsched:"
-"""Begins the AdminComment of a job that job_submit.lua has held; `key=value` follow, with `;` between."""
+"""Start of the AdminComment of a job that job_submit.lua has held; `key=value` pairs follow, with `;`
+between."""
 USER_HOLD = "[held]"
-"""Begins the Comment of a job that its user holds: in a partition handed over, Priority is the gateway's."""
+"""Start of the Comment of a job that its user holds: in a handed-over partition, Priority is the
+gateway's."""
 UNLIMITED_MIN = 365 * 24 * 60
-"""A time limit of a year is none, minutes."""
+"""A time limit of a year or more counts as none, minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _OVER = {
     "COMPLETED": "",
@@ -29,7 +31,7 @@ _OVER = {
     "PREEMPTED": "node_stopped",
     "REVOKED": "cancelled",
 }
-"""States of jobs that are over, and as which of `END_REASONS`."""
+"""States of ended jobs, with the matching `END_REASONS`."""
 _BAD_NODE = (
     "DOWN",
     "DRAIN",
@@ -48,24 +50,24 @@ _USED = re.compile(r"gpu(?::[^:,()]+)?:\d+\((?:S:[^,)]*,)?IDX:(?P<indices>[\d,-]
 
 
 class SlurmError(RlschedError):
-    """Slurm does not answer, or what it says cannot be read."""
+    """Slurm does not answer, or its answer cannot be read."""
 
 
 class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job, or one task of an array.
 
     Attributes:
-        key: What `scontrol` calls it: JOB, or ARRAY_TASK.
-        marks: What its AdminComment holds after `MARK`; None: it has none, and is not ours.
-        nodes: Where it runs.
-        gpus: GPU numbers on each of `nodes`, empty where Slurm does not say.
-        is_commented: Its AdminComment says something that is not ours.
-        gpus_asked: How many GPUs it wants in all, of whatever kind; 0: none.
-        nice: As `scontrol show job` has it.
-        submit_s: When it was submitted, or requeued, Unix seconds.
-        end_reason: One of `END_REASONS`, where it is over.
-        num_nodes: How many it asks for at least.
-        bound: What it asks for that no broker knows of, "" if nothing: such a job only Slurm can place.
+        key: Its ID for `scontrol`: JOB, or ARRAY_TASK.
+        marks: Content of its AdminComment after `MARK`; None: it has none, and is not rlsched's.
+        nodes: Nodes on which it runs.
+        gpus: GPU numbers on each of `nodes`, empty if Slurm does not report them.
+        is_commented: Its AdminComment has another content than rlsched's.
+        gpus_asked: Number of GPUs that it requests in total, of any type; 0: none.
+        nice: As in `scontrol show job`.
+        submit_s: Time of its submission, or requeue, Unix seconds.
+        end_reason: One of `END_REASONS`, if it has ended.
+        num_nodes: Minimum number of nodes that it requests.
+        bound: Request that no broker supports, "" if there is none: only Slurm can place such a job.
     """
 
     key: str
@@ -113,7 +115,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in LIVE
 
     def mark(self, name: str, default: int = 0) -> int:
-        """A number among its marks."""
+        """The number in one of its marks."""
         said = (self.marks or {}).get(name, "")
         return int(said) if said.isdecimal() else default
 
@@ -122,9 +124,9 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node.
 
     Attributes:
-        gpus: How many it has.
-        types: GRES type of each GPU by its number where each has one of its own, which makes it choosable.
-        unusable: Why it gets no jobs, "" where it does.
+        gpus: Number of its GPUs.
+        types: GRES type of each GPU by its number, if each has its own type, which makes it selectable.
+        unusable: Why it gets no jobs, "" if it does.
     """
 
     name: str
@@ -136,7 +138,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """A look at a Slurm."""
+    """State of a Slurm at one time."""
 
     now_s: float
     jobs: dict[str, SlurmJob]
@@ -168,7 +170,7 @@ def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNod
 
 
 def _said(text: bytes, what: str) -> list[dict[str, Any]]:
-    """A list of Slurm's JSON; where the controller is away it is empty, beside `errors`, with exit code 0."""
+    """A list in Slurm's JSON; without a controller it is empty, next to `errors`, with exit code 0."""
     said = msgspec.json.decode(text)
     errors = said.get("errors") or []
     if errors:
@@ -178,7 +180,7 @@ def _said(text: bytes, what: str) -> list[dict[str, Any]]:
 
 
 def marks_of(comment: str) -> dict[str, str] | None:
-    """What stands in an AdminComment; None: it is not ours."""
+    """Marks in an AdminComment; None: it is not rlsched's."""
     if not comment.startswith(MARK):
         return None
     pairs = (one.partition("=") for one in comment.removeprefix(MARK).split(";"))
@@ -186,7 +188,7 @@ def marks_of(comment: str) -> dict[str, str] | None:
 
 
 def comment_of(marks: dict[str, str]) -> str:
-    """The AdminComment that holds these marks."""
+    """The AdminComment with these marks."""
     return MARK + ";".join(f"{name}={value}" for name, value in marks.items())
 
 
@@ -299,20 +301,20 @@ def _gpus_asked(one: dict[str, Any]) -> int:
 
 
 def _nice(said: Any) -> int:
-    """It may be below 0, and 22.05 says so modulo 2**32."""
+    """It may be below 0, and 22.05 prints it modulo 2**32."""
     nice = _number(said)
     return nice - (1 << 32) if nice >= 1 << 31 else nice
 
 
 def _number(said: Any) -> int:
-    """A number of Slurm's JSON; later versions say {"set": true, "number": 3}."""
+    """A number in Slurm's JSON; later versions print {"set": true, "number": 3}."""
     if isinstance(said, dict):
         return int(said.get("number") or 0) if said.get("set", True) else 0
     return int(said or 0)
 
 
 def _exit_code(said: Any) -> int:
-    """0 to 255, 128 + signal where one ended it; of a wait status, or of what later versions make of it."""
+    """0 to 255, 128 + signal if a signal ended it; from a wait status, or from its form in later versions."""
     if isinstance(said, dict) and "return_code" in said:
         signalled = _number((said.get("signal") or {}).get("id"))
         return 128 + signalled if signalled else _number(said["return_code"]) & 0xFF

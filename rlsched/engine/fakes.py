@@ -1,4 +1,4 @@
-"""A Slurm in memory, for tests of what is built on the gateway: it obeys the lines that `scontrol` gets."""
+"""A Slurm in memory, for tests of code that uses the gateway: it obeys the lines for `scontrol`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class FakeJob:
     """A job of a `FakeSlurm`.
 
     Attributes:
-        runs_s: How long it runs, as its script has it.
-        code: How it ends.
-        starts: (node, GPU numbers, when) of each time that its script began.
+        runs_s: Run time of its script, seconds.
+        code: Exit code of its script.
+        starts: (nodes, GPU numbers, time) of each start of its script.
     """
 
     key: str
@@ -41,18 +41,18 @@ class FakeJob:
 
 
 class FakeSlurm:
-    """Jobs and nodes of one partition, `gpu`, whose GPUs have a type each; its clock is set by who uses it.
+    """Jobs and nodes of one partition, `gpu`, whose GPUs have a type each; its users set its clock.
 
     Args:
         nodes: Names.
-        gpus: On each node.
-        holds: Jobs are held at their submission; if not, it starts them where GPUs are free, by their nices.
+        gpus: Number of GPUs on each node.
+        holds: Jobs are held at their submission; if not, it starts them on free GPUs, by their nices.
 
     Attributes:
-        lines: Every write that it obeyed, or refused.
-        loses: So many of the lines that come next are lost, as with a crash in between.
+        lines: Every write that it obeyed or refused.
+        loses: Number of the next lines that are lost, as with a crash in between.
         why: Node -> why it gets no jobs.
-        limits: Job -> which limit keeps it from starting.
+        limits: Job -> the limit that keeps it from starting.
     """
 
     def __init__(self, nodes: Sequence[str] = ("n1", "n2"), gpus: int = 4, *, holds: bool = True) -> None:
@@ -65,7 +65,7 @@ class FakeSlurm:
         self.limits: dict[str, str] = {}
 
     def sbatch(self, gpus: int, runs_s: float = 1.0, code: int = 0, nodes: int = 1) -> str:
-        """A job is submitted, and may be held as job_submit.lua does. Returns its number."""
+        """Submit a job, held as by job_submit.lua if `holds`. Returns its number."""
         key = str(len(self.jobs) + 1)
         marks = {"g": str(gpus), "n": str(nodes), "s": f"s{key}", "x": "1"}
         comment = comment_of(marks) if self.holds else ""
@@ -73,13 +73,13 @@ class FakeSlurm:
         return key
 
     def scancel(self, key: str) -> None:
-        """Its user cancels it."""
+        """Cancel a job as its user."""
         job = self.jobs[key]
         if job.state in ("PENDING", "RUNNING"):
             job.state, job.end_s, job.exit_code = "CANCELLED", self.now_s, 0
 
     def obey(self, lines: Sequence[str]) -> None:
-        """What `scontrol` and `scancel` are told."""
+        """Obey lines for `scontrol` and `scancel`."""
         for line in lines:
             if self.loses:
                 self.loses -= 1
@@ -95,7 +95,7 @@ class FakeSlurm:
             return
         waits = job.state == "PENDING"
         if verb == "update" and "ReqNodeList" in said and not waits:
-            return  # of one that runs Slurm refuses all of it
+            return  # Slurm refuses the whole line for a running job
         if verb == "update":
             job.comment, job.nice = said.get("AdminComment", job.comment), int(said.get("Nice", job.nice))
             if "ReqNodeList" in said:
@@ -113,7 +113,7 @@ class FakeSlurm:
             self.scancel(job.key)
 
     def step(self, now_s: float) -> None:
-        """Time passes: scripts end, and what is released starts where its GPUs are free."""
+        """Advance the time: scripts end, and released jobs start on their GPUs if these are free."""
         self.now_s = now_s
         for job in self.jobs.values():
             if job.state == "RUNNING" and now_s >= job.start_s + job.runs_s:
@@ -136,7 +136,7 @@ class FakeSlurm:
         }
 
     def _choose(self, job: FakeJob) -> None:
-        """GPUs of one node, where so many are free."""
+        """Choose free GPUs of one node."""
         taken = self._taken()
         for node in self.nodes:
             free = [gpu for gpu in range(self.gpus) if (node, gpu) not in taken]
@@ -152,7 +152,7 @@ class FakeSlurm:
         )
 
     def facts(self) -> Facts:
-        """What it says."""
+        """Its facts."""
         return Facts(
             now_s=self.now_s,
             jobs={key: self._said(job) for key, job in self.jobs.items()},

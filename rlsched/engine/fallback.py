@@ -1,8 +1,9 @@
-"""Nothing is worse than before: held jobs go back to Slurm's own order, at once or when nobody decides.
+"""Fallback without a broker: held jobs go back to Slurm's own order, at once or while no broker decides.
 
-Three things see to it. The gateway writes to a file when it heard of a broker last, and job_submit.lua holds
-no new job once that is long ago. The gateway itself releases what is held when it has heard of no broker for
-`--release-after`. And where the gateway is dead too, `--release`, from cron or a timer, does.
+There are three mechanisms. The gateway writes the time of the broker's last message to a file, and
+job_submit.lua holds no new job if that time is too long ago. The gateway itself releases held jobs if it
+receives no message from a broker for `--release-after`. If the gateway is dead too, `--release`, from cron or
+a timer, releases them.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _BATCH = 500
 
 
 class Alive:
-    """The file that says that somebody decides.
+    """The file with the time of the last sign of a broker.
 
     Args:
-        directory: The gateway's.
+        directory: The gateway's directory.
 
     Raises:
         InputError: it cannot be written.
@@ -41,7 +42,7 @@ class Alive:
             raise InputError(f"{directory}: cannot be the gateway's directory: {error.strerror}") from error
 
     def say(self, now_s: float) -> None:
-        """Somebody decides; written once a second at most, whole or not at all."""
+        """Record that a broker decides; written atomically, once a second at most."""
         if int(now_s) == self._said_s:
             return
         self._said_s = int(now_s)
@@ -51,11 +52,11 @@ class Alive:
         draft.replace(self.path)
 
     def begin(self) -> None:
-        """A gateway starts: what was removed before is not any more."""
+        """Record the start of a gateway, which ends an earlier removal of rlsched."""
         self._over.unlink(missing_ok=True)
 
     def over(self) -> None:
-        """Nobody does any more: from now on nothing new is held, and a gateway that runs ends."""
+        """Record the removal of rlsched: from now on no new job is held, and a running gateway ends."""
         self._over.touch()
         self.path.unlink(missing_ok=True)
         self._said_s = 0
@@ -66,7 +67,7 @@ class Alive:
         return self._over.exists()
 
     def age_s(self, now_s: float) -> float:
-        """How long ago somebody did, seconds."""
+        """Seconds since a broker decided last."""
         try:
             return now_s - float(self.path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -91,11 +92,11 @@ def plugin(
 
 
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
-    """Give every job that waits for the broker, or in its order, to Slurm's own. Returns how many there were.
+    """Give every job that is held or ordered for the broker to Slurm's own order. Returns their number.
 
     Raises:
         SlurmError: Slurm does not answer.
-        InputError: some are held after several tries.
+        InputError: some are still held after several tries.
     """
     released: set[str] = set()
     for attempt in range(TRIES):
@@ -119,11 +120,11 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
                 writer.leave(job.key, left(job, "released"), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
-        f"{len(held) + len(ready) + len(ordered)} jobs are not Slurm's own still: may this user change jobs? "
+        f"{len(held) + len(ready) + len(ordered)} jobs are still rlsched's: may this user change jobs? "
         "It takes Slurm's operator level, root or SlurmUser"
     )
 
 
 def own_uid() -> int:
-    """Of this process: the gateway's writes pass the plugin."""
+    """User ID of this process: the plugin permits its writes."""
     return os.getuid()

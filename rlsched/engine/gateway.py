@@ -1,10 +1,10 @@
-"""The state machine between a Slurm and the broker: what Slurm says and what the broker says go in, what is
-to be said and written comes out. No socket, process or clock.
+"""The state machine between a Slurm and the broker: takes facts of Slurm and messages of the broker, returns
+messages and writes. No socket, process or clock.
 
-It keeps nothing of its own. A job's token is made of its number, of the stamp that job_submit.lua gave it,
-and of the gateway's secret. Its AdminComment says which attempt was decided. Both are read from Slurm after a
-restart. It carries out those of the broker's jobs alone that it has offered itself. Whatever is written may
-be lost; the next look at the facts says so, and it is written again.
+It has no storage of its own. A job's token is made of its number, of the stamp that job_submit.lua gave it,
+and of the gateway's secret. The job's AdminComment names the attempt that was decided. Both are read from
+Slurm after a restart. It carries out only jobs of the broker that it has offered itself. Any write may be
+lost: the next facts show it, and it is written again.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Gateway:
-    """What a gateway does next.
+    """The state of a gateway, and its next messages and writes.
 
     Args:
-        name: Of its key; its tokens begin with it.
+        name: Name of its key; its tokens begin with it.
         cluster: Slurm's ClusterName.
-        partitions: Those that are handed over.
-        writer: Through which it writes.
+        partitions: Partitions that are handed over.
+        writer: Sends all writes.
         times: Its times.
         preempts: Jobs that may be requeued are offered as preemptible.
-        sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, highest first.
-        secret: What makes tokens of offers that nobody else can guess, the same after a restart.
-        nices: Jobs are not held: they get nices between these two, and Slurm places them. None: it does not.
+        sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first.
+        secret: Makes the tokens of offers unguessable; the same after a restart.
+        nices: Jobs are not held: they get nices between these two, and Slurm places them. None: the broker
+            places them.
 
     Attributes:
-        nodes: What the broker is told of nodes.
+        nodes: The nodes, as the broker sees them.
     """
 
     def __init__(
@@ -91,13 +92,13 @@ class Gateway:
 
     @property
     def is_away(self) -> bool:
-        """Whether Slurm did not answer the last question."""
+        """Whether Slurm did not answer the last query."""
         return self._desk.is_away
 
-    # ---- what goes in -----------------------------------------------------------------------------
+    # ---- inputs -----------------------------------------------------------------------------------
 
     def look(self, facts: Facts) -> list[Say | Ask]:
-        """What Slurm says now."""
+        """Handle new facts of Slurm."""
         self._desk.facts, self._desk.is_away = facts, False
         self._attempts.adopt(facts)
         self._attempts.follow(facts.now_s)
@@ -106,7 +107,7 @@ class Gateway:
             self._ordering.look(facts, self._offers, is_deciding=not self._silence.has_released)
         self._offers.look(facts)
         said, self._desk.out = self._desk.out, []
-        self.nodes.tell(facts)  # which GPUs others have is heard before jobs that would get them
+        self.nodes.tell(facts)  # reports GPUs that others hold before jobs that would get them
         self._desk.out += said
         if self._ordering is not None:
             self._ordering.begin(facts, self._offers)
@@ -114,7 +115,7 @@ class Gateway:
         return self._done(facts.now_s)
 
     def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
-        """Slurm does not answer: nothing is lost meanwhile, and nothing starts."""
+        """Handle a failed query: nothing is lost meanwhile, and nothing starts."""
         if not self._desk.is_away:
             _log.warning("Slurm does not answer: %s", why)
             self.nodes.beat_at_once()
@@ -122,25 +123,25 @@ class Gateway:
         return self._done(now_s)
 
     def tick(self, now_s: float) -> list[Say | Ask]:
-        """Time passes between two looks."""
+        """Handle time that passes between two queries."""
         return self._done(now_s)
 
     def say_again(self, now_s: float) -> list[Say | Ask]:
-        """What was said may be lost: what is said but once is said again."""
+        """Repeat the messages that are sent only once, because messages may be lost."""
         self._attempts.say_again()
         if self._desk.facts is not None:
             self.nodes.tell(self._desk.facts, again=True)
         return self._done(now_s)
 
     def told(self, node: str, message: BrokerToNode, now_s: float) -> list[Say | Ask]:
-        """What the broker says to a node."""
+        """Handle a message of the broker to a node."""
         match message:
             case Welcome():
                 self._welcome(node, message, now_s)
             case SayHello():
                 self.nodes.say_hello_again(node)
             case Refused():
-                _log.warning("the broker does not take node %s: %s", node, message.message)
+                _log.warning("the broker refuses node %s: %s", node, message.message)
             case Launch() | Kill() if message.epoch < self._desk.epoch or node not in self._desk.registered:
                 _log.warning("ignored an order of epoch %d for node %s", message.epoch, node)
             case Launch():
@@ -156,7 +157,7 @@ class Gateway:
         return self._done(now_s, beats=False)
 
     def answered(self, about: tuple[str, str], answer: object, now_s: float) -> list[Say | Ask]:
-        """What the broker answers to an `Ask`."""
+        """Handle the broker's answer to an `Ask`."""
         self._silence.heard(now_s)
         if self._ordering is not None and about[0] == "begin" and isinstance(answer, Refused):
             self._ordering.refused(about[1], answer.message, self._offers)
@@ -166,18 +167,18 @@ class Gateway:
         return self._done(now_s, beats=False)
 
     def heard_of_broker(self, now_s: float) -> None:
-        """The broker has said something."""
+        """Record that the broker has sent a message."""
         self._silence.heard(now_s)
 
-    # ---- what comes out ---------------------------------------------------------------------------
+    # ---- outputs ----------------------------------------------------------------------------------
 
     def is_deciding(self, now_s: float) -> bool:
-        """Whether somebody has lately been heard of who decides."""
+        """Whether a broker has sent a message recently."""
         return self._silence.is_deciding(now_s)
 
     @property
     def decided_s(self) -> float:
-        """When it was heard of last, Unix seconds."""
+        """Time of its last message, Unix seconds."""
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
@@ -185,12 +186,14 @@ class Gateway:
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:
-        """Every node as it registers."""
+        """The registration of every node."""
         return self.nodes.hellos()
 
     def _welcome(self, node: str, welcome: Welcome, now_s: float) -> None:
         if self._desk.identity not in ("", welcome.cluster):
-            _log.warning("another broker's journal: its jobs begin anew, and what runs is left to Slurm")
+            _log.warning(
+                "another broker's journal: all jobs are offered again, and running jobs are left to Slurm"
+            )
             self._desk.attempts.clear()
             self._offers.clear()
             self._desk.forgotten.clear()

@@ -1,13 +1,13 @@
--- job_submit.lua of rlsched: jobs of the partitions that are handed over are held at their submission.
+-- job_submit.lua of rlsched: jobs of the handed-over partitions are held at their submission.
 -- rlsched's gateway decides when and where they start, and releases them. Printed by
--- `rlsched engine slurm --print-lua`; put it beside slurm.conf, with JobSubmitPlugins=lua.
+-- `rlsched engine slurm --print-lua`; put it next to slurm.conf, with JobSubmitPlugins=lua.
 --
--- The AdminComment of such a job begins with `rlsched:`; g: GPUs a node, n: nodes, s: stamp,
--- x: its GPU request was taken out, so that the gateway can put exact GPUs in.
+-- The AdminComment of such a job begins with `rlsched:`; g: GPUs per node, n: nodes, s: stamp,
+-- x: its GPU request was removed, so that the gateway can set exact GPUs.
 
-local PARTITIONS = { @PARTITIONS@ }   -- handed over
+local PARTITIONS = { @PARTITIONS@ }   -- handed-over partitions
 local GATEWAY_UID = @UID@             -- the gateway's writes pass
-local ALIVE = "@ALIVE@"               -- the gateway touches this while somebody decides
+local ALIVE = "@ALIVE@"               -- the gateway updates this file while a broker decides
 local RELEASE_AFTER_S = @RELEASE_AFTER_S@
 local EXACT = @EXACT@                 -- every GPU has a GRES type of its own
 local HELD, FREE = "[held]", "[released]"
@@ -49,7 +49,7 @@ local function gpus_in(text)
   return total, typed
 end
 
--- GPUs a node and nodes, or why the gateway cannot place it.
+-- GPUs per node and nodes, or why the gateway cannot place the job.
 local function shape(job)
   local nodes = 1
   if set(job.min_nodes) and job.min_nodes > 1 then nodes = job.min_nodes end
@@ -86,7 +86,7 @@ function slurm_job_submit(job, part_list, uid)
   if not is_ours(partition) or not somebody_decides() then return slurm.SUCCESS end
   local per_node, nodes, why = shape(job)
   if why ~= nil then
-    job.admin_comment = "rlsched:left=" .. why   -- Slurm's own order: what it asks for is no shape of rlsched's
+    job.admin_comment = "rlsched:left=" .. why   -- Slurm's own order: rlsched does not support its request
     return slurm.SUCCESS
   end
   if per_node == 0 then return slurm.SUCCESS end
@@ -97,7 +97,7 @@ function slurm_job_submit(job, part_list, uid)
     table.insert(marks, "x=1")
   end
   if job.priority == 0 then
-    job.comment = HELD .. (job.comment or "")    -- sbatch --hold: until its user says `scontrol release`
+    job.comment = HELD .. (job.comment or "")    -- sbatch --hold: until its user runs `scontrol release`
   end
   job.admin_comment = "rlsched:" .. table.concat(marks, ";")
   job.priority = 0
@@ -109,7 +109,7 @@ function slurm_job_modify(job, record, part_list, uid)
   if string.match(record.admin_comment or "", "^rlsched:.*s=") == nil then return slurm.SUCCESS end
   if set(job.priority) then
     local comment = string.gsub(record.comment or "", "^%[%l+%]", "")
-    comment = (job.priority == 0 and HELD or FREE) .. comment   -- an empty one would not be taken
+    comment = (job.priority == 0 and HELD or FREE) .. comment   -- Slurm ignores an empty comment
     job.comment = comment
     job.priority = slurm.NO_VAL
   end

@@ -1,4 +1,4 @@
-"""A Slurm's nodes as the broker has them: registered, alive, and with the GPUs that other jobs have."""
+"""A Slurm's nodes for the broker: registration, heartbeats, and GPUs that other jobs hold."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RETRY_S = 1.0
 
 
 class Nodes:
-    """Registers the nodes, and says what changes about them.
+    """Registers the nodes, and reports changes.
 
     Args:
-        desk: The gateway's.
+        desk: The gateway's desk.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -33,7 +33,7 @@ class Nodes:
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:
-        """Every node as it registers."""
+        """The registration of every node."""
         assert self._desk.facts is not None
         can = Capabilities(
             exact_gpus=self._desk.places and self.is_exact(self._desk.facts),
@@ -92,7 +92,7 @@ class Nodes:
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def tell(self, facts: Facts, *, again: bool = False) -> None:
-        """Say what has changed, or all of it `again`: who may get jobs, which GPUs others have."""
+        """Report changes, or everything if `again`: which nodes may get jobs, which GPUs others hold."""
         if again:
             self._said.clear()
         held = self.held(facts)
@@ -108,7 +108,7 @@ class Nodes:
             self._said[node.name] = now
 
     def welcome(self, node: str, welcome: Welcome) -> None:
-        """The broker takes a node."""
+        """Handle the broker's welcome of a node."""
         self._desk.identity, self._desk.epoch = welcome.cluster, max(welcome.epoch, self._desk.epoch)
         self._heartbeat_s = welcome.heartbeat_s
         for job, attempt in welcome.forget:
@@ -121,12 +121,12 @@ class Nodes:
         self._said.pop(node, None)
 
     def say_hello_again(self, node: str) -> None:
-        """The broker does not know a node any more."""
+        """Register a node again that the broker does not know any more."""
         self._desk.registered.discard(node)
         self._hello_s.pop(node, None)
 
     def greet(self, now_s: float) -> None:
-        """Register what the broker has not welcomed."""
+        """Register the nodes that the broker has not welcomed."""
         missing = {
             node.name
             for node, _ in self._desk.nodes()
@@ -138,11 +138,11 @@ class Nodes:
             self._desk.out += [Say(hello.name, hello) for hello in self.hellos() if hello.name in missing]
 
     def beat_at_once(self) -> None:
-        """The next beat is due now."""
+        """Make the next heartbeat due now."""
         self._beat_s = -1e9
 
     def beat(self, now_s: float) -> None:
-        """Say that this gateway is alive, and whether its engine is."""
+        """Send heartbeats that this gateway is alive, and whether its engine is."""
         if now_s - self._beat_s < self._heartbeat_s / 2:
             return
         self._beat_s = now_s

@@ -1,4 +1,4 @@
-"""Jobs that are held for the broker, as it is told of them: offered, withdrawn, and looked after."""
+"""Jobs that are held for the broker: offered to it, withdrawn, and checked."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Subm
 
 _log = logging.getLogger("rlsched.engine")
 WITHDRAWN = "withdrawn by its engine"
-"""As `rlsched.broker.machine.requests` says it."""
+"""As in `rlsched.broker.machine.requests`."""
 PROOF_DIGITS = 32
-"""Whoever knew an offer's token could submit a job of another size in its place before the gateway does."""
+"""Without proof, a user who guessed an offer's token could submit a job of another size before the
+gateway."""
 LIVE_STATES = ("queued", "launching", "running")
 
 
 def offer_secret(pair: KeyPair) -> bytes:
-    """A gateway's secret for tokens, of its own key pair: the same after a restart, and nobody else's."""
+    """A gateway's secret for tokens, from its own key pair: the same after a restart, and unique."""
     return hashlib.sha256(b"tokens of offers" + pair.secret).digest()
 
 
 class Offers:
-    """Offers what may start, and withdraws what may not.
+    """Offers jobs that may start, and withdraws jobs that may not.
 
     Args:
-        desk: The gateway's.
+        desk: The gateway's desk.
 
     Attributes:
-        queue_keys: What the broker's queue goes by, by its job, when it was asked last.
+        queue_keys: Sort keys of the broker's queue, by its job, from the last answer.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -48,7 +49,7 @@ class Offers:
         self._pages: dict[int, float] = {}
 
     def look(self, facts: Facts) -> None:
-        """Offer what may start, and withdraw what may not."""
+        """Offer jobs that may start, and withdraw jobs that may not."""
         if not self._has_offered:
             self._has_offered = True
             self._learn_of_cancelled(facts)
@@ -78,21 +79,21 @@ class Offers:
         self._desk.limited_until_s = {key: at_s for key, at_s in limited.items() if facts.now_s < at_s}
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
-        """Jobs that were cancelled while no gateway looked: the broker may have them in its queue still."""
+        """Add jobs that were cancelled while no gateway ran: the broker may still have them in its queue."""
         for job in facts.jobs.values():
             if self._desk.is_ours(job) and job.state == "CANCELLED":
                 self._add(job)
                 self._offers[job.key].was_cancelled = True
 
     def _drop(self, key: str) -> None:
-        """The broker has it no longer, or never had it."""
+        """Remove an offer that the broker no longer has, or never had."""
         del self._offers[key]
         self._desk.offered.pop(key, None)
 
     def _may_start(self, job: SlurmJob, now_s: float) -> bool:
         if now_s < self._desk.limited_until_s.get(job.key, 0.0):
             return False
-        begins = 0.0 if job.restarts else job.eligible_s  # Slurm lets one that was requeued wait by itself
+        begins = 0.0 if job.restarts else job.eligible_s  # Slurm delays a requeued job by itself
         return not job.depends and not job.is_held_by_user and begins <= now_s
 
     def _add(self, job: SlurmJob) -> None:
@@ -103,7 +104,7 @@ class Offers:
         self._offers[job.key] = Offer(job.key, stamp, f"{said}-{proof}")
 
     def _mind(self, offer: Offer, facts: Facts, active: set[str], nodes: dict[str, SlurmNode]) -> None:
-        """Let an offer reach the broker, or be withdrawn."""
+        """Send an offer to the broker, or withdraw it."""
         job, now_s = facts.jobs.get(offer.key), facts.now_s
         if offer.key in active:
             return
@@ -112,8 +113,8 @@ class Offers:
         was_decided = is_same and job is not None and "j" in (job.marks or {})
         if was_decided and not is_waiting and not offer.withdrawn and not offer.was_cancelled:
             if offer.job is None and job is not None and job.is_over:
-                self._drop(offer.key)  # the answer to the submission was lost, and it ran all the same
-            return  # its attempt says how it ended; `_listed` looks after what is left
+                self._drop(offer.key)  # the answer to the submission was lost, but the job ran
+            return  # its attempt reports the end; `_listed` handles the rest
         is_there = is_waiting and job is not None and (job.runs or self._may_start(job, now_s))
         if not is_there and not offer.withdrawn and not (offer.was_cancelled and offer.job is None):
             offer.withdrawn, offer.asked_s = True, -1e9
@@ -146,7 +147,7 @@ class Offers:
             offer.not_before_s = now_s + self._desk.times.look_round_s
 
     def look_round(self, now_s: float) -> None:
-        """Ask now and then what the broker has."""
+        """Ask the broker at an interval which jobs it has."""
         if self._desk.registered and now_s - self._looked_round_s >= self._every_s:
             self._looked_round_s, self._live, self._queued, self._pages = now_s, set(), set(), {}
             self._desk.asks_for_live()
@@ -157,16 +158,16 @@ class Offers:
         return self._desk.times.look_round_s if self._desk.places else self._desk.times.order_s
 
     def offered(self) -> list[Offer]:
-        """What the broker has taken, and what is not being withdrawn."""
+        """Offers that the broker has accepted, and that are not being withdrawn."""
         return [offer for offer in self._offers.values() if offer.job is not None and not offer.withdrawn]
 
     def withdraw(self, key: str) -> None:
-        """Let the broker forget a job."""
+        """Withdraw a job from the broker."""
         if key in self._offers:
             self._offers[key].withdrawn, self._offers[key].asked_s = True, -1e9
 
     def answered(self, about: tuple[str, str], answer: object, now_s: float) -> None:
-        """What the broker answers to a question about an offer."""
+        """Handle the broker's answer to a question about an offer."""
         kind, key = about
         offer = self._offers.get(key)
         if kind == "submit" and offer is not None:
@@ -185,12 +186,12 @@ class Offers:
             self._over_there(offer, answer.jobs[0])
 
     def clear(self) -> None:
-        """Another broker's journal: all is offered anew."""
+        """Forget all offers, because of another broker's journal: all jobs are offered again."""
         self._offers.clear()
         self._desk.offered.clear()
 
     def _listed(self, answer: Jobs, now_s: float) -> None:
-        """A page of the jobs that the broker has: those that it no longer has are asked for one by one."""
+        """Handle a page of the broker's jobs: jobs that it no longer has are queried one by one."""
         self._live |= {job.job for job in answer.jobs if job.state in LIVE_STATES}
         self._queued |= {job.job for job in answer.jobs if job.state == "queued"}
         self._pages.update((job.job, job.queue_key) for job in answer.jobs if job.queue_key is not None)
@@ -215,11 +216,11 @@ class Offers:
                 offer.withdrawn, offer.asked_s = True, -1e9
 
     def _over_there(self, offer: Offer, known: JobInfo) -> None:
-        """The broker's job is over, and Slurm's is held still."""
+        """Handle a job that has ended at the broker while Slurm still holds it."""
         job = self._desk.job(offer.key)
         if known.state in LIVE_STATES or job is None or not self._desk.waits(job):
             return
-        if known.reason == WITHDRAWN:  # by us, and the mark that says so was lost
+        if known.reason == WITHDRAWN:  # withdrawn by this gateway, and the mark was lost
             self._desk.writer.mark(job.key, {**(job.marks or {}), "o": str(job.mark("o") + 1)})
         elif known.state in ("cancelled", "completed"):
             _log.info(

@@ -1,7 +1,7 @@
-"""Jobs are not held: Slurm starts them where it likes, in the order of the broker's queue.
+"""Ordering without holding jobs: Slurm places and starts them, in the order of the broker's queue.
 
-A waiting job gets a `Nice` by its place in that queue, and Slurm's backfill does the rest. What Slurm starts
-is said to the broker (`Begin`), which follows it as it does what it starts itself, and learns from its end.
+A waiting job gets a `Nice` by its position in that queue, and Slurm's backfill does the rest. Starts by Slurm
+are reported to the broker (`Begin`), which follows such jobs like its own, and learns from their ends.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""So often a start is told that the broker refuses; then the job is Slurm's own."""
+"""Number of times that a start is reported while the broker refuses it; then the job is Slurm's own."""
 MOST_WRITES = 200
-"""At one look; the first in the queue come first."""
+"""Maximum writes per poll; the first jobs in the queue come first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
-"""By PriorityType: below 0, so that jobs without one of ours wait behind. Basic ones begin at 4294901760, and
-more than 2**32 is none; those of many factors are sums of weights, of which an order has to be more."""
+"""By PriorityType: below 0, so that jobs without a nice of rlsched wait behind. Basic priorities begin at
+4294901760, and must stay below 2**32; multifactor priorities are sums of weights, which the nices must
+exceed."""
 
 
 def nices_of(config: dict[str, str]) -> tuple[int, int]:
-    """The nices that fit a Slurm's priorities.
+    """The range of nices that fits a Slurm's priorities.
 
     Raises:
-        InputError: its PriorityType is another one.
+        InputError: its PriorityType is not known.
     """
     kind = config.get("PriorityType", "priority/basic")
     if kind not in NICES:
@@ -44,11 +45,11 @@ def nices_of(config: dict[str, str]) -> tuple[int, int]:
 
 
 class Ordering:
-    """Gives waiting jobs their nices, and tells of what Slurm has started.
+    """Sets the nices of waiting jobs, and reports starts by Slurm.
 
     Args:
-        desk: The gateway's.
-        nices: Between these.
+        desk: The gateway's desk.
+        nices: Lowest and highest nice.
     """
 
     def __init__(self, desk: Desk, nices: tuple[int, int]) -> None:
@@ -58,7 +59,7 @@ class Ordering:
         self._refusals: Counter[str] = Counter()
 
     def look(self, facts: Facts, offers: Offers, *, is_deciding: bool) -> None:
-        """Mark what is new, tell of what began, and write what waits in another order."""
+        """Mark new jobs, find starts, and write changes of the order of waiting jobs."""
         self._since_s = facts.now_s if self._since_s is None else self._since_s
         self._desk.starting = {job.key for job in facts.jobs.values() if self._is_starting(job)}
         if is_deciding:
@@ -85,14 +86,14 @@ class Ordering:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
     def refused(self, key: str, why: str, offers: Offers) -> None:
-        """The broker does not take a start; it may have to hear of another job's end first."""
+        """Handle a start that the broker refuses; it may need another job's end first."""
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
             _log.warning("Slurm's job %s is Slurm's own: the broker does not take its start: %s", key, why)
             offers.withdraw(key)
 
     def begin(self, facts: Facts, offers: Offers) -> None:
-        """Tell of what Slurm has started, after the broker was told whose GPUs are free again."""
+        """Report starts by Slurm, after the broker got the report of free GPUs."""
         at_work, found = self._desk.at_work(), set[str]()
         for offer in offers.offered():
             job = facts.jobs.get(offer.key)
@@ -100,7 +101,7 @@ class Ordering:
             if job is None or offer.job is None or not is_same or not job.runs or offer.key in at_work:
                 continue
             if not job.gpus or not all(job.gpus):
-                continue  # it is ending: Slurm does not say any more which GPUs it had
+                continue  # it is ending: Slurm does not report its GPUs any more
             found.add(offer.key)
             if facts.now_s - self._said_s.get(offer.key, -1e9) >= self._desk.times.repeat_s:
                 self._said_s[offer.key] = facts.now_s
@@ -126,12 +127,12 @@ class Ordering:
 
 
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
-    """Ascending nices within [low, high], as few of them changed as can be where there is room between.
+    """Ascending nices within [low, high], changing as few as possible if there is room between them.
 
     Args:
-        nices: As they are, in the order that they are to have; None: it has none yet.
-        low: The lowest ...
-        high: ... and the highest.
+        nices: Present nices, in the desired order of the jobs; None: not set yet.
+        low: Lowest nice.
+        high: Highest nice.
     """
     kept = _ascending(nices)
     step = max(1, (high - low) // 1_000)
@@ -163,7 +164,7 @@ def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
 
 
 def _ascending(nices: Sequence[int | None]) -> list[int]:
-    """Places of a longest strictly ascending subsequence."""
+    """Positions of a longest strictly ascending subsequence."""
     tails, ends, before = list[int](), list[int](), dict[int, int]()
     for place, nice in enumerate(nices):
         if nice is None:

@@ -1,4 +1,4 @@
-"""What a gateway knows of the jobs that it has offered, and of the attempts that it was ordered."""
+"""The gateway's state of the jobs that it has offered, and of the attempts that it was ordered to run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"
-"""First word of the command of a job that a Slurm is to start; its key and its stamp follow."""
+"""First word of the command of a job that a Slurm must start; its key and its stamp follow."""
 _OF_THE_NODE = (
     "None",
     "Resources",
@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Why Slurm does not start a released job, where that is about its nodes and not about the job."""
+"""Slurm's reasons for not starting a released job that are about its nodes and not about the job."""
 
 _LIMITS = (
     "Assoc",
@@ -32,32 +32,32 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""... and where a limit or a right is in the way, which no node changes."""
+"""Slurm's reasons that are a limit or a right, which no node changes."""
 
 
 class AttemptKey(NamedTuple):
-    """Of the broker."""
+    """Job and attempt number of the broker."""
 
     job: int
     attempt: int
 
 
 HIGHEST = "high"
-"""As a clock, what `--gpu-freq` calls the highest."""
+"""Name of the highest clock for `--gpu-freq`."""
 
 
 @dataclass(slots=True)
 class Offer:
-    """A held job that the broker has been told of.
+    """A held job that was offered to the broker.
 
     Attributes:
-        stamp: Of its submission: Slurm may use a number twice.
-        token: Of the broker's job; an offer after a withdrawal has another one.
+        stamp: Stamp of its submission: Slurm may reuse a number.
+        token: Token of the broker's job; an offer after a withdrawal has another one.
         job: The broker's number; None before it has answered.
-        asked_s: When it was asked last.
-        not_before_s: It has refused it; asked again then.
-        withdrawn: It is no longer to be had; the broker is being told.
-        was_cancelled: ... while no gateway looked: its number is asked for first.
+        asked_s: Time of the last question.
+        not_before_s: The broker has refused it; it is offered again at this time.
+        withdrawn: It may not start any more, and is being withdrawn.
+        was_cancelled: It was cancelled while no gateway ran: its number is queried first.
     """
 
     key: str
@@ -72,27 +72,27 @@ class Offer:
 
 @dataclass(slots=True)
 class Attempt:
-    """An attempt that the broker has ordered, or that was found at work.
+    """An attempt that the broker has ordered, or that was found in Slurm.
 
     Attributes:
         key: Slurm's job.
-        stamp: Of its submission.
-        nodes: By rank.
+        stamp: Stamp of its submission.
+        nodes: Nodes by rank.
         gpus: Numbers of its GPUs on each node; None: they differ by node, or Slurm chooses them.
-        sm_clock_mhz: Highest SM clock of its GPUs; 0: whatever they have.
+        sm_clock_mhz: Highest SM clock of its GPUs, MHz; 0: unchanged.
         is_found: It was found in Slurm's marks after a restart, decided and written already.
-        is_sure: The broker's job is the one that stands for Slurm's job, as its offer was answered.
-        orders: By rank; of an attempt that was found there are none.
-        restarts: How often the job had been requeued before: one more says that this attempt is over.
-        placed_s: When Slurm was told last; None: not yet.
-        first_placed_s: ... and first.
-        has_run: It was seen with its nodes.
-        kill: It is to be over; `again`: the job is to wait, held.
-        giving_up: Slurm did not start it: it is being held again, for this reason.
-        end: How it ended: (exit code, reason, when).
-        told: Ranks of which `Launched` was said.
+        is_sure: The broker's job stands for this Slurm job, by the answer to its offer.
+        orders: Orders by rank; an attempt that was found has none.
+        restarts: Number of requeues before it; a higher number means that this attempt has ended.
+        placed_s: Time of the last write to Slurm; None: none yet.
+        first_placed_s: Time of the first write.
+        has_run: It was seen running on its nodes.
+        kill: It must end; `again`: the job must wait afterwards, held.
+        giving_up: Slurm did not start it, for this reason: it is being held again.
+        end: How it ended: (exit code, reason, Unix seconds).
+        told: Ranks of which `Launched` was sent.
         acknowledged: Ranks whose end the broker has in its journal.
-        said_s: When ends were said last.
+        said_s: Time at which ends were sent last.
     """
 
     key: str
@@ -121,11 +121,11 @@ class Attempt:
         return self.is_found or len(self.orders) == len(self.nodes)
 
     def is_of_another(self, job: SlurmJob) -> bool:
-        """Whether the broker's job is another person's than Slurm's, as far as an order has said it."""
+        """Whether the broker's job has another owner than Slurm's, as far as an order names one."""
         return any(order.person not in ("", job.user) for order in self.orders.values())
 
     def ends(self, number: AttemptKey) -> list[tuple[str, Ended]]:
-        """What is to be said of an end, by node; of ranks that are acknowledged it is not."""
+        """Messages of an end, by node; acknowledged ranks are left out."""
         assert self.end is not None
         code, reason, ended_s = self.end
         return [
@@ -146,12 +146,12 @@ class Attempt:
 
 
 def is_about_node(reason: str) -> bool:
-    """Whether Slurm does not start a job for want of what its nodes have."""
+    """Whether Slurm does not start a job because of its nodes."""
     return reason.startswith(_OF_THE_NODE)
 
 
 def is_about_limits(reason: str) -> bool:
-    """Whether a limit or a right keeps a job from starting, wherever that may be."""
+    """Whether a limit or a right keeps a job from starting, on any node."""
     return reason.startswith(_LIMITS) and not is_about_node(reason)
 
 
@@ -161,18 +161,18 @@ def gres_of(types: list[str], gpus: list[int]) -> str:
 
 
 def asked_gres(job: SlurmJob) -> str:
-    """`TresPerNode` as it was submitted, "" where it still has it.
+    """`TresPerNode` as submitted, "" if it is unchanged.
 
-    Once a job has got GPUs by their types, Slurm takes no bare number for it any more.
+    Slurm rejects a bare number for a job that has got GPUs by their types.
     """
     was_placed = "j" in (job.marks or {}) or job.mark("t")
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
 
 
 def gpus_of(job: SlurmJob, node: SlurmNode | None) -> int:
-    """GPUs that the broker is to find for a job, 0 where it cannot: Slurm does then.
+    """Number of GPUs that the broker must allocate for a job, 0 if it cannot: then Slurm does.
 
-    A gang of several nodes fills them, as those of `--exclusive` do; others have no shape that it knows.
+    A gang of several nodes fills them, as `--exclusive` does; the broker does not support other shapes.
     """
     per_node, count = job.mark("g"), job.mark("n", 1)
     if node is None or not 0 < per_node <= node.gpus:
@@ -183,7 +183,7 @@ def gpus_of(job: SlurmJob, node: SlurmNode | None) -> int:
 
 
 def submission(job: SlurmJob, token: str, stamp: str, gpus: int, *, preempts: bool) -> Submit:
-    """How a held job is offered."""
+    """The submission that offers a held job."""
     return Submit(
         token=token,
         command=[PROGRAM, job.key, stamp],
@@ -198,7 +198,7 @@ def submission(job: SlurmJob, token: str, stamp: str, gpus: int, *, preempts: bo
 
 
 def is_held_for_us(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job waits for a broker's decision, and for no user's."""
+    """Whether a job waits for a broker's decision, and not for its user's."""
     return (
         job.marks is not None
         and "s" in job.marks
@@ -210,7 +210,7 @@ def is_held_for_us(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job waits in a place of Slurm's own queue that the broker's queue gave it."""
+    """Whether a job waits in Slurm's own queue, at a position from the broker's queue."""
     return (
         "v" in (job.marks or {})
         and (not partitions or job.partition in partitions)
@@ -220,7 +220,7 @@ def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job was given back to Slurm's own order, and is to be released still."""
+    """Whether a job was given back to Slurm's own order, and must still be released."""
     return (
         job.marks is not None
         and "left" in job.marks

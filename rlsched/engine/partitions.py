@@ -1,4 +1,4 @@
-"""What a look at a Slurm says of some partitions: their nodes, the GPUs that others have there. No I/O."""
+"""Nodes of partitions in the facts of a Slurm, and GPUs that other jobs hold there. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlsched.engine.facts import Facts, SlurmNode
 from rlsched.wire.messages import Holding
 
 LONG_S = 300 * 86_400.0
-"""A job that may run for so long may run for ever."""
+"""A job with a longer time limit counts as unlimited, seconds."""
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Nodes with GPUs, by name, with the first of the partitions that each is in."""
+    """Nodes with GPUs, by name, each with the first of the partitions that it is in."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")
@@ -22,12 +22,12 @@ def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[
 
 
 def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
-    """Why nobody can decide for these: nodes of one that are not alike, or that are in two of them.
+    """Reasons why these partitions cannot be decided for: unlike nodes in one, or a node in two of them.
 
     Args:
-        facts: A look.
+        facts: Facts of the Slurm.
         partitions: Their names.
-        do: What is done with partitions, such as `hand over`.
+        do: The action on the partitions, such as `hand over`.
     """
     found, sizes = [], dict[str, SlurmNode]()
     for node, partition in nodes_with_gpus(facts, partitions).values():
@@ -44,10 +44,10 @@ def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
 
 
 def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
-    """Which of these have nothing to follow, a line for each."""
+    """Partitions without a node to follow, a line for each."""
     known = {partition for _, partition in nodes_with_gpus(facts, partitions).values()}
     return [
-        f"partition {name}: no node with a GPU in it; `sinfo -o '%R %G'` says what there is"
+        f"partition {name}: no node with a GPU in it; `sinfo -o '%R %G'` lists them"
         for name in partitions
         if name not in known
     ]

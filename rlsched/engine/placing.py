@@ -1,4 +1,4 @@
-"""An attempt is put where the broker decided, or is stopped: what a gateway writes about one."""
+"""Writes an attempt to Slurm: places it as the broker decided, or stops it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Placing:
     """Writes attempts to Slurm.
 
     Args:
-        desk: The gateway's.
+        desk: The gateway's desk.
     """
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
     def place(self, number: AttemptKey, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
-        """Let a held job start where the broker has decided, or say why it cannot."""
+        """Start a held job as the broker has decided, or report why it cannot start."""
         assert self._desk.facts is not None
         nodes = [self._desk.facts.nodes.get(node) for node in attempt.nodes]
         gpus = (attempt.gpus or [])[: job.mark("g")]
@@ -36,7 +36,7 @@ class Placing:
         numbers = "+".join(map(str, gpus))
         if exact and (job.marks or {}).get("i", numbers) != numbers:
             attempt.placed_s = now_s
-            self._desk.leave(job, "placed")  # Slurm would add these GPUs to those of before
+            self._desk.leave(job, "placed")  # Slurm would add these GPUs to the earlier ones
             return
         why = ""
         if any(node is None for node in nodes):
@@ -59,7 +59,7 @@ class Placing:
         self._desk.writer.place(job.key, marks, attempt.nodes, gres, freq=freq, again=job.restarts > 0)
 
     def mark(self, number: AttemptKey, attempt: Attempt, job: SlurmJob) -> None:
-        """Slurm has started a job itself: its marks are to say as which attempt."""
+        """Record the attempt in the marks of a job that Slurm has started itself."""
         attempt.restarts = job.restarts
         self._desk.writer.mark(job.key, {**(job.marks or {}), **self._said(number, attempt)})
 
@@ -68,9 +68,9 @@ class Placing:
         return {**said, "w": "+".join(attempt.nodes)}
 
     def stop(self, attempt: Attempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False) -> None:
-        """Let an attempt be over; said again until the facts show it.
+        """End an attempt; repeated until the facts show it.
 
-        A job that was held before it was released to Slurm is not held by that: it may have started since.
+        Holding a job that was released before is not enough: it may have started since.
         """
         if job is None or job.is_over:
             return
@@ -95,7 +95,7 @@ class Placing:
                 self._give_up(attempt, job, now_s)
 
     def _give_up(self, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
-        """It is held again, and never ran."""
+        """End an attempt whose job is held again and never ran."""
         why = f"Slurm did not start it: {attempt.giving_up}"
         number = next(number for number, one in self._desk.attempts.items() if one is attempt)
         _log.warning("Slurm's job %s waits: %s", job.key, why)
@@ -108,7 +108,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: AttemptKey, attempt: Attempt, why: str) -> None:
-        """A broker that takes an attempt for running does not hear that it is refused."""
+        """Refuse an attempt, or end it if the broker counts it as running already."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
@@ -117,14 +117,14 @@ class Placing:
             self.refuse(attempt.nodes[0], attempt.orders[0], why, for_now=True)
 
     def refuse(self, node: str, order: Launch, why: str, *, for_now: bool = False) -> None:
-        """Say that an order cannot be obeyed."""
+        """Report that an order cannot be obeyed."""
         refused = LaunchRefused(
             job=order.job, attempt=order.attempt, rank=order.rank, message=why, is_for_now=for_now
         )
         self._desk.say(node, refused)
 
     def ended(self, order: Launch, reason: str) -> Ended:
-        """The end of a rank that never began."""
+        """The end of a rank that never started."""
         return Ended(
             job=order.job,
             attempt=order.attempt,
@@ -134,6 +134,6 @@ class Placing:
         )
 
     def say_never(self, node: str, job: int, attempt: int, rank: int) -> None:
-        """An attempt is over that never began."""
+        """Report the end of an attempt that never started."""
         never = Ended(job=job, attempt=attempt, rank=rank, exit_code=KILLED_EXIT_CODE, reason="killed")
         self._desk.say(node, never)

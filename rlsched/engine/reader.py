@@ -1,4 +1,4 @@
-"""Asks a Slurm, and never writes: a reader's rights are enough."""
+"""Queries a Slurm, and never writes: the rights of a reader are enough."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rlsched.errors import InputError
 
 PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
 KNOWN = (21, 8), (25, 11)
-"""From the first version with `squeue --json` to the last whose JSON was looked at."""
+"""From the first version with `squeue --json` to the last whose JSON was checked."""
 TIMEOUT_S = 30.0
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
-"""All waiting tasks of an array are named; by default Slurm leaves out what comes after 64 characters."""
+"""Lists all waiting tasks of an array; by default Slurm truncates after 64 characters."""
 _log = logging.getLogger("rlsched.engine")
 
 
 class Reader:
-    """What is asked of one Slurm, that of `SLURM_CONF` or of this machine.
+    """Queries one Slurm, selected by `SLURM_CONF` or of this machine.
 
     Args:
-        partitions: Those that are handed over.
-        timeout_s: How long a question may take.
-        rest: Address of a slurmrestd, which is asked for jobs and nodes; "": commands are run.
+        partitions: Partitions that are handed over.
+        timeout_s: Time-out of a query.
+        rest: Address of a slurmrestd for jobs and nodes; "": commands are run.
 
     Attributes:
-        asked: Questions to the controller so far ...
-        ran: ... by command, or by path of slurmrestd.
+        asked: Number of queries to the controller so far.
+        ran: The same by command, or by path of slurmrestd.
 
     Raises:
-        InputError: the address is none.
+        InputError: the address is invalid.
     """
 
     def __init__(self, partitions: tuple[str, ...], timeout_s: float = TIMEOUT_S, rest: str = "") -> None:
@@ -48,10 +48,10 @@ class Reader:
         self._rest_answers = True
 
     def check(self) -> dict[str, str]:
-        """See that there is a Slurm, of a known version, with these partitions. Returns its configuration.
+        """Check that there is a Slurm, of a known version, with these partitions. Returns its configuration.
 
         Raises:
-            InputError: in one line, what is missing.
+            InputError: a part is missing; names it in one line.
         """
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
         if missing:
@@ -81,10 +81,10 @@ class Reader:
                 raise InputError(f"partition {name!r}: this Slurm has {', '.join(sorted(set(known)))}")
 
     def facts(self) -> Facts:
-        """Jobs and nodes as they are now.
+        """Present jobs and nodes.
 
         Raises:
-            SlurmError: Slurm does not answer, or cannot be understood.
+            SlurmError: Slurm does not answer, or its answer cannot be read.
         """
         now_s = time.time()
         if self._rest is not None:
@@ -118,10 +118,10 @@ class Reader:
 
 
 def run(words: tuple[str, ...], said: bytes = b"", timeout_s: float = TIMEOUT_S) -> bytes:
-    """What one of Slurm's commands answers to this input.
+    """Output of one of Slurm's commands for this input.
 
     Raises:
-        SlurmError: it fails, or takes too long.
+        SlurmError: it fails, or times out.
     """
     try:
         done = subprocess.run(
@@ -138,17 +138,17 @@ def run(words: tuple[str, ...], said: bytes = b"", timeout_s: float = TIMEOUT_S)
 
 
 def check_plugin(config: dict[str, str]) -> None:
-    """See that slurmctld has rlsched's job_submit.lua.
+    """Check that slurmctld has rlsched's job_submit.lua.
 
     Raises:
-        InputError: it has not, as far as can be seen from here.
+        InputError: it has not, as far as can be seen from this machine.
     """
     plugins = config.get("JobSubmitPlugins", "")
     print_it = "`rlsched engine slurm --print-lua` prints it"
     if "lua" not in plugins.replace("job_submit/", "").split(","):
         raise InputError(
             f"JobSubmitPlugins of this Slurm is {plugins or '(null)'}: expected lua, with rlsched's "
-            f"job_submit.lua beside slurm.conf ({print_it}); restart slurmctld then"
+            f"job_submit.lua next to slurm.conf ({print_it}); restart slurmctld then"
         )
     path = Path(os.environ.get("SLURM_CONF") or config.get("SLURM_CONF", "")).with_name("job_submit.lua")
     try:
@@ -156,6 +156,6 @@ def check_plugin(config: dict[str, str]) -> None:
     except FileNotFoundError as error:
         raise InputError(f"{path}: not there, so that nothing is held; {print_it}") from error
     except OSError:
-        return  # the controller is elsewhere, or its files are not ours to read
+        return  # the controller is elsewhere, or its files are not readable
     if "rlsched" not in text:
         raise InputError(f"{path}: this is not rlsched's plugin, so that nothing is held; {print_it}")

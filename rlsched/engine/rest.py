@@ -1,4 +1,5 @@
-"""Asks a slurmrestd what `squeue --json` and `sinfo --json` say: the same JSON without a process a look."""
+"""Queries a slurmrestd for the JSON of `squeue --json` and `sinfo --json`, without a process for each
+query."""
 
 from __future__ import annotations
 
@@ -15,25 +16,25 @@ from rlsched.engine.facts import SlurmError
 from rlsched.errors import InputError
 
 KNOWN: Final = (0, 0, 37), (0, 0, 44)
-"""Versions of its interface whose jobs and nodes are those of `squeue --json` and `sinfo --json`."""
+"""Versions of its interface whose jobs and nodes equal those in `squeue --json` and `sinfo --json`."""
 MOST_BYTES: Final = 1 << 30
 _ADDRESS: Final = re.compile(r"unix:(?P<path>/.+)|http://(?P<host>[^/:]+):(?P<port>\d{1,5})/?")
 _JOBS: Final = re.compile(r"/slurm/v(\d+)\.(\d+)\.(\d+)/jobs/?")
 
 
 class SlurmRest:
-    """A slurmrestd, on a unix socket or by HTTP; where it asks for a token, with that of `SLURM_JWT`.
+    """A slurmrestd, on a unix socket or by HTTP; sends the token of `SLURM_JWT` if it is set.
 
     Args:
         address: unix:/PATH or http://HOST:PORT.
-        timeout_s: How long an answer may take.
+        timeout_s: Time-out of an answer.
 
     Attributes:
         address: As given.
-        version: Of its interface, the newest that is known here; "" before `check`.
+        version: Version of its interface, the newest known one; "" before `check`.
 
     Raises:
-        InputError: this is no address.
+        InputError: the address is invalid.
     """
 
     def __init__(self, address: str, timeout_s: float) -> None:
@@ -44,10 +45,10 @@ class SlurmRest:
         self._at, self._timeout_s = found, timeout_s
 
     def check(self) -> str:
-        """Choose the newest version of the interface that is known. Returns it.
+        """Choose the newest known version of the interface. Returns it.
 
         Raises:
-            InputError: nobody answers there, or in no known version.
+            InputError: no answer, or no known version.
         """
         try:
             paths = msgspec.json.decode(self._get("/openapi"), type=_OpenApi).paths
@@ -66,7 +67,7 @@ class SlurmRest:
         return self.version
 
     def jobs(self) -> bytes:
-        """What `squeue --json` would say.
+        """The output of `squeue --json`.
 
         Raises:
             SlurmError: it does not answer, or refuses.
@@ -74,7 +75,7 @@ class SlurmRest:
         return self._get(f"/slurm/v{self.version}/jobs")
 
     def nodes(self) -> bytes:
-        """What `sinfo --json` would say.
+        """The output of `sinfo --json`.
 
         Raises:
             SlurmError: it does not answer, or refuses.
@@ -134,7 +135,7 @@ def _headers() -> dict[str, str]:
 
 
 def _why(body: bytes) -> str:
-    """What an error's body says of it."""
+    """The description in an error's body."""
     try:
         errors = msgspec.json.decode(body, type=_Errors).errors
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Whether this process may write to a Slurm, asked before anything is held."""
+"""Checks whether this process may write to a Slurm, before any job is held."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WRITES = ("operator", "administrator")
 
 
 def check_rights(config: dict[str, str]) -> None:
-    """See that this user is root, SlurmUser, or an operator of the accounting.
+    """Check that this user is root, SlurmUser, or an operator of the accounting.
 
     Raises:
-        InputError: it is none of them, as far as can be seen.
+        InputError: it is not, as far as can be seen.
     """
     user, level = _level(config)
     if level not in _WRITES:
@@ -27,10 +27,10 @@ def check_rights(config: dict[str, str]) -> None:
 
 
 def check_sight(config: dict[str, str]) -> None:
-    """See that this user may read the jobs of others, and all nodes.
+    """Check that this user may read the jobs of other users, and all nodes.
 
     Raises:
-        InputError: Slurm keeps them private, and this user is nobody special, as far as can be seen.
+        InputError: Slurm keeps them private, and this user has no special rights, as far as can be seen.
     """
     private = {"jobs", "nodes"}.intersection(re.split(r"[,\s]+", config.get("PrivateData", "")))
     if not private:

@@ -23,11 +23,11 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, encode
 
 RENEW_S = 10.0
-"""Nothing was heard for so long: another socket, and the next address."""
+"""Time without a message after which another socket is opened, at the next address, seconds."""
 FORGET_S = 60.0
-"""Questions that were asked so long ago are not answered any more."""
+"""Age of a question after which no answer is expected, seconds."""
 SLOW_S = 5.0
-"""A look at Slurm that takes so long: it is away, until it answers."""
+"""Duration of a query after which Slurm counts as away, until it answers, seconds."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")
@@ -37,12 +37,12 @@ class Link:
     """One connection to the broker, for all nodes and all questions.
 
     Args:
-        addresses: Of the broker and its standbys.
+        addresses: Addresses of the broker and its standbys.
         home: Keys.
-        name: Of the engine's key.
+        name: Name of the engine's key.
 
     Attributes:
-        has_lost: Something that was sent may not arrive.
+        has_lost: A message that was sent may not arrive.
     """
 
     def __init__(self, addresses: Sequence[str], home: KeyHome, name: str) -> None:
@@ -59,7 +59,7 @@ class Link:
         self.socket = connect_dealer(self._context, address, self._pair, self._public)
 
     def renew(self) -> None:
-        """Take another socket where nothing was heard for long, at the next address."""
+        """Open another socket, at the next address, if no message arrived for long."""
         if time.monotonic() - self._heard_s >= RENEW_S:
             self.socket.close(0)
             self.has_lost = True
@@ -67,7 +67,7 @@ class Link:
             self._dial()
 
     def send(self, steps: Sequence[Say | Ask]) -> None:
-        """Say and ask; what cannot leave now is lost, see `has_lost`."""
+        """Send messages and questions; a message that cannot be sent now is lost, see `has_lost`."""
         now_s = time.monotonic()
         for step in steps:
             self._requests += 1
@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """(what nodes are told, answers by what was asked about)."""
+        """(orders for nodes, answers with the subject of their question)."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):
@@ -111,7 +111,7 @@ class Link:
                 _log.warning("the broker refuses: %s", message.message)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection."""
         self.socket.close(200)
         self._context.term()
 
@@ -129,12 +129,12 @@ def serve(
 
     Args:
         gateway: The state machine.
-        reader: Asks Slurm, once in `poll_s` at most.
-        link: To the broker.
-        alive: Tells job_submit.lua whether somebody decides.
-        poll_s: Seconds between two looks at Slurm; a look that takes longer is followed by a pause as long.
+        reader: Queries Slurm, at most once per `poll_s`.
+        link: Connection to the broker.
+        alive: Records for job_submit.lua whether a broker decides.
+        poll_s: Seconds between two queries; a query that takes longer is followed by an equal pause.
         stop: Set from a signal handler.
-        first: A look that was taken already.
+        first: Facts that were queried already.
     """
     look_at_s = 0.0
     if first is not None:
@@ -144,7 +144,7 @@ def serve(
     with ThreadPoolExecutor(1, "slurm") as pool:
         while not stop.is_set():
             if alive.is_over:
-                _log.warning("rlsched was removed from this Slurm: the gateway ends")
+                _log.warning("rlsched was removed from this Slurm: the gateway exits")
                 return
             heard = link.receive(WAIT_MS)
             now_s, elapsed_s = time.time(), time.monotonic()
@@ -184,10 +184,10 @@ def _looked(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
 
 
 def locked(directory: Path) -> object:
-    """The gateway's directory, for one gateway at a time; held for as long as the result lives.
+    """Lock the gateway's directory for one gateway, as long as the result lives.
 
     Raises:
-        InputError: another gateway has it.
+        InputError: another gateway holds it.
     """
     file = (directory / "lock").open("w")
     try:

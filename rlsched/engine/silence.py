@@ -1,4 +1,4 @@
-"""Whether somebody decides; where nobody does for too long, what is held goes to Slurm's own order."""
+"""Detects that no broker decides; then held jobs go to Slurm's own order."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Silence:
-    """Listens whether a broker is there (see `fallback` for when no gateway is).
+    """Watches whether a broker is there (see `fallback` for a dead gateway).
 
     Args:
-        desk: The gateway's.
+        desk: The gateway's desk.
 
     Attributes:
-        has_released: Nobody decided for too long: new jobs are not to be held.
+        has_released: No broker decided for too long: new jobs are not held.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -27,22 +27,22 @@ class Silence:
         self._decided_s: float | None = None
 
     def heard(self, now_s: float) -> None:
-        """The broker has said something."""
+        """Record a message of the broker."""
         self._decided_s = now_s
 
     @property
     def decided_s(self) -> float:
-        """When the broker was heard of last, Unix seconds; before it was, when this began to listen."""
+        """Time of the broker's last message, Unix seconds; before the first one, the start of this watch."""
         return self._decided_s or 0.0
 
     def is_deciding(self, now_s: float) -> bool:
-        """Whether somebody has lately been heard of who decides."""
+        """Whether a broker has sent a message recently."""
         if self._decided_s is None:
             self._decided_s = now_s
         return now_s - self._decided_s < self._desk.times.release_after_s
 
     def look(self, facts: Facts) -> None:
-        """Release what is held where nobody decides."""
+        """Release held jobs if no broker decides."""
         if self.is_deciding(facts.now_s):
             return
         if not self.has_released:
@@ -57,7 +57,7 @@ class Silence:
                 self._desk.leave(job, "released")
 
     def look_up(self, facts: Facts) -> None:
-        """Take new jobs again where somebody decides again."""
+        """Hold new jobs again if a broker decides again."""
         if self.has_released and self.is_deciding(facts.now_s):
             self.has_released = False
             _log.info("a broker decides again: new jobs are held")

@@ -1,4 +1,4 @@
-"""What comes out of a gateway's state machine, and the times that it keeps."""
+"""Outputs of a gateway's state machine, and its times."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     """Times of a gateway, seconds.
 
     Attributes:
-        start_s: Slurm has so long to start a job that was released to it; then it is held again.
-        limited_s: A job that a limit of Slurm's keeps from starting is offered again after so long.
-        repeat_s: A write that the facts do not show, and an end that is not acknowledged, are said again.
-        ask_again_s: A question without an answer is asked again, and a refused job offered again.
-        look_round_s: How often it is looked whether the broker still has what was offered.
-        order_s: ... and where jobs are not held, in which order they wait there.
-        release_after_s: Nobody decides for so long: held jobs go to Slurm's own order.
+        start_s: Time for Slurm to start a released job; then the job is held again.
+        limited_s: Time after which a job is offered again that a limit of Slurm keeps from starting.
+        repeat_s: Interval to repeat a write that the facts do not show, and an end that is not acknowledged.
+        ask_again_s: Interval to repeat an unanswered question, and to offer a refused job again.
+        look_round_s: Interval to check whether the broker still has the offered jobs.
+        order_s: The same if jobs are not held, for their order in the queue.
+        release_after_s: Time without a broker after which held jobs go to Slurm's own order.
     """
 
     start_s: float = 20.0
@@ -32,14 +32,14 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Say(NamedTuple):
-    """Say something for a node."""
+    """A message to the broker for a node."""
 
     node: str
     message: NodeMessage
 
 
 class Ask(NamedTuple):
-    """Ask the broker; the answer comes back with `about`."""
+    """A question to the broker; the answer comes back with `about`."""
 
     about: tuple[str, str]
     message: ClientRequest

@@ -1,4 +1,4 @@
-"""Every write to a Slurm goes through one of these: a shadow counts them, and lets none through."""
+"""Every write to a Slurm goes through a `Writer`: a shadow's counts the writes, and sends none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _log = logging.getLogger("rlsched.engine")
 
 
 CANCEL = "cancel "
-"""Begins a line that is for `scancel`; all others are for `scontrol`."""
+"""Start of a line for `scancel`; all other lines are for `scontrol`."""
 RELEASE = "release "
 
 
 def _tell_slurm(lines: Sequence[str]) -> None:
-    """Through one `scontrol` for what is changed, one for what is released, and one `scancel`.
+    """Run one `scontrol` for changes, one for releases, and one `scancel`.
 
-    What could not be changed is not released: it would start without its GPUs.
+    A job that could not be changed is not released: it would start without its GPUs.
     """
     cancelled = [line.removeprefix(CANCEL) for line in lines if line.startswith(CANCEL)]
     released = [line for line in lines if line.startswith(RELEASE)]
@@ -40,7 +40,11 @@ def _is_obeyed(line: str) -> bool:
     try:
         _scontrol([line])
     except SlurmError as error:
-        _log.info("Slurm does not obey, and is looked at again: %s: %s", line.partition(" Admin")[0], error)
+        _log.info(
+            "Slurm refused a write, which is checked at the next query: %s: %s",
+            line.partition(" Admin")[0],
+            error,
+        )
         return False
     return True
 
@@ -51,15 +55,15 @@ def _scontrol(lines: Sequence[str]) -> None:
 
 
 class Writer:
-    """Writes, gathered until `flush` sends all of them through one `scontrol`.
+    """Collects writes; `flush` sends all of them through one `scontrol`.
 
-    A write may be lost, and whoever writes looks at the facts afterwards: each can be said again.
+    A write may be lost, so its caller checks the facts afterwards: each write may be repeated.
 
     Args:
-        send: Gets the lines, in order.
+        send: Receives the lines, in order.
 
     Attributes:
-        written: How many writes there were, by kind.
+        written: Number of writes by kind.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], object] = _tell_slurm) -> None:
@@ -77,18 +81,18 @@ class Writer:
         freq: str = "",
         again: bool,
     ) -> None:
-        """Let a held job start on these nodes, with this `TresPerNode`.
+        """Start a held job on these nodes, with this `TresPerNode`.
 
-        Marks and placement are one RPC: after a crash in between, the job's marks say what was decided, and
-        it is still held.
+        Marks and placement are one RPC: after a crash in between, the job's marks contain the decision, and
+        the job is still held.
 
         Args:
             key: The job.
             marks: Its AdminComment.
             nodes: All of them.
-            gres: On each; "": it keeps what it has asked for.
-            freq: SM clock of its GPUs as `--gpu-freq` takes it; "": it stays.
-            again: It was requeued, and Slurm would let it wait for two minutes.
+            gres: GPUs on each node; "": its request is unchanged.
+            freq: SM clock of its GPUs in the form of `--gpu-freq`; "": unchanged.
+            again: The job was requeued, and Slurm would delay it for two minutes.
         """
         count = f"NumNodes={len(nodes)}-{len(nodes)}"
         said = f"AdminComment={comment_of(marks)} {count} ReqNodeList={','.join(nodes)}"
@@ -98,7 +102,7 @@ class Writer:
         self._write("place", f"update JobId={key} {said}", f"{RELEASE}{key}")
 
     def hold(self, key: str) -> None:
-        """Let a waiting job wait."""
+        """Hold a waiting job."""
         self._write("hold", f"hold {key}")
 
     def mark(self, key: str, marks: dict[str, str]) -> None:
@@ -106,12 +110,12 @@ class Writer:
         self._write("mark", f"update JobId={key} AdminComment={comment_of(marks)}")
 
     def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
-        """Let a job that is not held wait in another place of Slurm's own queue.
+        """Move a job that is not held to another position in Slurm's own queue.
 
         Args:
             key: The job.
             nice: The higher, the later.
-            marks: Its AdminComment from now on; None: it stays, empty: it has none.
+            marks: Its new AdminComment; None: unchanged, empty: removed.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
         self._write("order", f"update JobId={key} Nice={nice}{comment}")
@@ -125,7 +129,7 @@ class Writer:
         self._write("cancel", f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
-        """Give a held job back what it asked for; `release` it once its marks say so. As in `place`."""
+        """Restore the request of a held job; `release` it once its marks show that. As in `place`."""
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""
         self._write("leave", f"update JobId={key} {said}{' StartTime=now' if again else ''}")
@@ -135,14 +139,14 @@ class Writer:
         self._write("release", f"{RELEASE}{key}")
 
     def flush(self) -> None:
-        """Send what was gathered; what fails is found out by the next look at the facts."""
+        """Send the collected writes; failures show in the next facts."""
         lines, self._lines = self._lines, []
         if not lines:
             return
         try:
             self._send(lines)
         except SlurmError as error:
-            _log.info("a write to Slurm failed, and is looked at again: %s", error)
+            _log.info("a write to Slurm failed, and is checked at the next query: %s", error)
 
     def _write(self, kind: str, *lines: str) -> None:
         self.written[kind] = self.written.get(kind, 0) + 1

@@ -1,1 +1,1 @@
-"""When jobs will start and end: futures of the live state, corrected by what came of earlier ones."""
+"""Forecasts of starts and ends of jobs: simulated futures, corrected by the outcomes of earlier forecasts."""

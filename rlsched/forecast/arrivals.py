@@ -1,4 +1,4 @@
-"""Jobs that may come: those that came in earlier hours and days, once more."""
+"""Future arrivals: the arrivals of earlier hours and days are repeated."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S: Final = 6 * 3600.0
-"""Arrivals are taken over in stretches of this length, so that bursts stay bursts."""
+"""Arrivals are repeated in blocks of this length, so that bursts stay bursts."""
 DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
 LEAST_S: Final = 600.0
-"""From a shorter past nothing is concluded."""
+"""A shorter past is not used, seconds."""
 MOST: Final = 50_000
-"""Arrivals that are remembered."""
+"""Maximum number of arrivals that are kept."""
 
 CAME: Final = np.dtype(
     [
-        ("number", np.int64),  # of the job
+        ("number", np.int64),  # number of the job
         ("submit_s", np.float64),
-        ("run_s", np.float64),  # how long it ran, nan: not known yet
+        ("run_s", np.float64),  # run time, nan: not known yet
         ("predicted_s", np.float64),
         ("spread", np.float64),
         ("limit_s", np.float64),  # nan: none
@@ -31,14 +31,14 @@ CAME: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
-"""A job that came. Which partitions serve its VC is asked when it comes again: nodes may have come too."""
+"""A job that came. Its partitions are looked up when it is repeated: nodes may have been added."""
 
 
 class Past:
     """The jobs of the last days.
 
     Attributes:
-        since_s: From when on all of them are known; infinite before the first.
+        since_s: Time since which all of them are known; infinite before the first.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Past:
         return self._rows[self._first : self._end]
 
     def add(self, row: tuple[float, ...]) -> None:
-        """One more job came: the fields of CAME."""
+        """Add a job: the fields of CAME."""
         if self._end == len(self._rows):
             self._make_room()
         self._rows[self._end] = row
@@ -66,18 +66,18 @@ class Past:
         self._forget(float(row[1]))
 
     def ran(self, number: int, run_s: float) -> None:
-        """A job has run for so long."""
+        """Record the run time of a job, seconds."""
         at = self._at.get(number, -1)
         if at >= self._first:
             self._rows["run_s"][at] = run_s
 
     def unfinished(self) -> list[int]:
-        """Numbers of jobs of which nobody knows yet how long they ran."""
+        """Numbers of jobs with unknown run times."""
         numbers: list[int] = self.rows["number"][np.isnan(self.rows["run_s"])].tolist()
         return numbers
 
     def places(self, numbers: Sequence[int]) -> NDArray[np.int64]:
-        """(L,) where in `rows` the jobs of these numbers are, -1: they came long ago."""
+        """(L,) positions in `rows` of the jobs with these numbers, -1: not kept any more."""
         at = np.array([self._at.get(number, -1) for number in numbers], np.int64)
         return np.where(at >= self._first, at - self._first, -1)
 
@@ -96,15 +96,15 @@ class Past:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Arrivals of a stretch of a future: which of `rows` come again, and what is added to their times.
+        """Arrivals of a block of a future: the slice of `rows` to repeat, and the offset of their times.
 
-        The first stretch is as often like the last hours as like these hours of an earlier day; later ones
-        are like an earlier day, where one is known.
+        The first block repeats the last hours or these hours of an earlier day, with equal probability; later
+        blocks repeat an earlier day, if one is known.
 
         Args:
-            now_s: Now.
-            block: Which stretch, 0: from now on.
-            draws: Where numbers come from.
+            now_s: Present time.
+            block: Number of the block, 0: from now on.
+            draws: Random numbers.
         """
         known_s = now_s - self.since_s
         if len(self) == 0 or known_s < LEAST_S:

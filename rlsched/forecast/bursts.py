@@ -1,12 +1,12 @@
-"""Jobs of one burst run alike: a factor that they share, given what those that ended and those that run tell.
+"""Jobs of one burst have similar run times: a common factor, conditional on ended and running jobs.
 
-Jobs that one VC submits in a row, and that ask for the same, are a burst. Of job i of a burst, the place of
-its run time in the distribution that is predicted, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i: u is
-common to its burst, e_i its own, both standard normal (a Gaussian copula of one factor). Each run time alone
-keeps its predicted distribution while nothing of the burst is known. A job that has ended tells its score;
-one that runs tells that its score is above that of its age, so that those that wait will be longer. What
-runs keeps its own distribution, given its age: siblings that ended early say little of those that did not.
-How much is common, c, is learned from bursts of which several jobs have ended.
+Jobs that one VC submits in a row with equal requests are a burst. For job i of a burst, the position of its
+run time in its predicted distribution, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i: u is common to the
+burst, e_i the job's own, both standard normal (a Gaussian copula with one factor). Each single run time keeps
+its predicted distribution while nothing of the burst is known. An ended job reveals its score; a running job
+reveals that its score is above the score of its age, so that waiting jobs are predicted to run longer. A
+running job keeps its own distribution, given its age: siblings that ended early say little about siblings
+that did not. The common share c is learned from bursts of which several jobs have ended.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 FIRST_SHARE: Final = 0.5
-"""Common part of the variance before anything is known ..."""
+"""Prior common share of the variance."""
 FIRST_PAIRS: Final = 20.0
-"""... which weighs as much as so many jobs that ended after another of their burst."""
+"""Weight of the prior, in jobs that ended after another job of their burst."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Jobs of a burst that still run tell together no more than so many: they are less apart than they look."""
+"""Maximum weight of the running jobs of a burst together, in jobs: they are less independent than they
+look."""
 _MOST: Final = 5.0
-"""No score is farther from 0."""
+"""Bound of scores."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
 _OVER: Final = np.array([0.5 * math.erfc(z / math.sqrt(2.0)) for z in _Z.tolist()])
 _LN_OVER: Final = np.log(_OVER)
 
 
 def normal_score(share: Floats) -> Floats:
-    """Up to where a standard normal distribution has each share, at most 5 from 0."""
+    """Normal quantile of each share, at most 5 from 0."""
     return np.clip(np.interp(share, 1.0 - _OVER, _Z), -_MOST, _MOST)
 
 
@@ -52,17 +53,17 @@ def _ln_over(score: Floats) -> Floats:
 
 
 class Bursts:
-    """Bursts of the N jobs that came lately.
+    """Bursts of the N jobs that came recently.
 
     Args:
-        vc: (N,) the number of each one's VC.
+        vc: (N,) number of each job's VC.
         demand: (N,) its demand class.
-        submit_s: (N,) when it came.
+        submit_s: (N,) its submission time.
         gpus: (N,) its GPUs.
-        score: (N,) normal score of how long it ran, nan: that is not known.
+        score: (N,) normal score of its run time, nan: unknown.
 
     Attributes:
-        shares: (SIZES,) the common part of the variance of scores, by size class.
+        shares: (SIZES,) common share of the variance of scores, by size class.
     """
 
     def __init__(self, vc: Whole, demand: Whole, submit_s: Floats, gpus: Floats, score: Floats) -> None:
@@ -83,7 +84,7 @@ class Bursts:
 
     @classmethod
     def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
-        """Of jobs that came, (N,) CAME, with their (N,) GPUs and how long such jobs have lately run."""
+        """From past jobs, (N,) CAME, with their (N,) GPUs and the recent run times of such jobs."""
         run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
         with np.errstate(divide="ignore", invalid="ignore"):
             plain = np.log(run_s / predicted_s) / spread
@@ -104,14 +105,14 @@ class Bursts:
         return np.asarray(np.clip(share, 0.0, MOST_SHARE))
 
     def places(self, rows: Whole, seqs: Whole, gpus: Floats, outlived: Floats, samples: int) -> Floats:
-        """(L, samples) where in the distribution of what is left each run time is, 0 to 1.
+        """(L, samples) position of each run time in the distribution of the remaining time, 0 to 1.
 
         Args:
-            rows: (L,) the place of each job among the N, -1: it is none of them, and alone.
-            seqs: (L,) numbers of their own.
+            rows: (L,) position of each job among the N, -1: it is not among them, and in no burst.
+            seqs: (L,) their own numbers.
             gpus: (L,) their GPUs.
-            outlived: (L,) the share of its predicted distribution that each has outlived, 0: it waits.
-            samples: How many futures.
+            outlived: (L,) share of its predicted distribution that each job has outlived, 0: it waits.
+            samples: Number of futures.
         """
         burst = -1 - np.arange(len(rows), dtype=np.int64)
         burst[rows >= 0] = self._burst[rows[rows >= 0]]
@@ -135,7 +136,7 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """(B, U) how likely it is that the common part of each burst is below each value."""
+        """(B, U) probability that the common part of each burst is below each value."""
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

@@ -1,4 +1,4 @@
-"""Run times drawn from predictions, given how long a job has run already and its time limit."""
+"""Run times drawn from predictions, given a job's age and its time limit."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""A job that so little of its distribution outlives has outlived its prediction ..."""
+"""A job has outlived its prediction if a smaller share of the distribution remains."""
 _BEYOND: Final = 0.5
-"""... and still runs for this part of its age, in the mean."""
+"""Mean remaining time of a job that has outlived its prediction, as a part of its age."""
 EVERY: Final = (16, 4, 2, 1)
-"""Futures of every so many go further than the others; the longest first."""
+"""Strides of futures; futures at a longer stride reach further into the time; the longest first."""
 _LAST: Final = np.uint64(2**64 - 1)
 LEAST_LEFT_S: Final = 1.0
-"""What runs now ends no earlier than this."""
+"""Minimum remaining time of a running job, seconds."""
 
 
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
     """(L,) keys -> (L, samples) numbers in (0, 1), one in each of `samples` equal parts.
 
-    They depend on the keys alone: a job meets the same luck in each refresh, so that what is said of it
-    changes with what happens, and not with the draws. Those of every 16th, 4th and 2nd future are spread as
-    evenly by themselves: few futures go as far as a week, and these are no lopsided choice.
+    They depend only on the keys: a job gets the same numbers in each refresh, so that its forecast changes
+    with events, and not with the draws. The numbers of every 16th, 4th and 2nd future are also evenly spread
+    among themselves: few futures reach as far as a week, and these must not be a biased choice.
     """
     salt = np.arange(samples, dtype=np.uint64)
     mixed = _mixed(keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + salt[None, :])
@@ -68,17 +68,17 @@ def run_times(
     at: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """Whole run times of L jobs in S futures, seconds.
+    """Total run times of L jobs in S futures, seconds.
 
     Args:
-        chances: (L, BINS) what is predicted; rows of nan: median and spread, in the shape of `like` or, where
-            that says nothing, a lognormal's.
+        chances: (L, BINS) predicted distribution; rows of nan: median and spread, with the shape of `like`
+            or, if that is unknown, a lognormal.
         predicted_s: (L,) median.
         spread: (L,) standard deviation of the logarithm.
-        limit_s: (L,) the users' limits, nan where there is none.
-        age_s: (L,) how long each has run; no run time is below that, 0: it waits.
-        at: (L, S) where in the distribution of what is left, 0 to 1.
-        like: How long jobs have lately run, and the (L,) GPUs of these.
+        limit_s: (L,) time limits of the users, nan if there is none.
+        age_s: (L,) age of each job; no run time is below it, 0: it waits.
+        at: (L, S) position in the distribution of the remaining time, 0 to 1.
+        like: Recent run times of jobs, and the (L,) GPUs of these jobs.
     """
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(at), bool)
     total = np.empty(at.shape)
@@ -103,7 +103,7 @@ def outlived(
     age_s: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """(L,) the share of its distribution that each job has outlived; arguments as of `run_times`."""
+    """(L,) share of its distribution that each job has outlived; arguments as for `run_times`."""
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(age_s), bool)
     found = _outlived_lognormal(predicted_s, spread, age_s)
     if like is not None:
@@ -159,6 +159,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """The same, where the prediction has not been outlived; else an exponential of the age."""
+    """`total`, unless the prediction has been outlived; else an exponential with the age as scale."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

@@ -1,4 +1,4 @@
-"""Forecasts that were made, until it is known what came of them."""
+"""Open forecasts, kept until their outcomes are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RUNNING: Final[tuple[What, ...]] = ("end-running",)
 
 
 class LiveJob(NamedTuple):
-    """A live job as people know it."""
+    """A live job: displayed ID and size."""
 
     job: str
     num_gpus: float
@@ -27,8 +27,8 @@ class When(NamedTuple):
     """10, 50 and 90 % of a job's start and end, seconds of the clock; infinite: not within the horizon.
 
     Attributes:
-        start_s: None: it has started.
-        end_s: Of its end.
+        start_s: Quantiles of the start; None: it has started.
+        end_s: Quantiles of the end.
     """
 
     start_s: tuple[float, ...] | None
@@ -36,10 +36,10 @@ class When(NamedTuple):
 
 
 class Keeping:
-    """What was said, and the record that comes of it.
+    """Forecasts, and the record of their outcomes.
 
-    A job's first forecast of each kind is what it is measured by: of start and end while it waits, of the end
-    alone where it was seen running first. Later ones are corrected alike and measured no more.
+    A job's first forecast of each kind is scored: of start and end while it waits, and of the end only if it
+    was first seen running. Later forecasts are corrected in the same way, and not scored.
     """
 
     def __init__(self) -> None:
@@ -49,15 +49,15 @@ class Keeping:
         self._came: dict[str, tuple[float, float]] = {}
 
     def has_new(self, live: Mapping[int, LiveJob]) -> bool:
-        """Whether nothing was said of some live job yet."""
+        """Whether there is a live job without a forecast."""
         return any(one.job not in self._met for one in live.values())
 
     def open_jobs(self) -> list[str]:
-        """Jobs of which something is not known yet."""
+        """Jobs with unknown outcomes."""
         return list(self._open)
 
     def said(self, ahead: Ahead, listed: Ahead, live: Mapping[int, LiveJob], now_s: float) -> dict[str, When]:
-        """Correct what was played, remember what is new, and say it, by job."""
+        """Correct the simulated times, remember new forecasts, and return all forecasts by job."""
         by_list = dict(
             zip(
                 listed.seqs.tolist(),
@@ -107,14 +107,15 @@ class Keeping:
     def corrected(
         self, what: What, num_gpus: float, times: Floats, list_s: float, now_s: float
     ) -> tuple[float, ...]:
-        """Quantiles of one more job, (1, S) times of the clock and that of list scheduling, corrected."""
+        """Quantiles of one more job, from (1, S) times of the clock and the time of list scheduling,
+        corrected."""
         late = self._late(now_s).get((what, size_class(num_gpus)))
         by = self.record.correction(what, num_gpus, late)
         said = self.record.corrected(_quantiles(times - now_s)[0], max(list_s - now_s, 0.0), by)
         return tuple(now_s + time for time in said)
 
     def _late(self, now_s: float) -> dict[tuple[What, int], Floats]:
-        """By kind and size class, open forecasts that teach, as `Record.correction` has them."""
+        """By kind and size class, open forecasts that teach, in the form of `Record.correction`."""
         found: dict[tuple[What, int], list[tuple[float, ...]]] = {}
         for some in self._open.values():
             for said in some:
@@ -124,20 +125,20 @@ class Keeping:
                     found.setdefault((said.what, size_class(said.num_gpus)), []).append(row)
         return {key: np.array(rows) for key, rows in found.items()}
 
-    # ---- what came --------------------------------------------------------------------------------
+    # ---- outcomes ---------------------------------------------------------------------------------
 
     def saw(self, job: str, start_s: float, end_s: float) -> None:
-        """A job started, and ended, then; nan: not yet."""
+        """Record the start and end of a job, nan: not yet."""
         if job in self._open:
             self._came[job] = (start_s, end_s)
 
     def gone(self, job: str) -> None:
-        """A job is over in a way that says nothing of forecasts, or nobody will hear of it again."""
+        """Drop a job whose end is no outcome of a forecast, or whose outcome will not be known."""
         self._open.pop(job, None)
         self._met.discard(job)
 
     def settled(self) -> list[Seen]:
-        """What has become known since the last call, in the order in which it came; the record has it."""
+        """Outcomes since the last call, in the order in which they came; they are in the record, too."""
         found: list[tuple[Seen, bool]] = []
         for job, (start_s, end_s) in self._came.items():
             left = []
@@ -178,7 +179,7 @@ def _seen(said: Said, came_s: float) -> Seen:
 
 
 def _quantiles(times: Floats) -> list[tuple[float, ...]]:
-    """(L, S) -> 10, 50 and 90 % of each row, of which infinite times may be some; none is below 0."""
+    """(L, S) -> 10, 50 and 90 % of each row, which may have infinite times; none is below 0."""
     ordered = np.sort(np.maximum(times, 0.0), axis=1)
     count = times.shape[1]
     picks = [min(int(at * count), count - 1) for at in QUANTILES]

@@ -1,4 +1,4 @@
-"""How long jobs of each size lately ran, over what was predicted: the shape that run times are drawn from."""
+"""Recent run times by job size, relative to their predictions: the shape from which run times are drawn."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rlsched.forecast.record import SIZES, size_classes
 Floats = NDArray[np.float64]
 
 FEWEST: Final = 30
-"""With fewer jobs of a size that have ended, those of all sizes count; with fewer of these, none do."""
+"""With fewer ended jobs of a size, all sizes are used; with fewer of all sizes, none."""
 OUTLIVED: Final = 5
-"""Of a job that outlives all but so many of them, its age is all that is known."""
+"""For a job that outlives all but this many ended jobs, only its age is known."""
 LEAST_SPREAD: Final = 0.05
-"""A prediction with less spread is as good as certain, and has no shape."""
+"""A prediction with less spread counts as certain, and has no shape."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
-"""Beyond all that has ended, run times go on for this part of the longest, in the mean."""
+"""Mean excess of run times beyond the longest ended job, as a part of it."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Of one size: ln(run time / predicted) / spread.
+    """Shape of one size class: ln(run time / predicted) / spread.
 
     Attributes:
         z: (K,) values, ascending.
-        below: (K,) the share of jobs up to each ...
-        middle: (K,) ... and up to the middle of those that are as long.
-        oldest: Who has outlived this is as old as hardly any that ended.
+        below: (K,) share of jobs up to each value.
+        middle: (K,) share of jobs up to the middle of the jobs with this value.
+        oldest: Value that hardly any ended job exceeds.
     """
 
     z: Floats
@@ -44,12 +44,12 @@ class _Shape:
 class Lengths:
     """Distributions of run times over predictions, by size class.
 
-    The product-limit estimate (Kaplan, Meier, JASA 1958): jobs that still run count as longer than they
-    are now, and not as that long. Without it short jobs, which end first, would count too much.
+    The product-limit estimate (Kaplan, Meier, JASA 1958): running jobs count as longer than their age.
+    Otherwise short jobs, which end first, would have too much weight.
 
     Args:
-        gpus: (N,) of jobs that have run, or still do.
-        z: (N,) ln(run time so far / predicted) / spread of each.
+        gpus: (N,) GPUs of ended and running jobs.
+        z: (N,) ln(run time so far / predicted) / spread of each job.
         ended: (N,) whether it has ended.
     """
 
@@ -67,20 +67,20 @@ class Lengths:
         spread: Floats,
         ended: NDArray[np.bool_],
     ) -> Lengths:
-        """From (N,) run times so far, and what was predicted of them; nan: it has not run."""
+        """From (N,) run times so far, and their predictions; nan: it has not run."""
         counts = (run_s > 0.0) & (predicted_s > 0.0) & (spread >= LEAST_SPREAD)
         z = np.log(run_s[counts] / predicted_s[counts]) / spread[counts]
         return cls(gpus[counts], z, ended[counts])
 
     def totals(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats, at: Floats) -> Floats:
-        """(L, S) whole run times at (L, S) places of what is left; rows of nan where nothing is known.
+        """(L, S) total run times at (L, S) positions in the remaining time; rows of nan if nothing is known.
 
         Args:
-            gpus: (L,) of jobs.
-            predicted_s: (L,) median that was predicted.
+            gpus: (L,) GPUs of the jobs.
+            predicted_s: (L,) predicted median.
             spread: (L,) standard deviation of its logarithm.
-            age_s: (L,) how long each has run.
-            at: (L, S) where in the distribution, 0 to 1.
+            age_s: (L,) age of each job.
+            at: (L, S) position in the distribution, 0 to 1.
         """
         found = np.full(at.shape, np.nan)
         outlived = self.outlived(gpus, predicted_s, spread, age_s)
@@ -94,7 +94,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """(L,) the share of such jobs that ended at each age or before, nan where nothing is known."""
+        """(L,) share of such jobs that ended at each age or before, nan if unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -104,11 +104,11 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """(N,) up to which share of such jobs each that has ended is, nan where nothing is known.
+        """(N,) position of each ended job among such jobs, as a share, nan if unknown.
 
         Args:
-            gpus: (N,) of jobs.
-            z: (N,) ln(run time / predicted) / spread of each, nan: unknown.
+            gpus: (N,) GPUs of the jobs.
+            z: (N,) ln(run time / predicted) / spread of each job, nan: unknown.
         """
         found = np.full(len(gpus), np.nan)
         for shape, mine in self._by_shape(gpus, np.isfinite(z)):
@@ -118,7 +118,7 @@ class Lengths:
     def _by_shape(
         self, gpus: Floats, counts: NDArray[np.bool_]
     ) -> Iterator[tuple[_Shape, NDArray[np.bool_]]]:
-        """Each shape, and which of the jobs that count are of its sizes."""
+        """Each shape, with the counted jobs of its sizes."""
         size = size_classes(gpus)
         for number, shape in enumerate(self._shapes):
             mine = counts & (size == number)

@@ -1,4 +1,4 @@
-"""What came of earlier forecasts: corrections by size class, scores, and simple rules beside."""
+"""Outcomes of earlier forecasts: corrections by size class, scores, and simple rules for comparison."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ What = Literal["start", "end", "end-running"]
 
 WEEK_S: Final = 7 * 86_400.0
 SIZES: Final = (1, 2, 4, 8)
-"""Size classes begin at so many GPUs: 1, 2 to 3, 4 to 7, 8 and more."""
+"""Lower bounds of the size classes in GPUs: 1, 2 to 3, 4 to 7, 8 and more."""
 RULES: Final = ("last", "week", "list")
-"""The last time of this size class; its 10, 50 and 90 % of the last week; list scheduling."""
+"""The last outcome of this size class; its 10, 50 and 90 % in the last week; list scheduling."""
 RECENT: Final = 300
-"""Forecasts of a size class that corrections are made of."""
+"""Number of forecasts of a size class from which corrections are made."""
 OF_ONE: Final = 8
-"""Of a size class no more of one refresh teach: they share their future, and come true or fail together."""
+"""Maximum number of forecasts that teach per refresh and size class: they share their future and its
+errors."""
 FEWEST: Final = 30
-"""With fewer of a class, those of all others count for what it lacks."""
+"""With fewer forecasts of a class, forecasts of all other classes fill up the weight."""
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
-"""Shares of the futures in a forecast; the rest is list scheduling."""
+"""Candidate weights of the futures in a forecast; list scheduling has the rest."""
 BLEND_TRUST: Final = 10.0
-"""A share that lost so much more than the best, as the inverse of a part of it, counts 1 / e as much."""
+"""Inverse of the excess loss, relative to the best, at which a candidate weight counts 1 / e as much."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
 """Times are compared as ln(1 + time / unit): a minute more or less counts little, at any length."""
@@ -44,12 +45,12 @@ def size_class(num_gpus: float) -> int:
 
 
 def size_classes(gpus: Floats) -> NDArray[np.int64]:
-    """(N,) likewise."""
+    """(N,) positions in `SIZES`."""
     return np.maximum(np.searchsorted(SIZES, gpus, side="right") - 1, 0)
 
 
 def size_words(position: int) -> str:
-    """A size class for people."""
+    """A size class as text."""
     least = SIZES[position]
     if position + 1 == len(SIZES):
         return f"{least}+"
@@ -59,7 +60,7 @@ def size_words(position: int) -> str:
 
 @dataclass
 class Said:
-    """A forecast that nothing is known of yet; as `Seen`."""
+    """A forecast with an unknown outcome; fields as in `Seen`."""
 
     job: str
     num_gpus: float
@@ -82,20 +83,20 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Which of so many forecasts of one refresh and size class teach: some of all along."""
+    """Indices of the forecasts that teach, of `count` in one refresh and size class, evenly spread."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """(3,) which quantiles of what came are those of what is to come.
+    """(3,) quantile levels of past errors that give the wanted levels of future errors.
 
-    Of G groups that are alike, and one more, the (G + 1) / G fold of 90 % is below what that has with 90 %
+    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with 90 %
     (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group is a refresh; G
-    is what as many of the same weight would be.
+    is the effective number of groups of equal weight.
 
     Args:
-        said_s: (N,) when each was said.
-        weights: (N,) how much each counts.
+        said_s: (N,) time of each forecast.
+        weights: (N,) weight of each forecast.
     """
     refresh = np.unique(said_s, return_inverse=True)[1]
     of_one = np.bincount(refresh, weights)
@@ -106,7 +107,7 @@ def _levels(said_s: Floats, weights: Floats) -> Floats:
 
 
 def _quantiles(values: Floats, weights: Floats, levels: Sequence[float] = QUANTILES) -> Floats:
-    """(N, 3) -> (3,) of each column the least value up to which weights, (N, 3), are its share."""
+    """(N, 3) -> (3,) weighted quantile of each column, with weights (N, 3)."""
     found = np.empty(len(QUANTILES))
     for k, at in enumerate(levels):
         order = np.argsort(values[:, k])
@@ -117,11 +118,11 @@ def _quantiles(values: Floats, weights: Floats, levels: Sequence[float] = QUANTI
 
 
 class Correction(NamedTuple):
-    """What becomes of the forecasts of a size class.
+    """Correction of the forecasts of a size class.
 
     Attributes:
-        share: How much the futures count, 0 to 1; list scheduling counts for the rest.
-        shifts: (3,) what is added to the logarithms of the quantiles.
+        share: Weight of the futures, 0 to 1; list scheduling has the rest.
+        shifts: (3,) additions to the logarithms of the quantiles.
     """
 
     share: float
@@ -133,23 +134,23 @@ UNCORRECTED: Final = Correction(1.0, np.zeros(len(QUANTILES)))
 
 @dataclass
 class _OfClass:
-    """Those of a size class, newest last."""
+    """Forecasts and outcomes of a size class, newest last."""
 
     known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Logarithms: the three of the futures, that of list scheduling, the truth; and when that was said."""
-    came: deque[tuple[float, float]] = field(default_factory=deque)  # (when, time)
+    """Logarithms: three quantiles of the futures, list scheduling, outcome; and the time of the forecast."""
+    came: deque[tuple[float, float]] = field(default_factory=deque)  # (time of the outcome, outcome)
     last_s: float = math.nan
 
 
 class Record:
     """A forecaster's own record.
 
-    A forecast is blended of the futures' quantiles and of list scheduling, as logarithms, and then corrected.
-    Shares of the two count by the pinball loss that they would have had over the last forecasts of the class
-    (exponential weights, Vovk 1990). The correction is conformal, one quantile at a time: that of the 10 % is
-    the 10 % of how far the truth was above what was said to be the 10 %. Where what was said is as right as
-    it should be, it is 0. As the forecasts of a refresh share their future, `OF_ONE` of a class teach, and
-    the fewer refreshes there are, the wider intervals become.
+    A forecast blends the quantiles of the futures and list scheduling, as logarithms, and is then corrected.
+    Weights of the two follow from their pinball losses over the last forecasts of the class (exponential
+    weights, Vovk 1990). The correction is conformal, for each quantile: the correction of the 10 % quantile
+    is the 10 % quantile of the outcomes minus the forecast 10 % quantiles. It is 0 if the forecasts are
+    calibrated. As the forecasts of a refresh share their future, `OF_ONE` of a class teach, and intervals are
+    wider with fewer refreshes.
     """
 
     def __init__(self) -> None:
@@ -158,7 +159,7 @@ class Record:
         self.seen: deque[Seen] = deque()
 
     def recall(self, seen: Iterable[Seen]) -> None:
-        """Those of an earlier record, in the order in which they came."""
+        """Add the outcomes of an earlier record, in the order in which they came."""
         some = list(seen)
         groups: dict[tuple[str, int, float], list[int]] = {}
         for at, one in enumerate(some):
@@ -168,7 +169,7 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """One more is known; it may count in scores and simple rules alone."""
+        """Add an outcome; without `teaches` it counts only in scores and simple rules."""
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -185,14 +186,14 @@ class Record:
         return self._of.setdefault((what, size_class(num_gpus)), _OfClass())
 
     def correction(self, what: What, num_gpus: float, late: Floats | None = None) -> Correction:
-        """What becomes of forecasts of a size class.
+        """The correction of forecasts of a size class.
 
         Args:
-            what: Of what.
-            num_gpus: Of which size.
-            late: (W, 6) of those that teach and are still open, logarithms: the three of the futures, that of
-                list scheduling, and how old each is; and when it was said. Those that are late already count
-                as late by so much.
+            `what`: Kind of the forecast.
+            num_gpus: Size of the job.
+            late: (W, 6) open forecasts that teach, logarithms: three quantiles of the futures, list
+                scheduling, and age; and the time of the forecast. Forecasts that are late already count as
+                late by their excess.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -230,8 +231,8 @@ class Record:
     ) -> tuple[float, ...]:
         """Quantiles from now on, seconds: blended and shifted; in order, and none below `least_s`.
 
-        What is not within the horizon counts as its end, as it does in the record: it stays so unless the
-        record says that such forecasts come too late.
+        A time beyond the horizon counts as the horizon, as in the record: it stays there unless the record
+        shows that such forecasts come too late.
         """
         made, floor = [], least_s
         listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
@@ -241,7 +242,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """What the last one of this class was, and 10, 50 and 90 % of its last week; nan: unknown."""
+        """The last outcome of this class, and 10, 50 and 90 % of its last week; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()
@@ -255,12 +256,12 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """(N, 5) -> (N, 3) logarithms of the quantiles of futures and list scheduling together."""
+    """(N, 5) -> (N, 3) logarithms of the blended quantiles of futures and list scheduling."""
     return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """How much the futures should count: shares weighted by their loss, corrected, over what is known."""
+    """Weight of the futures: the mean of candidates weighted by their loss after correction."""
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):
@@ -276,13 +277,13 @@ def _share_of(known: Floats, weights: Floats) -> float:
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """How good forecasts were.
+    """Quality of forecasts.
 
     Attributes:
-        jobs: How many.
-        covered_frac: Share of what came within 10 to 90 %.
+        jobs: Number of jobs.
+        covered_frac: Share of outcomes within 10 to 90 %.
         loss_s: Mean pinball loss of the three quantiles, seconds.
-        rules: The same loss of each simple rule, None where it said nothing; the same forecasts.
+        rules: The same loss of each simple rule, None if it made no forecasts; for the same forecasts.
     """
 
     jobs: int
@@ -304,7 +305,7 @@ def pinball_s(said: Floats, truth: Floats) -> float:
 
 
 def score(seen: Sequence[Seen]) -> Score | None:
-    """Of forecasts of one kind; None: there are none."""
+    """Score of forecasts of one kind; None: there are none."""
     if not seen:
         return None
     truth = np.array([one.seen_s for one in seen])

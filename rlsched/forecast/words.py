@@ -1,4 +1,4 @@
-"""Forecasts in words."""
+"""Forecasts as text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rlsched.wire.messages import JobForecast
 
 NOT_WITHIN = "not within 7 days"
 AGED_S = 30.0
-"""What is older says so."""
+"""Older forecasts are shown with their age, seconds."""
 
 
 def in_words(forecast: JobForecast, now_s: float) -> str:
-    """A forecast in a line: starts and ends, and how old it is."""
+    """A forecast as one line: start and end, and its age."""
     said = []
     if forecast.start_s is not None:
         said.append(f"starts {times_in_words(forecast.start_s, now_s)}")
     said.append(f"ends {times_in_words(forecast.end_s, now_s)}")
     age_s = now_s - forecast.said_s
-    return f"{'; '.join(said)}; said {span(max(age_s, 0.0))} ago"
+    return f"{'; '.join(said)}; forecast {span(max(age_s, 0.0))} ago"
 
 
 def times_in_words(times: Sequence[float | None], now_s: float) -> str:
@@ -28,13 +28,13 @@ def times_in_words(times: Sequence[float | None], now_s: float) -> str:
     if low is None:
         return NOT_WITHIN
     if median is None:
-        return f"with even odds {NOT_WITHIN}, at 10 % in {span(low)}"
+        return f"{NOT_WITHIN} (10 % in {span(low)})"
     upper = f"90 % {NOT_WITHIN}" if high is None else f"90 % {span(high)}"
     return f"in {span(median)} (10 % {span(low)}, {upper})"
 
 
 def cell(times: Sequence[float | None] | None, now_s: float, said_s: float) -> str:
-    """Median and 10 to 90 %, short; with a question mark where that was said long ago."""
+    """Median and 10 to 90 %, short; with the age of an old forecast."""
     if times is None:
         return ""
     low, median, high = (None if time is None else max(time - now_s, 0.0) for time in times)
@@ -42,9 +42,7 @@ def cell(times: Sequence[float | None] | None, now_s: float, said_s: float) -> s
         return ">7 d"
     bounds = f"{_short(low)}-{_short(high)}"
     age_s = now_s - said_s
-    return f"{_short(median)} ({bounds})" + (
-        f", said {_short(age_s)} ago" if age_s > 2 * AGED_S + 60.0 else ""
-    )
+    return f"{_short(median)} ({bounds})" + (f", {_short(age_s)} old" if age_s > 2 * AGED_S + 60.0 else "")
 
 
 def _short(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What a forecaster is handed, and what it hands back; forecasters are found as entry points."""
+"""Input and output of a forecaster; forecasters are found as entry points."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ GROUP: Final = "rlsched.forecasters"
 DEFAULT: Final = "futures"
 FUTURES: Final = 64
 HORIZON_S: Final = 7 * 86_400.0
-"""What has not come by then is «not within 7 days»."""
+"""Times beyond this are «not within 7 days»."""
 QUANTILES: Final = (0.1, 0.5, 0.9)
 
 
 class Asked(NamedTuple):
-    """A job that nobody has submitted.
+    """A hypothetical job that is not submitted.
 
     Attributes:
-        demand: What it asks for: whole GPUs, and what stands beside them.
+        demand: Its request: whole GPUs, and other resources.
         vc: Its virtual cluster.
-        submit_s: When it would come.
+        submit_s: Time at which it would be submitted.
         predicted_s: Median run time.
         spread: Standard deviation of its logarithm.
         limit_s: Its time limit, nan: none.
@@ -59,17 +59,16 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """All that a forecast is made of: what a broker knows, and nothing else.
+    """Input of a forecast: only data that a broker has.
 
     Attributes:
-        state: The cluster and its live jobs; a forecaster leaves it as it is.
+        state: The cluster and its live jobs; a forecaster does not change it.
         rule: The rule that decides in the futures.
-        now_s: Now.
-        chances: By number of a live job in the state, (BINS,) what is predicted of its run time; where there
-            is nothing, the lognormal of the state's prediction counts.
-        past: What came lately.
-        numbers: By number of a live job in the state, its number in `past`; those that are not in it are in
-            no burst.
+        now_s: Present time.
+        chances: By number of a live job in the state, (BINS,) predicted distribution of its run time; if
+            there is none, the lognormal of the state's prediction is used.
+        past: Recent jobs.
+        numbers: By number of a live job in the state, its number in `past`; other jobs are in no burst.
     """
 
     state: ClusterState
@@ -81,20 +80,21 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """(1 + VCs, 2) own and shared partition of the VC with the number one less; of none at first."""
+        """(1 + VCs, 2) own and shared partition by VC number plus one; row 0 is for no VC."""
         names = ["", *self.state.vc_names]
         return np.array([self.state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What became of L live jobs in S futures.
+    """Times of L live jobs in S futures.
 
     Attributes:
-        seqs: (L,) their numbers in the state; -1: the job that nobody has submitted, which comes last.
+        seqs: (L,) their numbers in the state; -1: the hypothetical job, which comes last.
         running: (L,) whether each runs now.
-        start_s: (L, S) when each starts, infinite: not within the horizon; of one that runs, its start.
-        end_s: (L, S) likewise when it ends.
+        start_s: (L, S) time of its start, infinite: not within the horizon; the actual start of a running
+            job.
+        end_s: (L, S) time of its end, likewise.
     """
 
     seqs: NDArray[np.int64]
@@ -104,19 +104,20 @@ class Ahead:
 
 
 class Forecaster(Protocol):
-    """Plays a state forward.
+    """Simulates futures of a state.
 
     Attributes:
-        futures: S, how many futures at most.
+        futures: S, maximum number of futures.
     """
 
     futures: int
 
     def play(self, world: World, asked: Asked | None = None) -> Ahead:
-        """Futures of all live jobs, or of one more job alone."""
+        """Futures of all live jobs, or of only the hypothetical job."""
 
     def listed(self, world: World, asked: Asked | None = None) -> Ahead:
-        """The one future in which nothing comes and all run for their predicted times: list scheduling."""
+        """The single future without arrivals in which all jobs run for their predicted times: list
+        scheduling."""
 
 
 def forecaster_names() -> list[str]:

@@ -1,1 +1,1 @@
-"""What a Slurm knows of itself, asked or as text: its nodes as a cluster file, downtimes as node events."""
+"""Imports from a Slurm, by its commands or as text: its nodes as a cluster file, downtimes as node events."""

@@ -1,4 +1,4 @@
-"""Asks the site's own Slurm: runs its commands, and says in one line why there is no answer."""
+"""Queries the site's own Slurm: runs its commands, and reports in one line why there is no answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 
 DEADLINE_S: Final = 60.0
 SACCT_DEADLINE_S: Final = 1800.0
-"""A year of jobs takes minutes."""
+"""Time-out of sacct, seconds: a year of jobs takes minutes."""
 SACCT_FIELDS: Final = (
     *("JobID", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
     *("ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES"),
@@ -24,14 +24,14 @@ _FORM: Final = "%Y-%m-%dT%H:%M:%S"
 
 
 def ask(command: Sequence[str], instead: str) -> str:
-    """What a command of Slurm prints.
+    """The output of a Slurm command.
 
     Args:
-        command: It and its arguments.
-        instead: What to do where it cannot be asked.
+        command: The command and its arguments.
+        instead: The remedy if it cannot be run, for the error message.
 
     Raises:
-        InputError: it is not here, refuses, or does not answer.
+        InputError: the command is missing, fails, or does not answer.
     """
     with answer(command, instead) as path:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -39,10 +39,10 @@ def ask(command: Sequence[str], instead: str) -> str:
 
 @contextmanager
 def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
-    """The same in a file, which may be large. Times are Unix seconds, so that no zone is in question.
+    """The output in a file, which may be large. Times are Unix seconds, so that no time zone matters.
 
     Raises:
-        InputError: as `ask`.
+        InputError: as for `ask`.
     """
     name = command[0]
     with TemporaryDirectory(prefix="rlsched-") as folder:
@@ -73,7 +73,7 @@ def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
 
 
 def sacct(since_s: float, until_s: float | None) -> list[str]:
-    """The command that lists the jobs of everybody from one time to another (None: now), Unix seconds."""
+    """The command that lists the jobs of all users from one time to another (None: now), Unix seconds."""
     return [
         *("sacct", "--allusers", "--duplicates", "--parsable2"),
         *("--starttime", _time(since_s), "--endtime", "now" if until_s is None else _time(until_s)),
@@ -82,7 +82,7 @@ def sacct(since_s: float, until_s: float | None) -> list[str]:
 
 
 def sacctmgr_events(since_s: float) -> list[str]:
-    """The command that lists when nodes were down or drained."""
+    """The command that lists the times at which nodes were down or drained."""
     return [
         *("sacctmgr", "--parsable2", "show", "event", f"start={_time(since_s)}"),
         f"format={','.join(EVENT_FIELDS)}",
@@ -90,7 +90,7 @@ def sacctmgr_events(since_s: float) -> list[str]:
 
 
 def _time(unix_s: float) -> str:
-    """A time in this machine's zone, which is the one that these commands read."""
+    """A time in this machine's zone, in which these commands read times."""
     from datetime import datetime
 
     return datetime.fromtimestamp(unix_s).strftime(_FORM)

@@ -1,4 +1,4 @@
-"""When nodes were down or drained (`sacctmgr show event`), as node events of the simulator."""
+"""Times at which nodes were down or drained (`sacctmgr show event`), as node events of the simulator."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class _Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Downtimes:
-    """What became of a list of events.
+    """Node events imported from a list.
 
     Attributes:
-        changes: (seconds of the trace, node here, event) in order of time.
-        skipped: By reason: events that are left out.
+        changes: (seconds of the trace, name of the node here, event) in order of time.
+        skipped: Number of events left out, by reason.
     """
 
     changes: list[tuple[float, str, str]]
     skipped: dict[str, int]
 
     def write(self, path: Path) -> None:
-        """Write them as the file that `node_events` of a cluster names.
+        """Write them as the `node_events` file of a cluster.
 
         Raises:
-            InputError: the place cannot be written to.
+            InputError: the file cannot be written.
         """
         try:
             with path.open("w", encoding="utf-8", newline="") as file:
@@ -56,14 +56,14 @@ class Downtimes:
 
 
 def downtimes(text: str, names: Mapping[str, str], origin_s: float, clock: Clock, where: str) -> Downtimes:
-    """Node events from what `sacctmgr show event --parsable2` prints.
+    """Node events from the output of `sacctmgr show event --parsable2`.
 
     Args:
-        text: It.
-        names: By Slurm's name of a node: its name in the cluster file.
+        text: The output.
+        names: Name of a node in the cluster file, by its name in Slurm.
         origin_s: Second 0 of the trace, by the clock.
         clock: Reads its times.
-        where: For messages.
+        where: Source named in messages.
 
     Raises:
         InputError: a column is missing, or a value is malformed.
@@ -108,7 +108,7 @@ def downtimes(text: str, names: Mapping[str, str], origin_s: float, clock: Clock
 
 
 def _joined(changes: list[_Change]) -> list[_Change]:
-    """Without an `up` of a node that the next event takes away in the same second."""
+    """Without an `up` of a node that the next event takes out of service in the same second."""
     again = {(one.time_s, one.node) for one in changes if one.event != "up"}
     return [one for one in changes if one.event != "up" or (one.time_s, one.node) not in again]
 

@@ -1,4 +1,4 @@
-"""The nodes that `scontrol show node` or `sinfo` lists, as a cluster."""
+"""The nodes in the output of `scontrol show node` or `sinfo`, as a cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEY: Final = r"(?:^|\s){}=(\S*)"
 
 
 class _Node(NamedTuple):
-    """A node as Slurm has it."""
+    """A node in Slurm."""
 
     name: str
     gpus: int
@@ -37,12 +37,12 @@ class _Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Imported:
-    """A cluster, and how its nodes are called.
+    """A cluster, and the names of its nodes.
 
     Attributes:
         cluster: The cluster.
-        names: By Slurm's name of a node: its name here, such as `n3`.
-        notes: What is not quite as in Slurm, a sentence each.
+        names: Name of a node here, such as `n3`, by its name in Slurm.
+        notes: Differences from Slurm, a sentence each.
     """
 
     cluster: ClusterSpec
@@ -51,14 +51,15 @@ class Imported:
 
 
 def imported(text: str, name: str, where: str) -> Imported:
-    """A cluster from what Slurm prints of its nodes.
+    """A cluster from Slurm's list of its nodes.
 
-    A partition becomes a VC where its nodes are its own. Nodes of several partitions serve every VC.
+    A partition becomes a VC if its nodes are in no other partition. Nodes of several partitions serve every
+    VC.
 
     Args:
-        text: Of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`.
-        name: What the cluster is to be called.
-        where: For messages.
+        text: Output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`.
+        name: Name of the cluster.
+        where: Source named in messages.
 
     Raises:
         InputError: it is neither, a value is malformed, or no node has a GPU.
@@ -180,7 +181,7 @@ def _of_sinfo(text: str, where: str) -> list[_Node]:
 
 
 def _whole(text: str, what: str, at: str) -> int:
-    """A whole number; sinfo writes `64+` where nodes of a line differ; 0 where unknown."""
+    """A whole number; sinfo writes `64+` if the nodes of a line differ; 0 if unknown."""
     plain = text.removesuffix("+")
     if plain and not plain.isdecimal():
         raise InputError(f"{at}: {what}: expected a whole number, got {text[:40]!r}")
@@ -202,5 +203,5 @@ def _gpus(gres: str, at: str) -> tuple[int, str]:
         raise InputError(f"{at}: expected at most {MAX_GPUS_PER_NODE} GPUs in a node, got {total}")
     types = [one for one in counts if counts[one] and one]
     if len(types) > 1 and all(counts[one] == 1 and _ONE_NAME_EACH.fullmatch(one) for one in types):
-        types = []  # i0, i1, ...: a name for each GPU, so that a job can be given exactly that one
+        types = []  # i0, i1, ...: a name for each GPU, so that a job can get exactly that GPU
     return total, "+".join(types) or _GENERIC

@@ -1,4 +1,4 @@
-"""The broker's address, the socket of everyone who talks to it, and the limits that both ends keep."""
+"""The broker's address, the sockets that connect to it, and the socket limits of both ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broker_address(option: str | None = None) -> str:
 
 
 def broker_addresses(option: str | None = None) -> tuple[str, ...]:
-    """The addresses of a broker and its standbys, in the order in which they are tried: with commas between.
+    """The addresses of a broker and its standbys, separated by commas, in the order in which they are tried.
 
     Raises:
         InputError: one of them is not `tcp://HOST:PORT`.
@@ -52,13 +52,13 @@ def broker_addresses(option: str | None = None) -> tuple[str, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether this address can be reached from this machine alone."""
+    """Whether this address can be reached only from this machine."""
     match = _ADDRESS.fullmatch(address)
     return match is not None and re.fullmatch(_LOOPBACK, match["host"]) is not None
 
 
 def own_host(address: str) -> str:
-    """The address of this machine from which it reaches another; "" where it does not know a way there."""
+    """The address of this machine from which it reaches another; "" if it has no route."""
     match = _ADDRESS.fullmatch(address)
     if match is None or is_loopback(address):
         return "127.0.0.1"
@@ -75,17 +75,18 @@ def own_host(address: str) -> str:
 
 
 def dial_address(address: str) -> str:
-    """How this machine reaches a broker that listens at `address`: one of every interface on loopback."""
+    """The address at which this machine reaches a broker that listens at `address`: loopback for all
+    interfaces."""
     match = _ADDRESS.fullmatch(address)
     loopback = _EVERY_INTERFACE.get(match["host"]) if match is not None else None
     return f"tcp://{loopback}:{match['port']}" if match is not None and loopback else address
 
 
 def set_limits(socket: zmq.Socket[bytes]) -> None:
-    """What both ends promise: bounded queues and messages, and a silent peer is noticed in seconds.
+    """Set the limits of both ends: bounded queues and messages, and a dead peer is noticed in seconds.
 
-    Each end asks by itself, and none has the other keep a time (`HEARTBEAT_TTL`) for each time that it asks:
-    to call such a timer off, libzmq goes through those of all connections.
+    Each end sends its own heartbeats, and none makes the other keep a timer for each heartbeat
+    (`HEARTBEAT_TTL`): to cancel such a timer, libzmq searches the timers of all connections.
     """
     import zmq
 
@@ -118,8 +119,8 @@ def connect_dealer(
 def connect_watched_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """The same, and what tells of these events. It listens before the socket connects: a handshake may be
-    over before this thread runs again, and nobody would hear of it."""
+    """A connected DEALER, and a monitor socket of these events. The monitor starts before the socket
+    connects: a handshake may finish before this thread runs again, and its event would be lost."""
     socket = _dealer(context, address, pair, broker_public)
     monitor = socket.get_monitor_socket(events)
     socket.connect(address)

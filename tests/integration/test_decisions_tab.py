@@ -210,9 +210,7 @@ def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None
 def test_two_runs_are_compared(page: Any, folder: Path) -> None:
     choose(page, "tuned")
     page.locator("#other").select_option("fifo-backfill")
-    page.wait_for_function(
-        "document.querySelector('#panel h2')?.textContent === 'tuned beside fifo-backfill'"
-    )
+    page.wait_for_function("document.querySelector('#panel h2')?.textContent === 'tuned and fifo-backfill'")
     readers = [StoreReader(folder / name) for name in ("tuned", "fifo-backfill")]
     for reader in readers:
         reader.refresh()
@@ -233,13 +231,13 @@ def test_what_was_asked_for_last_is_shown_whichever_answer_comes_last(page: Any)
     page.locator("#run").select_option("tuned")
     page.locator("#other").select_option("fifo-backfill")
     heading = "document.querySelector('#panel h2')?.textContent"
-    page.wait_for_function(f"{heading} === 'tuned beside fifo-backfill'")
+    page.wait_for_function(f"{heading} === 'tuned and fifo-backfill'")
     assert len(held) == 1
     page.evaluate("document.querySelector('#note').textContent = ''")
     held[0].continue_()
     page.wait_for_function("document.querySelector('#note').textContent.includes('decisions,')")
     page.page.wait_for_timeout(500)  # a moment asked for by mistake would be shown by now
-    assert page.evaluate(heading) == "tuned beside fifo-backfill"
+    assert page.evaluate(heading) == "tuned and fifo-backfill"
 
 
 def other_course(folder: Path) -> tuple[dict[str, Any], str]:
@@ -291,7 +289,7 @@ def test_a_replay_ends_when_its_decision_is_left(page: Any, folder: Path) -> Non
         page.locator("#q").fill("nobody at all")
         with page.page.expect_response(lambda answer: "stop=" in answer.url) as left:
             page.locator("#q").press("Enter")
-        assert left.value.json()["error"] == "it was left"
+        assert left.value.json()["error"] == "it was stopped"
 
 
 def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any, folder: Path) -> None:
@@ -303,10 +301,10 @@ def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any,
     expected = instead(readers[0], worth["row"], str(worth["number"]), hours=24.0)
     choose(page, "tuned")
     page.locator("#other").select_option("fifo-backfill")
-    page.wait_for_function("document.querySelector('#panel').textContent.includes('this parting was worth')")
+    page.wait_for_function("document.querySelector('#panel').textContent.includes('of this difference')")
     page.locator(".instead button.replay").last.click()
     page.wait_for_function("document.querySelector('.outcome .verdict')", timeout=REPLAY_MS)
-    same = page.locator(".outcome .verdict").inner_text().startswith("Nothing is otherwise")
+    same = page.locator(".outcome .verdict").inner_text().startswith("No change")
     assert same == expected["same"]
 
 

@@ -318,7 +318,7 @@ def test_what_is_not_known_yet_comes_from_predictions_and_is_said(tmp_path: Path
         assert begins_s == was.timeline.jobs[str(first)].end_s  # within its limit, by predictions
         assert begins_s <= record.now_s + 7200.0
         (store / "policies.jsonl").unlink()
-        with pytest.raises(InputError, match="it is not known who decided"):
+        with pytest.raises(InputError, match="it is not known which policy decided"):
             instead(reader, reader.rows_of[str(first)][0], str(later.number), hours=1.0)
     finally:
         cluster.close()

@@ -147,7 +147,7 @@ def test_what_was_done_is_said_with_the_names_of_jobs() -> None:
     assert done(a_record(action=Preempt(seq=7, moved_for=9))) == "preempt job 24 for job 26"
     assert done(a_record(action=Preempt(seq=7))) == "preempt job 24"
     rows = rows_in_words(a_record(0))
-    assert rows[0] == ("job 24 on node n5", "taken, probability 0.60, what the rule would do", "job", 1)
+    assert rows[0] == ("job 24 on node n5", "taken, probability 0.60, the rule's choice", "job", 1)
     assert ("wait", "probability 0.20", "job", 0) in rows
 
 

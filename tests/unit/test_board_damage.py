@@ -66,7 +66,7 @@ def test_a_damaged_one_gives_one_line_and_what_came_before(event_file: Path, how
     assert line.startswith(f"{event_file}: damaged or cut off after ")
     kept = json.loads(done.stdout)["."]
     step = max((curve["last_step"] for curve in kept.values()), default=0)
-    assert line.endswith(f": read up to step {step:,}; what comes after it is not shown")
+    assert line.endswith(f": read up to step {step:,}; later records are not shown")
     if how == "garbage":
         assert kept == {}
         assert "after 0 records" in line

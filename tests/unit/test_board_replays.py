@@ -58,7 +58,7 @@ def test_one_at_a_time_and_none_after_it_was_left(tmp_path: Path) -> None:
     began = replays.start(tmp_path, 1, 1, 1.0)
     with pytest.raises(InputError, match="another replay runs"):
         replays.start(tmp_path, 1, 1, 1.0)
-    assert replays.stop(began["ticket"])["error"] == "it was left"
+    assert replays.stop(began["ticket"])["error"] == "it was stopped"
     assert replays.look(began["ticket"])["state"] == "failed"
     assert replays.start(tmp_path, 1, 1, 1.0)["state"] == "running"
     replays.stop(began["ticket"] + 1)
@@ -68,7 +68,7 @@ def test_one_whose_page_is_gone_ends_by_itself(tmp_path: Path) -> None:
     replays = Replays(NEVER_ENDS, unwatched_s=0.05)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert replays._of(ticket)._over.wait(PATIENCE_S)
-    assert replays.look(ticket)["error"] == "its page was left"
+    assert replays.look(ticket)["error"] == "its page was closed"
 
 
 def test_one_that_takes_too_long_is_ended_and_says_so(

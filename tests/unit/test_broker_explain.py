@@ -105,8 +105,8 @@ def test_what_was_forecast_is_said_with_its_age(journal: Journal) -> None:
     told = explain(broker.book, broker.book.jobs[2], None, now_s, said)
     assert told.forecast == said
     assert told.details[0] == (
-        "starts in 10 min (10 % 1 min, 90 % not within 7 days); ends with even odds not within 7 days, "
-        "at 10 % in 1 h; said 1 min 30 s ago"
+        "starts in 10 min (10 % 1 min, 90 % not within 7 days); ends not within 7 days "
+        "(10 % in 1 h); forecast 1 min 30 s ago"
     )
 
 

@@ -117,7 +117,7 @@ def test_a_disk_that_is_full_leaves_clocks_alone(gpus: Gpus, tmp_path: Path) -> 
     (tmp_path / CLOCKS_FILE).with_suffix(".tmp").mkdir()
     locked = ClockLocks(tmp_path, gpus).lock([0], 1560)
     assert locked.mhz == 0
-    assert locked.note.endswith("clocks are left alone")
+    assert locked.note.endswith("clocks are not changed")
     assert gpus.done == []
 
 

@@ -102,7 +102,7 @@ def test_simulated_gpus_say_what_they_are() -> None:
     assert [gpus.visible_as(gpu) for gpu in range(2)] == ["0", "1"]
     with pytest.raises(GpuError, match="GPU 2: expected 0 to 1"):
         gpus.power_w(2)
-    with pytest.raises(GpuError, match="GPU 1: 1561 MHz is none of its SM clocks"):
+    with pytest.raises(GpuError, match="GPU 1: 1561 MHz is not one of its SM clocks"):
         gpus.lock_sm_clock(1, 1561)
 
 

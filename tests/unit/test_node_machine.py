@@ -538,7 +538,7 @@ def test_a_cluster_id_that_is_no_file_name_is_refused() -> None:
 def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -> None:
     machine = NodeMachine(HELLO)
     assert machine.handle(Tick(), 10.0) == []
-    waiting = Note("no broker answers yet; trying on")
+    waiting = Note("no broker answers yet; retrying")
     assert machine.handle(Tick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO, 1)]
     assert machine.handle(Tick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO, 2)], "said once"
     assert machine.handle(Connected(), 20.0) == [Send(HELLO, 3)]

@@ -213,7 +213,7 @@ def test_the_thread_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) -
     metered.start()
     until(lambda: gpus.looks >= 2)
     assert metered.close()
-    assert "the meter missed a look" in caplog.text
+    assert "the meter missed a reading" in caplog.text
 
 
 # ---- recordings -----------------------------------------------------------------------------------------

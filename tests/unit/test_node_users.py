@@ -43,9 +43,9 @@ def test_a_file_says_otherwise() -> None:
     [
         ("eve", "eve has no account on this node: there is no user 'eve'"),
         ("../ada", "there is no user '../ada'"),
-        ("backup", r"an account of the system's on this node \(uid 34, below 1000\)"),
+        ("backup", r"a system account on this node \(uid 34, below 1000\)"),
         ("root", "root would be root on this node"),
-        ("", "the broker did not say whose job it is"),
+        ("", "the broker did not send the job's owner"),
         ("ada\0root", "NUL"),
     ],
 )
@@ -69,14 +69,14 @@ def test_only_root_can_become_others(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_that_contradict_each_other() -> None:
     with pytest.raises(InputError, match="--run-as and --run-as-owner: give one of them"):
         JobUsers("ada", as_owner=True)
-    with pytest.raises(InputError, match="--users says who owners are, so it needs --run-as-owner"):
+    with pytest.raises(InputError, match="--users maps owners to accounts, so it needs --run-as-owner"):
         JobUsers("ada", accounts={})
 
 
 def test_without_owners_all_jobs_are_one_users() -> None:
     users = JobUsers("ada")
     assert (users.of("eve"), str(users)) == (users.of(""), "every job runs as ada")
-    assert "whoever submitted it" in str(JobUsers(allow_root=True))
+    assert "not as its owner" in str(JobUsers(allow_root=True))
 
 
 @pytest.mark.parametrize(

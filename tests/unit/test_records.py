@@ -162,7 +162,7 @@ def test_stores_of_other_versions_and_folders_without_one_are_said(tmp_path: Pat
     with pytest.raises(InputError, match="a store of version 99, this rlsched reads version 1"):
         StoreReader(tmp_path)
     (tmp_path / STORE_FILE).write_text("{")
-    with pytest.raises(InputError, match="expected what a store of decisions is of"):
+    with pytest.raises(InputError, match="expected the description of a store of decisions"):
         StoreReader(tmp_path)
     (tmp_path / STORE_FILE).unlink()
     store(tmp_path)

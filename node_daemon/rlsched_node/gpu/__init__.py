@@ -1,4 +1,4 @@
-"""The GPUs of a node behind one small interface: real ones through NVML, or simulated ones."""
+"""The GPUs of a node behind one small interface: real through NVML, simulated, or replayed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def open_gpus(
     replayed: Path | None = None,
     gpm: bool = True,
 ) -> GpuSet:
-    """The GPUs that a node is to offer.
+    """Open the GPUs that a node offers.
 
     Args:
-        count: How many; None: all that NVML shows (simulated ones have to be counted).
-        is_simulated: Make them up instead of asking NVML.
+        count: Number of GPUs; None: all that NVML lists (not for simulated GPUs).
+        is_simulated: Simulate the GPUs instead of using NVML.
         node: The node's name.
-        gpu_type: Model of the GPUs; simulated ones behave like it.
-        replayed: Play what was recorded in this file (`ReplayedGpus`) instead.
-        gpm: Read GPU performance monitoring where there is any.
+        gpu_type: Model of the GPUs; simulated GPUs behave like it.
+        replayed: Replay the readings in this file (`ReplayedGpus`) instead.
+        gpm: Read GPU performance monitoring if there is any.
 
     Raises:
-        InputError: no NVIDIA GPU here, or a number that cannot be offered; says what to do instead.
+        InputError: no NVIDIA GPU on this machine, or a number that cannot be offered; names the remedy.
     """
     if replayed is not None:
         from rlsched_node.gpu.replayed import ReplayedGpus
@@ -65,14 +65,14 @@ def open_gpus(
 
 
 def type_of(gpus: GpuSet) -> str:
-    """What GPUs are called that the operator has not named: as their driver does, several with `+` between.
+    """The default GPU type: the model that the driver reports, several joined by `+`.
 
-    `generic` where there are none, and of simulated ones.
+    `generic` if there are no GPUs, and for simulated GPUs.
     """
     if gpus.kind == "simulated":
         return GENERIC
     found = set()
     for gpu in range(gpus.count):
-        with contextlib.suppress(GpuError):  # a lost one has no name
+        with contextlib.suppress(GpuError):  # a lost GPU has no name
             found.add(gpus.name(gpu).removesuffix(" (recorded)"))
     return "+".join(sorted(found)) or GENERIC

@@ -1,4 +1,4 @@
-"""What the node needs of its GPUs, whoever provides them; None stands for what a GPU cannot tell."""
+"""Interface to the node's GPUs, real or not; None stands for a value that a GPU does not report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GpuUnavailableError(GpuError):
 
 
 class GpuNotSupportedError(GpuError):
-    """This GPU, or this driver, does not know the call."""
+    """This GPU, or this driver, does not support the call."""
 
 
 class GpuPermissionError(GpuError):
@@ -31,7 +31,7 @@ class GpuLostError(GpuError):
 
 
 class Capabilities(NamedTuple):
-    """Which readings a GPU gives, found out once at start."""
+    """Readings that a GPU supports, determined once at start."""
 
     memory: bool
     utilisation: bool
@@ -48,24 +48,24 @@ class Capabilities(NamedTuple):
 
 
 class GpuProcess(NamedTuple):
-    """A process that computes on a GPU; None where the driver does not say."""
+    """A compute process on a GPU; None for a value that the driver does not report."""
 
     pid: int
     used_mib: int | None
     utilisation_frac: float | None = None
-    """Share of the time in which the GPU worked for it, lately."""
+    """Share of recent time in which the GPU worked for it, 0 to 1."""
 
 
 class Tenant(NamedTuple):
-    """A rank that has a GPU, for devices that are told what runs on them."""
+    """A rank that holds a GPU, for devices that simulate their load."""
 
     pid: int
     workload: str = ""
-    """A name of the catalogue; "" where nobody gave one."""
+    """Name in the catalogue; "" if the job names none."""
 
 
 class GpuReading(NamedTuple):
-    """What one GPU shows at one moment; None where it cannot tell."""
+    """Readings of one GPU at one time; None for a value that it does not report."""
 
     utilisation_frac: float | None = None
     memory_used_mib: int | None = None
@@ -73,14 +73,14 @@ class GpuReading(NamedTuple):
     energy_j: float | None = None
     sm_clock_mhz: int | None = None
     power_limited: bool | None = None
-    """The SM clock is kept down by a power limit ..."""
+    """The SM clock is reduced by a power limit."""
     heat_limited: bool | None = None
-    """... or by heat, or by the hardware's brake."""
+    """The SM clock is reduced by heat, or by the hardware's brake."""
     temperature_c: int | None = None
     pcie_mib_s: float | None = None
     """Both directions."""
     sm_active_frac: float | None = None
-    """Since the reading before, as the next three."""
+    """Since the previous reading, as are the next three."""
     sm_occupancy_frac: float | None = None
     tensor_frac: float | None = None
     dram_frac: float | None = None
@@ -88,34 +88,34 @@ class GpuReading(NamedTuple):
 
 
 class GpuSet(Protocol):
-    """The GPUs of one node, numbered from 0. Readings are None where `capabilities` says no.
+    """The GPUs of one node, numbered from 0. A reading is None if `capabilities` does not list it.
 
-    Every method that names a GPU raises GpuLostError when that GPU is lost, and GpuError otherwise.
+    Every method that takes a GPU number raises GpuLostError if that GPU is lost, and GpuError otherwise.
     """
 
     kind: Literal["simulated", "nvml", "replayed"]
 
     @property
     def count(self) -> int:
-        """How many GPUs there are."""
+        """Number of GPUs."""
 
     def capabilities(self, gpu: int) -> Capabilities:
-        """Which readings this GPU gives."""
+        """Readings that this GPU supports."""
 
     def uuid(self, gpu: int) -> str:
-        """A name that stays with the device."""
+        """Identifier that stays with the device."""
 
     def name(self, gpu: int) -> str:
-        """The model."""
+        """Model of the GPU."""
 
     def visible_as(self, gpu: int) -> str:
-        """How CUDA_VISIBLE_DEVICES names it."""
+        """Name of the GPU for CUDA_VISIBLE_DEVICES."""
 
     def memory_total_mib(self, gpu: int) -> int | None:
-        """MiB on the device."""
+        """Memory of the device, MiB."""
 
     def memory_used_mib(self, gpu: int) -> int | None:
-        """MiB in use, by whomever."""
+        """Memory in use by all processes, MiB."""
 
     def utilisation_frac(self, gpu: int) -> float | None:
         """Share of the last sampling period in which a kernel ran, 0 to 1."""
@@ -127,34 +127,34 @@ class GpuSet(Protocol):
         """Joules since the driver was loaded: take differences, and expect it to start again from 0."""
 
     def sm_clock_mhz(self, gpu: int) -> int | None:
-        """Clock of the streaming multiprocessors."""
+        """Clock of the streaming multiprocessors, MHz."""
 
     def sm_clocks_mhz(self, gpu: int) -> list[int]:
-        """SM clocks that the GPU can be held to, highest first; empty where it does not tell."""
+        """SM clocks to which the GPU can be locked, MHz, highest first; empty if it does not report them."""
 
     def why_clocks_are_fixed(self, gpu: int) -> str:
-        """Why nobody here can set the GPU's clocks, "" where somebody can. Asking changes no clock."""
+        """Returns why this process cannot set the GPU's clocks, "" if it can. Changes no clock."""
 
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
-        """Hold the GPU's SM clock to `mhz` at most, one of `sm_clocks_mhz`, until it is reset."""
+        """Limit the GPU's SM clock to `mhz`, one of `sm_clocks_mhz`, until it is reset."""
 
     def reset_sm_clock(self, gpu: int) -> None:
         """Let the GPU choose its SM clock again."""
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Numbers of the processors that the GPU hangs on; empty where nobody knows."""
+        """Numbers of the processors on the GPU's bus; empty if unknown."""
 
     def device_minor(self, gpu: int) -> int | None:
-        """N of the GPU's /dev/nvidiaN; None where it has none, or nobody knows."""
+        """N of the GPU's /dev/nvidiaN; None if it has none or it is unknown."""
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
-        """Processes on the GPU that `is_ours(pid)` disowns."""
+        """Processes on the GPU for which `is_ours(pid)` is false."""
 
     def read(self, gpu: int) -> GpuReading:
-        """All that it shows now. Called by another thread than the rest; a call of it that fails is None."""
+        """All readings now; a failed reading is None. Called from another thread than the other methods."""
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """These GPUs have ranks on them now. Real GPUs need no telling; simulated ones do."""
+        """Set which ranks hold these GPUs now. Simulated GPUs need it; real GPUs ignore it."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""

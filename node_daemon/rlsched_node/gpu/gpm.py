@@ -1,7 +1,7 @@
 """GPU performance monitoring (GPM): counters of Hopper and newer that NVML reads without a daemon or root.
 
-A metric is the difference of two samples. Beside a DCGM exporter that reads the same counters, both perturb
-each other: `rlsched node --no-gpm`.
+A metric is the difference of two samples. If a DCGM exporter reads the same counters, both disturb each
+other: use `rlsched node --no-gpm`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NEVER = (
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
 LEAST_S = 0.1
-"""Two samples that are closer give no metrics, by NVML's documentation."""
+"""Minimum time between two samples, seconds: NVML gives no metrics for closer ones (its documentation)."""
 
 
 class GpmReading(NamedTuple):
-    """Between two samples; None where this GPU does not count that."""
+    """Metrics between two samples; None for a metric that this GPU does not count."""
 
     sm_active_frac: float | None = None
     sm_occupancy_frac: float | None = None
@@ -48,16 +48,16 @@ def is_supported(handle: Any) -> bool:
     """Whether a GPU has the counters.
 
     Raises:
-        pynvml.NVMLError: the driver knows no such question, or the GPU is lost.
+        pynvml.NVMLError: the driver does not know the call, or the GPU is lost.
     """
     return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
 
 
 class Gpm:
-    """The counters of one GPU: two samples, filled in turn.
+    """The counters of one GPU, read with two samples in alternation.
 
     Args:
-        handle: Gives NVML's handle of the GPU.
+        handle: Returns NVML's handle of the GPU.
     """
 
     def __init__(self, handle: Callable[[], Any]) -> None:
@@ -67,11 +67,11 @@ class Gpm:
         self._asked = pynvml.c_nvmlGpmMetricsGet_t()
 
     def read(self, now_s: float) -> GpmReading:
-        """What was counted since the call before; nothing at the first call, and where that was just now.
+        """Metrics since the previous call; empty at the first call, and within `LEAST_S` of the previous one.
 
         Raises:
-            pynvml.NVMLError: the GPU is lost, or another program has the counters.
-            GpuError: a call that names no GPU failed.
+            pynvml.NVMLError: the GPU is lost, or another program holds the counters.
+            GpuError: a call without a GPU handle failed.
         """
         is_first = self._at_s is None
         if self._at_s is not None and now_s - self._at_s < LEAST_S:
@@ -104,14 +104,14 @@ class Gpm:
         )
 
     def close(self) -> None:
-        """Give the samples back."""
+        """Free the samples."""
         while self._samples:
             pynvml.nvmlGpmSampleFree(self._samples.pop())
 
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """A call that names no GPU: its error costs the counters, and says nothing of a GPU."""
+    """A call without a GPU handle: its error disables the counters, and does not mark a GPU as lost."""
     try:
         yield
     except pynvml.NVMLError as error:

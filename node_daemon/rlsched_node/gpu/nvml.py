@@ -1,4 +1,4 @@
-"""Real NVIDIA GPUs through NVML. It sets SM clocks where it is told to, and changes no limit or mode."""
+"""Real NVIDIA GPUs through NVML. Sets SM clocks on request, and changes no limit or mode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MIB = 1 << 20
 PCIE_EVERY_S = 10.0
-"""NVML counts PCIe for 20 ms at each question, and waits for it."""
+"""Interval of PCIe readings, seconds: NVML blocks for 20 ms at each call to count the traffic."""
 _POWER = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
 _HEAT = (
     pynvml.nvmlClocksEventReasonSwThermalSlowdown
@@ -57,7 +57,7 @@ _ERRORS: dict[int, type[GpuError]] = {
 
 
 def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Turn NVML's error codes into rlsched's errors; what has no class of its own is a plain GpuError."""
+    """Turn NVML's error codes into rlsched's errors; a code without its own class becomes a GpuError."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -66,9 +66,7 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
         except pynvml.NVMLError as error:
             kind = _ERRORS.get(error.value, GpuError)
             raise kind(f"NVML, {function.__name__.lstrip('_')}{args[1:] or ''}: {error}") from error
-        except (
-            pynvml.NVMLLibraryMismatchError
-        ) as error:  # of another family: a function that this driver lacks
+        except pynvml.NVMLLibraryMismatchError as error:  # not an NVMLError: the driver lacks the function
             name = f"NVML, {function.__name__.lstrip('_')}{args[1:] or ''}"
             raise GpuNotSupportedError(f"{name}: Function Not Found in this driver") from error
 
@@ -76,15 +74,15 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class NvmlGpus:
-    """The GPUs that NVML shows on this machine, or the first `count` of them.
+    """The GPUs that NVML lists on this machine, or the first `count` of them.
 
-    A GPU that does not answer at the start is one of them: calls that name it raise GpuLostError until it
-    does. What never changes of a GPU is asked until it was answered, then remembered.
+    A GPU that does not answer at the start is included: calls that name it raise GpuLostError until it
+    answers. Constant properties of a GPU are queried until it answers, then cached.
 
     Raises:
         GpuUnavailableError: no driver or library, or no GPU.
         GpuError: NVML cannot be opened, or does not count the GPUs.
-        InputError: more GPUs are asked for than there are.
+        InputError: more GPUs are requested than present.
     """
 
     kind: Literal["simulated", "nvml", "replayed"] = "nvml"
@@ -112,7 +110,7 @@ class NvmlGpus:
             self._pcie: dict[int, tuple[float, float]] = {}
             self._told: set[tuple[int, str]] = set()
             for gpu in range(offered):
-                with contextlib.suppress(GpuLostError, GpuUnavailableError):  # `read` looks again
+                with contextlib.suppress(GpuLostError, GpuUnavailableError):  # `read` tries again
                     self._able(gpu)
         except BaseException:
             self.close()
@@ -140,10 +138,10 @@ class NvmlGpus:
         return str(pynvml.nvmlDeviceGetName(self._handle(gpu)))
 
     def _handle(self, gpu: int) -> Any:
-        """NVML's handle of a GPU; remembered, since the index may mean another GPU later.
+        """NVML's handle of a GPU; cached, because the index may mean another GPU later.
 
         Raises:
-            GpuLostError: NVML gives none.
+            GpuLostError: NVML returns none.
         """
         if self._handles[gpu] is None:
             try:
@@ -155,10 +153,10 @@ class NvmlGpus:
         return self._handles[gpu]
 
     def _able(self, gpu: int) -> Capabilities:
-        """What a GPU can tell; found out as soon as it answers.
+        """Readings that a GPU supports; determined as soon as it answers.
 
         Raises:
-            GpuLostError, GpuUnavailableError: it does not answer, or does not say how CUDA names it.
+            GpuLostError, GpuUnavailableError: it does not answer, or does not report its UUID.
         """
         able = self._capabilities[gpu]
         if able is None:
@@ -203,10 +201,10 @@ class NvmlGpus:
             return []
 
     def why_clocks_are_fixed(self, gpu: int) -> str:
-        """By NVML's own answer to a call that needs the same rights and changes nothing.
+        """Determined by a call that needs the same rights and changes nothing.
 
-        That is to give persistence mode the value that it has: NVML offers no question about clocks, and to
-        reset them would undo what somebody else has set.
+        The call sets persistence mode to its present value. NVML has no query for the right to set clocks,
+        and resetting them would undo the setting of another program.
         """
         try:
             self._supported_clocks_mhz(gpu)
@@ -219,7 +217,7 @@ class NvmlGpus:
 
     @typed_errors
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
-        """The lowest clock stays open, so that a GPU without work can rest."""
+        """The lowest clock stays allowed, so that an idle GPU can save power."""
         lowest_mhz = min(self._supported_clocks_mhz(gpu), default=mhz)
         pynvml.nvmlDeviceSetGpuLockedClocks(self._handle(gpu), min(lowest_mhz, mhz), mhz)
 
@@ -228,7 +226,7 @@ class NvmlGpus:
         pynvml.nvmlDeviceResetGpuLockedClocks(self._handle(gpu))
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """By NVML, else by the bus that sysfs shows it on."""
+        """From NVML, else from the PCI bus in sysfs."""
         try:
             words = _twice(self._cpu_affinity, gpu)
         except (GpuNotSupportedError, GpuPermissionError):
@@ -259,7 +257,7 @@ class NvmlGpus:
 
     @typed_errors
     def _cpu_affinity(self, gpu: int) -> list[int]:
-        """Words of 64 processors."""
+        """Bit mask in words of 64 processors."""
         count = -(-(os.cpu_count() or 1) // 64)
         return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._handle(gpu), count)]
 
@@ -281,7 +279,7 @@ class NvmlGpus:
         ]
 
     def read(self, gpu: int) -> GpuReading:
-        """In a driver in trouble a call may not return: for a thread of its own."""
+        """For a thread of its own: with a faulty driver a call may not return."""
         able, now_s, look = self._able(gpu), time.monotonic(), _Look()
         utilisation = look.ask(self._utilisation, gpu, able.utilisation)
         memory = look.ask(self._memory, gpu, able.memory)
@@ -314,13 +312,13 @@ class NvmlGpus:
         )
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """A real GPU knows what runs on it."""
+        """Does nothing: a real GPU knows its processes."""
 
     def _tell(self, gpu: int, look: _Look) -> None:
-        """Log what failed, each error of a GPU once.
+        """Log failed readings, each error of a GPU once.
 
         Raises:
-            GpuLostError: nothing was answered.
+            GpuLostError: no reading succeeded.
         """
         for error in look.errors:
             if (gpu, str(error)) not in self._told:
@@ -330,7 +328,7 @@ class NvmlGpus:
             raise GpuLostError(f"it answers nothing: {look.errors[0]}") from look.errors[0]
 
     def _working(self, gpu: int, able: Capabilities, look: _Look) -> tuple[GpuProcess, ...] | None:
-        """Processes with their memory and their part of the time, where the driver tells either."""
+        """Processes with their memory and share of time, as far as the driver reports them."""
         found = look.ask(self._processes, gpu, able.processes)
         if found is None:
             return None
@@ -369,7 +367,7 @@ class NvmlGpus:
         )
 
     def _has_gpm(self, gpu: int) -> bool:
-        """Whether it counts, and lets us read; not on a board that is cut into MIG instances."""
+        """Whether the GPU counts, and permits reading; not on a board that is split into MIG instances."""
         return _answers(self._gpm_supported, gpu) and _answers(
             functools.partial(self._counted, now_s=-1.0), gpu
         )
@@ -396,7 +394,7 @@ class NvmlGpus:
 
     @typed_errors
     def _supported_clocks_mhz(self, gpu: int) -> list[int]:
-        """At the highest memory clock, which is the one that rlsched leaves in force."""
+        """At the highest memory clock, which rlsched leaves in force."""
         memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._handle(gpu)))
         clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._handle(gpu), memory_mhz)
         return sorted({int(mhz) for mhz in clocks}, reverse=True)
@@ -425,7 +423,7 @@ class NvmlGpus:
 
     @typed_errors
     def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
-        """Both directions; asked again after `PCIE_EVERY_S`."""
+        """Both directions; read again after `PCIE_EVERY_S`."""
         at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
         if now_s - at_s >= PCIE_EVERY_S:
             kib_s = sum(
@@ -438,7 +436,7 @@ class NvmlGpus:
 
     @typed_errors
     def _process_utilisation(self, gpu: int) -> dict[int, float]:
-        """By process, mean of the samples since the last call; NVML has none where nothing ran."""
+        """By process, mean of the samples since the last call; NVML has none if no process ran."""
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(gpu), self._seen_us[gpu])
         except pynvml.NVMLError as error:
@@ -458,17 +456,17 @@ class NvmlGpus:
 
 
 class _Look:
-    """One look at a GPU: calls that may each fail without the others."""
+    """One reading of a GPU: calls that may fail independently."""
 
     def __init__(self) -> None:
         self.is_answered = False
         self.errors: list[GpuError] = []
 
     def ask(self, read: Callable[[int], _T], gpu: int, is_able: bool) -> _T | None:
-        """A reading; None where the GPU does not give it, or not now.
+        """A reading; None if the GPU does not support it, or if it fails now.
 
         Raises:
-            GpuLostError, GpuUnavailableError: none can be had.
+            GpuLostError, GpuUnavailableError: the GPU does not answer.
         """
         if not is_able:
             return None
@@ -504,10 +502,10 @@ def _by_index(gpu: int) -> Any:
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Ask once more where the first call failed, unless it is not supported or not permitted.
+    """Call again if the first call failed, unless it is not supported or not permitted.
 
     Raises:
-        GpuError: the second one failed too.
+        GpuError: the second call failed too.
     """
     try:
         return ask(*args, **kwargs)
@@ -518,17 +516,17 @@ def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
 
 
 def _remembered(known: dict[int, _T], ask: Callable[[int], _T], gpu: int) -> _T:
-    """What never changes of a GPU, asked until it is known."""
+    """A constant property of a GPU, queried until it answers."""
     if gpu not in known:
         known[gpu] = _twice(ask, gpu)
     return known[gpu]
 
 
 def _answers(read: Callable[[int], object], gpu: int) -> bool:
-    """Whether this GPU knows the call, and we may make it; a call that fails otherwise is made again later.
+    """Whether this GPU supports and permits a call; a call that fails otherwise is tried again later.
 
     Raises:
-        GpuLostError, GpuUnavailableError: nothing is answered.
+        GpuLostError, GpuUnavailableError: the GPU does not answer.
     """
     try:
         read(gpu)
@@ -537,5 +535,5 @@ def _answers(read: Callable[[int], object], gpu: int) -> bool:
     except (GpuLostError, GpuUnavailableError):
         raise
     except GpuError as error:
-        _log.info("GPU %d: %s; asked again later", gpu, error)
+        _log.info("GPU %d: %s; retried later", gpu, error)
     return True

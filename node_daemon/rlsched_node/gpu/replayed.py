@@ -1,6 +1,6 @@
-"""GPUs that play what was recorded: readings of real ones, on a machine that has none.
+"""Replays recorded readings of real GPUs, on a machine that has none.
 
-A recording is lines of JSON. The first says which GPUs there were; each other one is a reading:
+A recording is JSON lines. The first line lists the GPUs; each other line is a reading:
 
     {"form": 1, "gpus": [{"uuid": "GPU-...", "name": "NVIDIA H100", "memory_total_mib": 81559}]}
     {"at_s": 0.0, "gpu": 0, "reading": {"power_w": 71.2, "energy_j": 5120.5, "processes": [[47, 184, 0.9]]}}
@@ -48,15 +48,15 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Writes what GPUs show; `rlsched node --record-gpus FILE`.
+    """Records GPU readings; `rlsched node --record-gpus FILE`.
 
     Args:
-        gpus: Those that are read.
-        path: A new file; one that is there is written anew.
+        gpus: GPUs to record.
+        path: File to write; an existing file is overwritten.
         clock: Monotonic seconds; the recording begins at 0.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
 
     def __init__(self, gpus: GpuSet, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -69,16 +69,16 @@ class Recorder:
         self._write(_Head(_FORM, devices))
 
     def note(self, gpu: int, reading: GpuReading) -> None:
-        """One reading of one GPU.
+        """Record one reading of one GPU.
 
         Raises:
-            OSError: the disk is full, say.
+            OSError: the write failed, for example because the disk is full.
         """
         told = {name: value for name, value in reading._asdict().items() if value is not None}
         self._write(_Line(round(self._clock() - self._began_s, 3), gpu, told))
 
     def close(self) -> None:
-        """It is complete."""
+        """Close the recording."""
         self._file.close()
 
     def _write(self, line: msgspec.Struct) -> None:
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def _device(gpus: GpuSet, gpu: int) -> _Device:
-    """What is recorded of a GPU itself; one that does not answer now has no name."""
+    """The recorded properties of a GPU; empty names if it does not answer now."""
     try:
         return _Device(gpus.uuid(gpu), gpus.name(gpu), gpus.memory_total_mib(gpu))
     except GpuError:
@@ -95,16 +95,16 @@ def _device(gpus: GpuSet, gpu: int) -> _Device:
 
 
 class ReplayedGpus:
-    """Plays a recording from its beginning, and once more when it is over; energy goes on growing.
+    """Replays a recording in a loop; the energy counter keeps growing.
 
-    Nothing of it follows what runs here. Clocks cannot be set.
+    The readings do not depend on the ranks of this node. Clocks cannot be set.
 
     Args:
         path: The recording.
         clock: Monotonic seconds.
 
     Raises:
-        InputError: it cannot be read, or is none.
+        InputError: the file cannot be read, or is not a recording.
     """
 
     kind: Literal["simulated", "nvml", "replayed"] = "replayed"
@@ -203,12 +203,12 @@ class ReplayedGpus:
         return None
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Nor is it near anything."""
+        """A recording is near no processor."""
         self._device(gpu)
         return frozenset()
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:  # noqa: ARG002
-        """Those of the recording run nowhere now."""
+        """The recorded processes do not run now."""
         self._device(gpu)
         return []
 
@@ -222,10 +222,10 @@ class ReplayedGpus:
         return row._replace(energy_j=row.energy_j + rounds * a_round_j)
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """It has been recorded what ran."""
+        """Does nothing: the readings are recorded."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
     def _device(self, gpu: int) -> _Device:
         if not 0 <= gpu < len(self._devices):

@@ -1,4 +1,4 @@
-"""Simulated GPUs: no device behind them, readings that follow the ranks, and names that say so."""
+"""Simulated GPUs: no device, readings that follow the ranks, and names that mark them as simulated."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from rlsched_node.gpu.device import Capabilities, GpuError, GpuProcess, GpuReadi
 
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
-"""Clocks are those of an H100, whatever the type; where one is set, it counts as a part of the highest."""
+"""Clocks of an H100, for all types; a locked clock counts as a fraction of the highest."""
 SM_CLOCK_STEP_MHZ = 15
 CPUS_NEAR = 16
 
 
 class SimulatedGpus:
-    """N GPUs that are alike. What they show is what the models of the simulator say of the jobs on them.
+    """N equal GPUs whose readings are predicted by the simulator's models from the jobs on them.
 
-    A GPU type has its figures in `GPU_FIGURES`, and a job's workload its row in the catalogue; a job that
-    names none is like the median of all. Jobs that share a GPU share its time: together they have it at work
-    for 1 - product(1 - alone) of the time, each for its part. What no model computes is None, such as tensor
-    cores, bandwidth and temperature. The same calls at the same times give the same readings.
+    The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue; a job
+    without a workload gets the median of all. Jobs on a shared GPU divide its time: together they use
+    1 - product(1 - u) of it, where u is the utilisation of each job without the others, in proportion to u.
+    Values that no model computes are None, such as tensor cores, bandwidth and temperature. The same calls at
+    the same times give the same readings.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
@@ -58,7 +59,7 @@ class SimulatedGpus:
         self._energy_at_s = clock()
         self._traits: dict[str, dict[str, float]] = {}
         self._power_w = [self._figures["idle_w"]] * count
-        self._lock = threading.Lock()  # the daemon and its meter ask and tell
+        self._lock = threading.Lock()  # shared by the daemon and its meter
 
     @property
     def count(self) -> int:
@@ -123,7 +124,7 @@ class SimulatedGpus:
 
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
         if mhz not in self.sm_clocks_mhz(gpu):
-            raise GpuError(f"GPU {gpu}: {mhz} MHz is none of its SM clocks")
+            raise GpuError(f"GPU {gpu}: {mhz} MHz is not one of its SM clocks")
         with self._lock:
             self._settle()
             self._locked_mhz[gpu] = mhz
@@ -137,7 +138,7 @@ class SimulatedGpus:
             self._draw(gpu)
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Its own, made up like itself: the machine may have fewer, and then runs several on one."""
+        """Simulated as well: the machine may have fewer processors, and then uses one for several."""
         self._check(gpu)
         return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
 
@@ -182,13 +183,13 @@ class SimulatedGpus:
                 self._draw(gpu)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
     def _trait(self, tenant: Tenant) -> dict[str, float]:
-        """The catalogue's row of its workload on this type."""
+        """The catalogue row of its workload on this type."""
         found = self._traits.get(tenant.workload)
         if found is None:
-            from rlsched.models.catalogue.catalogue import load_catalogue  # numpy, for simulated GPUs alone
+            from rlsched.models.catalogue.catalogue import load_catalogue  # numpy, only for simulated GPUs
 
             catalogue = load_catalogue()
             number = catalogue.number(tenant.workload) if tenant.workload in catalogue.names else 0
@@ -198,7 +199,7 @@ class SimulatedGpus:
         return found
 
     def _at_work(self, held: Sequence[Tenant]) -> tuple[float, list[float]]:
-        """Share of the time in which a GPU works, and each tenant's part of it."""
+        """Share of time in which a GPU works, and the part of each tenant, 0 to 1."""
         alone = [self._trait(tenant)["util_frac"] for tenant in held]
         idle = 1.0
         for one in alone:
@@ -207,7 +208,7 @@ class SimulatedGpus:
         return 1.0 - idle, [(1.0 - idle) * one / total for one in alone]
 
     def _draw(self, gpu: int) -> None:
-        """Work out what a GPU draws from now on."""
+        """Recompute the power draw of a GPU."""
         held, figures = self._held.get(gpu, ()), self._figures
         x = self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
         voltage = relative_voltage(figures["knee_frac"], figures["voltage_slope"], x)

@@ -1,7 +1,7 @@
-"""Accounts of this machine, looked up so that a directory service that hangs holds nothing else up.
+"""Looks up accounts of this machine without letting a hanging directory service block the daemon.
 
-The lookup is a thread's. Whoever asks waits for it for a moment. Where it takes longer, the account is the
-one that was found last, or there is none for now.
+Each lookup runs in its own thread, and the caller waits for it for a limited time. If the lookup takes
+longer, the caller gets the account that was found last, or `AccountsAwayError`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 from rlsched.errors import RlschedError
 
 WAIT_S: Final = 1.0
-"""A lookup is waited for so long, if no other one hangs already."""
+"""Time to wait for a lookup while no other lookup hangs, seconds."""
 MOST_HANGING: Final = 8
-"""Threads that wait for the directory service."""
+"""Maximum number of threads that wait for the directory service."""
 
 
 class AccountsAwayError(RlschedError):
-    """The machine does not say now who an account is."""
+    """The directory service does not answer."""
 
 
 class Accounts:
@@ -35,11 +35,11 @@ class Accounts:
         self._asked: dict[str, _Lookup] = {}
 
     def of(self, name: str) -> pwd.struct_passwd:
-        """The account of this name.
+        """The account with this name.
 
         Raises:
-            KeyError: there is none.
-            AccountsAwayError: no answer came in time, and none is known from before.
+            KeyError: there is no such account.
+            AccountsAwayError: no answer came in time, and no earlier lookup found the account.
         """
         hanging = sum(not lookup.done.is_set() for lookup in self._asked.values())
         lookup = self._asked.get(name)
@@ -61,7 +61,7 @@ class Accounts:
 
 
 class _Lookup:
-    """One lookup, in a thread of its own; `found` is None where there is no such account."""
+    """One lookup in its own thread; `found` is None if there is no such account."""
 
     def __init__(self, name: str) -> None:
         self.done = threading.Event()

@@ -1,10 +1,10 @@
-"""One control group (cgroup v2) for each rank, where the daemon may make them: nothing of a rank gets away.
+"""One control group (cgroup v2) for each rank, if the daemon may create groups: no process can leave it.
 
-A process leaves its session, its parent and its environment behind as it likes, and its control group never.
-`cgroup.kill` ends all of a group at once. Where the kernel's controllers are given on to the daemon, a group
-also has its limits: memory, processes, processors, shares of processor and disk time.
+A process can leave its session, its parent and its environment, but not its control group. `cgroup.kill` ends
+all processes of a group at once. If the kernel's controllers are delegated to the daemon, a group also has
+limits: memory, processes, processors, shares of processor and disk time.
 
-Imported by the shim, so it imports the standard library alone.
+Imported by the shim, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rlsched_node.isolation import clone
 
 CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 SUBGROUP = "rlsched-node"
-"""Where the daemon itself is, beside the groups of its ranks: a group with controllers below holds no process
-of its own (kernel, cgroup-v2.rst, «No Internal Process Constraint»). systemd: `DelegateSubgroup=`."""
+"""Group of the daemon itself, next to the groups of its ranks: a group with controllers below must not hold
+processes (kernel, cgroup-v2.rst, «No Internal Process Constraint»). systemd: `DelegateSubgroup=`."""
 _PREFIX = "rlsched-"
 
 
 class Cgroup:
-    """The group of one rank; of path "" where there is none, and then nothing is done."""
+    """The control group of one rank; with path "" there is none, and all calls do nothing."""
 
     def __init__(self, path: str, controllers: Collection[str] = (), all_memory_bytes: int = 0) -> None:
-        """`controllers`: those that the node's group gives on to it; `all_memory_bytes`: what the groups of
-        all ranks may have together, 0: no bound."""
+        """`controllers`: controllers that the node's group delegates to this one; `all_memory_bytes`: memory
+        limit of the groups of all ranks together, 0: none."""
         self.path = path
         self._controllers, self._all_memory_bytes = controllers, all_memory_bytes
 
     def create(self) -> bool:
-        """Make it, and the node's where this is the first: whether it is there."""
+        """Create the group, and the node's group before the first one. Returns whether the group exists."""
         above = Cgroup(os.path.dirname(self.path))
         with contextlib.suppress(OSError):
             if not os.path.exists(above.path):
@@ -45,10 +45,10 @@ class Cgroup:
         return False
 
     def fork(self) -> int:
-        """`os.fork`, by a process of one thread; the child is in the group, and so is what it starts.
+        """Like `os.fork`, for a process with one thread; the child and its descendants are in the group.
 
-        It is born there where the kernel can do that (Linux 5.7): to move a process takes some 10 ms on an
-        idle machine, for the kernel waits until no other processor is forking.
+        The child is created in the group if the kernel can do that (Linux 5.7). Moving a process takes some
+        10 ms on an idle machine, because the kernel waits until no other processor is forking.
         """
         pid = _born_in(self.path) if self.path else -1
         if pid < 0:
@@ -59,7 +59,7 @@ class Cgroup:
         return pid
 
     def write(self, values: Mapping[str, int | str]) -> set[str]:
-        """Set what has a value, neither 0 nor "": the names of those that the kernel took."""
+        """Set every value except 0 and "". Returns the names of the files that the kernel accepted."""
         taken = set()
         for name, value in values.items():
             if self.path and value:
@@ -69,7 +69,7 @@ class Cgroup:
         return taken
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel has ended because memory was short: the group's, or all."""
+        """Number of its processes that the kernel's OOM killer ended, at any memory limit."""
         try:
             for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
                 name, _, count = line.partition(b" ")
@@ -80,7 +80,7 @@ class Cgroup:
         return 0
 
     def kill(self) -> bool:
-        """SIGKILL everything in it: whether anything was there."""
+        """SIGKILL all processes of the group. Returns whether there were any."""
         if not self.path or not self.is_populated():
             return False
         with contextlib.suppress(OSError):
@@ -88,14 +88,14 @@ class Cgroup:
         return True
 
     def is_populated(self) -> bool:
-        """Whether a process is in it, or in a group below it."""
+        """Whether a process is in the group, or in a group below it."""
         try:
             return b"populated 1" in records.read(f"{self.path}/cgroup.events")
         except OSError:
             return False
 
     def remove(self) -> None:
-        """Remove it with all groups below it where they are empty, and the node's if this was the last."""
+        """Remove the group and the empty groups below it, and the node's group if this was the last one."""
         if self.path:
             try:
                 os.rmdir(self.path)
@@ -108,18 +108,18 @@ class Cgroup:
 
 
 class Cgroups:
-    """The groups of a node's ranks.
+    """The control groups of a node's ranks.
 
     Attributes:
-        note: Why there are none; "" where there are.
-        controllers: What they can be held to, of `CONTROLLERS`.
-        missing: Why not to all of it; "" where they can.
+        note: Why there are none; "" if there are.
+        controllers: Controllers that the groups have, of `CONTROLLERS`.
+        missing: Why some controllers are missing; "" if none is.
     """
 
     def __init__(self, directory: str, memory_bytes: int = 0) -> None:
-        """`directory`: the node's; tells its groups from those of other nodes of this machine.
-        `memory_bytes`: what all of its ranks may have together; 0: no bound."""
-        import hashlib  # not for the shim, which has no use for it and little time
+        """`directory`: the node's directory; distinguishes its groups from groups of other nodes of this
+        machine. `memory_bytes`: memory limit of all its ranks together; 0: none."""
+        import hashlib  # not in the shim, which does not need it and must start fast
 
         self.root, self.note = "", "there is no cgroup v2"
         self.controllers: frozenset[str] = frozenset()
@@ -141,13 +141,13 @@ class Cgroups:
         trial.remove()
 
     def at(self, name: str) -> Cgroup:
-        """The group of a rank, there or not."""
+        """The group of a rank, whether it exists or not."""
         if not self.root:
             return Cgroup("")
         return Cgroup(f"{self.root}/{name}", sorted(self.controllers), self._memory_bytes)
 
     def clean(self, kept: Collection[str]) -> None:
-        """Remove the empty groups that an earlier daemon left, but for those with these paths."""
+        """Remove the empty groups that an earlier daemon left, except these paths."""
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self.root):
                 if entry.is_dir() and entry.path not in kept:
@@ -155,7 +155,7 @@ class Cgroups:
 
 
 def _born_in(path: str) -> int:
-    """As `os.fork`, the child in this group; -1 where that cannot be."""
+    """Like `os.fork`, with the child in this group; -1 if the kernel cannot do that."""
     try:
         group = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -183,7 +183,7 @@ def _own_cgroup() -> str:
 
 
 def _controllers(own: str, root: str) -> tuple[frozenset[str], str]:
-    """Give on to the ranks' groups what this group has: (which controllers they have, why not all)."""
+    """Delegate this group's controllers to the ranks' groups. Returns (controllers, why some are missing)."""
     present = _listed(f"{own}/cgroup.controllers")
     wanted = [name for name in CONTROLLERS if name in present]
     why = _give_on(own, wanted) or _give_on(root, wanted)
@@ -193,14 +193,14 @@ def _controllers(own: str, root: str) -> tuple[frozenset[str], str]:
 
 
 def _give_on(group: str, wanted: Collection[str]) -> str:
-    """Give a group's controllers to those below it: why not, "" where that is done.
+    """Enable controllers for the groups below. Returns why that failed; "" if it did not.
 
-    All at once: a group with processes of its own takes `cpu` alone, and its groups below are then threaded,
-    which take no process.
+    All at once: a group with processes of its own accepts only `cpu`, and the groups below are then threaded,
+    and accept no process.
     """
     if not wanted:
         return ""
-    is_root = not os.path.exists(f"{group}/cgroup.type")  # which alone may have both
+    is_root = not os.path.exists(f"{group}/cgroup.type")  # only the root group may have both
     if not is_root and _listed(f"{group}/cgroup.procs"):
         why = _step_aside(group)
         if why:
@@ -208,15 +208,15 @@ def _give_on(group: str, wanted: Collection[str]) -> str:
     try:
         _write(f"{group}/cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
     except OSError as error:
-        return f"{group} does not give on {', '.join(wanted)}: {error.strerror}"
+        return f"{group} does not delegate {', '.join(wanted)}: {error.strerror}"
     return ""
 
 
 def _step_aside(group: str) -> str:
-    """Move this process, alone in its group, into one below: why that cannot be, "" where it is done.
+    """Move this process, the only one in its group, into a subgroup. Returns why that failed; "" if not.
 
-    Not below a systemd without `DelegateSubgroup=`: it puts the next daemon into the group itself, which it
-    could not while jobs of this one are below.
+    Not below a systemd without `DelegateSubgroup=`: it starts the next daemon in the group itself, which
+    fails while jobs of this daemon are below.
     """
     if os.environ.get("INVOCATION_ID"):
         return f"the unit of this node has no DelegateSubgroup={SUBGROUP}"
@@ -231,7 +231,7 @@ def _step_aside(group: str) -> str:
 
 
 def _listed(path: str) -> set[str]:
-    """The words of a small file; none where there is no such file."""
+    """The words of a small file; empty if there is no such file."""
     try:
         return set(records.read(path).decode("ascii", "replace").split())
     except OSError:

@@ -1,6 +1,6 @@
-"""clone3(2) as `os.fork`: with a parent or a control group that fork(2) has no words for.
+"""clone3(2) as a variant of `os.fork` that sets the child's parent or control group, which fork(2) cannot.
 
-Imported by the shim, so it imports the standard library alone.
+Imported by the shim, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import ctypes
 import signal
 
 PARENT = 0x8000
-"""The child is not this process's, but its parent's."""
+"""The child gets the parent of this process as its parent."""
 INTO_CGROUP = 0x200000000
-"""The child is born in a control group (Linux 5.7)."""
+"""The child is created in a control group (Linux 5.7)."""
 _CLONE3 = 435
 """The same number on all machines."""
 _WORDS, _EXIT_SIGNAL, _CGROUP = 11, 4, 10
-"""`struct clone_args`: its length, and where what is set stands."""
+"""`struct clone_args`: its length in words, and the positions of the fields that are set."""
 
 
 def fork(flags: int, group: int = 0) -> int:
-    """As `os.fork`, by a process of one thread; -1 where the kernel cannot do that.
+    """Like `os.fork`, for a process with one thread; -1 if the kernel cannot do that.
 
     Args:
         flags: `PARENT`, `INTO_CGROUP`.
@@ -27,7 +27,7 @@ def fork(flags: int, group: int = 0) -> int:
     """
     arguments = (ctypes.c_uint64 * _WORDS)()
     arguments[0], arguments[_CGROUP] = flags, group
-    if not flags & PARENT:  # whose child tells its end by the signal that this process would
+    if not flags & PARENT:  # with it, the child inherits this process's exit signal
         arguments[_EXIT_SIGNAL] = signal.SIGCHLD
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()

@@ -1,8 +1,8 @@
-"""Closes to a control group the GPUs that its rank has not got: a small program, by bpf(2).
+"""Denies a control group the GPUs that its rank does not hold, with a small BPF program (bpf(2)).
 
-cgroup v2 has no file for devices: the kernel asks a program of type BPF_PROG_TYPE_CGROUP_DEVICE (Linux 4.15;
-kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are those of linux/bpf.h. A program
-stays for as long as its group. To load one takes root, or CAP_BPF with CAP_NET_ADMIN.
+cgroup v2 has no file for devices: the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE (Linux 4.15;
+kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are from linux/bpf.h. A program
+stays loaded as long as its group exists. Loading one needs root, or CAP_BPF with CAP_NET_ADMIN.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 NVIDIA_MAJOR: Final = 195
-"""Of /dev/nvidiaN, /dev/nvidiactl and /dev/nvidia-modeset (kernel, devices.txt)."""
+"""Major number of /dev/nvidiaN, /dev/nvidiactl and /dev/nvidia-modeset (kernel, devices.txt)."""
 FOR_ALL: Final = (254, 255)
-"""Minor numbers of that which every CUDA program opens: nvidia-modeset, nvidiactl."""
+"""Minor numbers of the devices that every CUDA program opens: nvidia-modeset, nvidiactl."""
 _SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, _PROG_ATTACH = 5, 8
 _TYPE_CGROUP_DEVICE, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
 _TYPE, _MAJOR, _MINOR, _CHAR = 0, 4, 8, 2
-"""`struct bpf_cgroup_dev_ctx`: where its fields are; the low half of the first of character devices."""
+"""`struct bpf_cgroup_dev_ctx`: offsets of its fields; value of the type's low half for character devices."""
 _LOAD_W, _AND, _NOT_EQUAL, _EQUAL, _MOVE, _EXIT = 0x61, 0x57, 0x55, 0x15, 0xB7, 0x95
 _ATTR_BYTES: Final = 128
 
 
 def program(major: int, minors: Sequence[int]) -> bytes:
-    """Instructions that forbid all character devices of a major number but those with these minor numbers."""
-    allow = 8 + len(minors)  # where 1 is returned; a jump counts from the instruction after it
+    """Instructions that deny all character devices of a major number, except these minor numbers."""
+    allow = 8 + len(minors)  # position of `return 1`; a jump counts from the next instruction
     code = [
         _instruction(_LOAD_W, 2, 1, _TYPE),
         _instruction(_AND, 2, immediate=0xFFFF),
@@ -45,7 +45,7 @@ def program(major: int, minors: Sequence[int]) -> bytes:
 
 
 def why_not() -> str:
-    """Why this process cannot close devices to a group, "" where it can; closes none."""
+    """Returns why this process cannot deny devices to a group, "" if it can; denies none."""
     try:
         os.close(_load(program(NVIDIA_MAJOR, FOR_ALL)))
     except OSError as error:
@@ -54,10 +54,10 @@ def why_not() -> str:
 
 
 def close_others(group: str, minors: Collection[int], major: int = NVIDIA_MAJOR) -> None:
-    """Of the devices with this major number, leave a group those with these minor numbers alone.
+    """Deny a group all devices with this major number, except these minor numbers.
 
     Raises:
-        OSError: the kernel does not let this process do that.
+        OSError: the kernel does not permit it.
     """
     loaded = _load(program(major, sorted(minors)))
     try:
@@ -71,7 +71,7 @@ def close_others(group: str, minors: Collection[int], major: int = NVIDIA_MAJOR)
 
 
 def _load(code: bytes) -> int:
-    """A descriptor of the program in the kernel."""
+    """Load a program into the kernel. Returns its descriptor."""
     instructions, license_ = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"MIT")
     places = ctypes.addressof(instructions), ctypes.addressof(license_)
     return _bpf(_PROG_LOAD, struct.pack("=2I2Q", _TYPE_CGROUP_DEVICE, len(code) // 8, *places))

@@ -1,4 +1,4 @@
-"""What one rank may use of its node, as its record holds it and its group or its processes are held to."""
+"""Resource limits of one rank: kept in its record, enforced by its control group or on its processes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rlsched_node.isolation.cgroup import Cgroup
 
 RESERVED_FRAC: Final = 0.05
 RESERVED_MIB: Final = (512, 16_384)
-"""Of a node's memory no job gets this part, between these bounds: daemon, shims and kernel need it."""
+"""Part of a node's memory that no job gets, and its bounds: daemon, shims and kernel need it."""
 OOM_FIRST: Final = 500
-"""`oom_score_adj` of a rank that asked for no memory: where a node is full, it goes before those that did.
+"""`oom_score_adj` of a rank that requested no memory: on a full node it is killed before ranks that did.
 Half of the scale of proc(5): a rank counts as if it had half of the node's memory on top of its own."""
 MAX_PROCESSES: Final = 16_384
-"""Processes and threads of a rank where nobody says otherwise, or half of what the kernel has where that is
-less: eight GPUs with sixteen loaders of a hundred threads each are 12,800."""
+"""Default limit of processes and threads of a rank, or half of the kernel's limit if that is less: eight
+GPUs with sixteen loaders of a hundred threads each are 12,800."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of one rank; 0 and empty: none.
+    """The limits of one rank; 0 and empty: no limit.
 
     Attributes:
         cpus: Numbers of the processors that it runs on.
-        owns_cpus: They are its own, and no other rank's; else it shares them with all that asked for none.
+        owns_cpus: The processors are exclusive; else the rank shares them with all ranks that requested none.
         memory_bytes: Host memory of all its processes together.
-        asked_memory: The job asked for that; else it is what goes with its GPUs.
+        asked_memory: The job requested this memory; else it is the share of its GPUs.
         processes: Processes and threads.
-        devices: Minor numbers of the GPUs whose files it may open; None: of any.
-        weight: Its part of processor and disk time where these are short, 100 for a rank of one GPU.
+        devices: Minor numbers of the GPUs whose files it may open; None: all GPUs.
+        weight: Its share of contended processor and disk time, 100 for a rank with one GPU.
     """
 
     cpus: list[int] = []
@@ -43,13 +43,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a shim sets on the process that becomes the command, which all that it starts inherits.
+    """Limits that a shim sets on the process that becomes the command; its descendants inherit them.
 
     Attributes:
-        cpus: Its processors; empty: those of the daemon.
-        data_bytes: RLIMIT_DATA, of each process by itself; 0: as the daemon's.
+        cpus: Its processors; empty: as the daemon's.
+        data_bytes: RLIMIT_DATA, of each process; 0: as the daemon's.
         processes: RLIMIT_NPROC, of all processes of its user together; 0: as the daemon's.
-        oom_score_adj: Who goes first where the node is out of memory.
+        oom_score_adj: Adjustment for the kernel's OOM killer; the highest is killed first.
     """
 
     cpus: list[int] = []
@@ -59,10 +59,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def hold(group: Cgroup, limits: Limits) -> Setup:
-    """Hold a new group to its limits; what is left for each process to be held to, where a group cannot.
+    """Apply limits to a new group. Returns the limits that must be set on each process instead.
 
-    Memory that nobody asked for is bounded by a group alone: RLIMIT_DATA counts what a process has reserved
-    and never touched, and would end programs that harm nobody.
+    Memory that the job did not request is limited only by a group: RLIMIT_DATA counts memory that a process
+    has reserved and never touched, and would end harmless programs.
     """
     cpus = on_machine(limits.cpus)
     held = group.write(
@@ -86,13 +86,13 @@ def hold(group: Cgroup, limits: Limits) -> Setup:
 
 
 def on_machine(cpus: list[int]) -> list[int]:
-    """Processors of this machine for those of a node: the same, where there are as many."""
+    """Processors of this machine for the processors of a node: the same numbers, if there are as many."""
     here = sorted(os.sched_getaffinity(0))
     return sorted({cpu if cpu in here else here[cpu % len(here)] for cpu in cpus})
 
 
 def in_words(cpus: list[int]) -> str:
-    """Processors as the kernel lists them: `0-3,8`."""
+    """Processors in the kernel's list format: `0-3,8`."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and parts[-1][1] == cpu - 1:
@@ -103,10 +103,10 @@ def in_words(cpus: list[int]) -> str:
 
 
 def numbers(text: str) -> frozenset[int]:
-    """Processors that the kernel lists so.
+    """Parse the kernel's list format of processors.
 
     Raises:
-        ValueError: that is no such list.
+        ValueError: the text is not such a list.
     """
     found: set[int] = set()
     for part in text.strip().split(",") if text.strip() else ():
@@ -116,14 +116,14 @@ def numbers(text: str) -> frozenset[int]:
 
 
 def memory_for_jobs_mib() -> int:
-    """Memory of this machine that jobs may have, all together."""
+    """Memory of this machine for all jobs together, MiB."""
     total_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     reserved = min(max(int(total_mib * RESERVED_FRAC), RESERVED_MIB[0]), RESERVED_MIB[1])
     return max(total_mib - reserved, 1)
 
 
 def most_processes() -> int:
-    """What a rank may have of processes and threads where nobody says otherwise."""
+    """Default limit of processes and threads of a rank."""
     found = [MAX_PROCESSES]
     for name in ("pid_max", "threads-max"):
         try:

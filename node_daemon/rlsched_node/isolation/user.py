@@ -1,4 +1,4 @@
-"""As whom jobs run: the daemon's own user, one that a daemon of root is told, or each as its owner."""
+"""The user that runs the jobs: the daemon's own, one set for all jobs, or the owner of each job."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rlsched.errors import InputError, RlschedError
 from rlsched_node.isolation.accounts import Accounts
 
 FIRST_UID = 1000
-"""Accounts below are the system's, and run jobs only where `--users` names them."""
+"""Accounts with a lower number are system accounts, which run jobs only if `--users` names them."""
 UMASK = 0o022
-"""Of jobs that run as their owner: not the daemon's, which is stricter for good reason."""
+"""Umask of jobs that run as their owner, instead of the daemon's stricter one."""
 
 
 class OwnerError(RlschedError):
-    """This node runs no jobs of this person."""
+    """This node runs no jobs of this user."""
 
 
 class JobUser(msgspec.Struct, frozen=True):
@@ -33,21 +33,21 @@ class JobUser(msgspec.Struct, frozen=True):
     home: str
     shell: str
     umask: int | None = None
-    """Of its jobs; None: the daemon's."""
+    """Umask of its jobs; None: the daemon's."""
 
     def environment(self) -> dict[str, str]:
-        """What a login of this user would have."""
+        """Environment of a login of this user."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell}
 
 
 class JobUsers:
-    """As whom each job of this node runs.
+    """The user that runs each job of this node.
 
     Args:
-        run_as: A user's name, for all of them; None: nobody was named.
+        run_as: Name of the user for all jobs; None: none was given.
         allow_root: Jobs may run as root.
-        as_owner: Each runs as the account of the person who submitted it.
-        accounts: Of persons whose account has another name, or is one of the system's.
+        as_owner: Each job runs as the account of the user who submitted it.
+        accounts: Accounts by person, for accounts with another name and system accounts.
 
     Raises:
         InputError: jobs would run as root and may not, there is no such user, or only root can become it.
@@ -66,7 +66,7 @@ class JobUsers:
         if as_owner and run_as is not None:
             raise InputError("--run-as and --run-as-owner: give one of them")
         if accounts is not None and not as_owner:
-            raise InputError("--users says who owners are, so it needs --run-as-owner")
+            raise InputError("--users maps owners to accounts, so it needs --run-as-owner")
         if as_owner and os.geteuid() != 0:
             raise InputError(
                 f"--run-as-owner: only a node that is root can do that, and this one is {_my_name()}; leave "
@@ -75,16 +75,18 @@ class JobUsers:
         self._all = None if as_owner else job_user(run_as, allow_root=allow_root)
 
     def of(self, person: str) -> JobUser | None:
-        """As whom a job of this person runs; None: as the daemon's own user.
+        """The user that runs a job of this person; None: the daemon's own user.
 
         Raises:
             OwnerError: the person has no account here, or one that may not run jobs.
-            AccountsAwayError: the machine does not say now who that is.
+            AccountsAwayError: the account cannot be looked up now.
         """
         if not self._as_owner:
             return self._all
         if not person:
-            raise OwnerError("the broker did not say whose job it is, and this node runs each as its owner")
+            raise OwnerError(
+                "the broker did not send the job's owner, and this node runs each job as its owner"
+            )
         name = self._accounts.get(person, person)
         if "\0" in name:
             raise OwnerError("its owner's name holds a NUL character")
@@ -99,34 +101,34 @@ class JobUsers:
             raise OwnerError(f"{person} would be root on this node, which runs no jobs as root")
         if user.uid < FIRST_UID and user.uid != 0 and person not in self._accounts:
             raise OwnerError(
-                f"{name!r} is an account of the system's on this node (uid {user.uid}, below {FIRST_UID}): "
+                f"{name!r} is a system account on this node (uid {user.uid}, below {FIRST_UID}): "
                 "only rlsched node --users can let jobs run as that"
             )
         return msgspec.structs.replace(user, umask=UMASK)
 
     def check_reachable(self, directory: Path) -> None:
-        """See that those who run jobs can come to the node's directory.
+        """Check that the users who run jobs can reach the node's directory.
 
         Raises:
-            InputError: some directory above it keeps them out.
+            InputError: a directory above it denies them access.
         """
         if self._as_owner or self._all is not None:
             check_reachable(directory, self._all)
 
     def __str__(self) -> str:
-        """As whom, for people."""
+        """Description for people."""
         if self._as_owner:
             return "each job runs as the account of its owner"
         if self._all is not None:
             return f"every job runs as {self._all.name}"
-        return f"every job runs as {_my_name()}, the user of this daemon, whoever submitted it"
+        return f"every job runs as {_my_name()}, the user of this daemon, not as its owner"
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Accounts by person, of a file of lines `person = "account"`.
+    """Read the accounts by person from a file of lines `person = "account"`.
 
     Raises:
-        InputError: it cannot be read, is something else, or others may write to it.
+        InputError: it cannot be read, has another format, or others may write to it.
     """
     try:
         with path.open("rb") as file:
@@ -137,7 +139,7 @@ def read_users(path: Path) -> dict[str, str]:
         raise InputError(f'--users {path}: expected lines `person = "account"`: {what}') from error
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InputError(
-            f"--users {path}: others can write to it, and it says who may be whom: "
+            f"--users {path}: others can write to it, and it maps users to accounts: "
             f"run `chown root {path}; chmod 644 {path}`"
         )
     for person, account in found.items():
@@ -150,10 +152,10 @@ def read_users(path: Path) -> dict[str, str]:
 
 
 def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
-    """As whom to run jobs; None: as the daemon's own user.
+    """The user that runs jobs; None: the daemon's own user.
 
     Args:
-        run_as: A user's name; None: nobody was named.
+        run_as: A user's name; None: none was given.
         allow_root: Jobs may run as root.
 
     Raises:
@@ -166,12 +168,12 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
             user = _user(pwd.getpwnam(run_as))
         except KeyError:
             raise InputError(
-                f"--run-as: there is no user {run_as!r} on this machine; give one that is"
+                f"--run-as: there is no user {run_as!r} on this machine; give an existing one"
             ) from None
     if (mine if user is None else user.uid) == 0 and not allow_root:
         raise InputError(
             "this node would run every job as root: give --run-as USER, --run-as-owner, "
-            "or --allow-root if all who can submit may be root here"
+            "or --allow-root if all users may be root on this node"
         )
     if user is None or user.uid == mine:
         return None
@@ -183,10 +185,10 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
 
 
 def check_reachable(directory: Path, user: JobUser | None) -> None:
-    """See that a user (None: every user) can come to a directory.
+    """Check that a user (None: every user) can reach a directory.
 
     Raises:
-        InputError: some directory above it keeps it out.
+        InputError: a directory above it denies access.
     """
     for above in directory.absolute().parents:
         found = above.stat() if above.exists() else None

@@ -1,7 +1,7 @@
-"""The ranks of this node, from the order that starts one to its acknowledged end; still no process or clock.
+"""State of the node's ranks, from the launch order to the acknowledged end; no processes or clocks here.
 
-An order that comes twice is obeyed once: what was started, ended or refused is known for as long as this
-daemon lives, and longer where it is on disk.
+Orders are idempotent: this daemon remembers the ranks that it has started, ended or refused while it runs,
+and longer if they are on disk.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from rlsched_node.processes.steps import (
 
 FORGET_GRACE_S = 5.0
 HARD_KILL_AFTER_S = 5.0
-"""How long past its grace a shim may take before the daemon itself ends the processes."""
+"""Seconds past its grace period after which the daemon kills a shim's processes itself."""
 
 
 class Attempts:
-    """What runs here, is to run, or has ended.
+    """Ranks that wait, run or have ended on this node.
 
     Args:
-        num_gpus: Of this node.
-        attempts: What an earlier daemon left.
+        num_gpus: GPUs of this node.
+        attempts: Attempts that an earlier daemon left.
 
     Attributes:
-        known: Every rank that this node has started or has been told to end, so that none starts twice.
-            Those of another cluster keep their GPUs until they have ended, and their ends until a broker of
-            theirs acknowledges them.
-        tells_limits: The broker knows what ranks say of their time limits.
+        known: Every rank that this node has started or was ordered to end, so that none starts twice.
+            Ranks of another cluster keep their GPUs until they have ended, and their exit reports until a
+            broker of that cluster acknowledges them.
+        tells_limits: The broker understands reports of time limits.
     """
 
     def __init__(self, num_gpus: int, attempts: Iterable[Attempt] = ()) -> None:
         self._num_gpus, self.tells_limits = num_gpus, False
         self.known: dict[AttemptKey, Attempt] = {}
-        self._open: dict[AttemptKey, Attempt] = {}  # those of `known` that are not over and acknowledged
+        self._open: dict[AttemptKey, Attempt] = {}  # ranks in `known` without an acknowledged end
         for attempt in attempts:
             self._add(attempt)
-        self._refused: dict[AttemptKey, LaunchRefused] = {}  # an order that comes twice is refused twice
+        self._refused: dict[AttemptKey, LaunchRefused] = {}  # a repeated order gets the same answer
 
     @property
     def gpus_held(self) -> set[int]:
@@ -64,38 +64,38 @@ class Attempts:
 
     @property
     def live(self) -> list[Attempt]:
-        """Those that run, or are being started."""
+        """Ranks that run or are being started."""
         return [attempt for attempt in self._open.values() if attempt.is_live]
 
     @property
     def is_drained(self) -> bool:
-        """Nothing runs, and the broker knows every end."""
+        """Whether no rank runs and the broker has acknowledged every end."""
         return not self._open
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs."""
+        """Whether no rank runs."""
         return not any(attempt.is_live for attempt in self._open.values())
 
     @property
     def is_launching(self) -> bool:
-        """A start is under way."""
+        """Whether a rank is being started."""
         return any(attempt.phase is Phase.LAUNCHING for attempt in self._open.values())
 
     @property
     def hard_kill_times_s(self) -> list[float]:
-        """When shims that were told to end their ranks are trusted no more, seconds since boot."""
+        """When ranks are killed that their shims should have ended before, seconds since boot."""
         live = [attempt for attempt in self._open.values() if attempt.is_live]
         return [attempt.hard_kill_at_s for attempt in live if attempt.hard_kill_at_s is not None]
 
     def of_cluster(self, cluster: str) -> list[Attempt]:
-        """Those of a cluster that are not over and acknowledged."""
+        """A cluster's ranks without an acknowledged end."""
         return [attempt for attempt in self._open.values() if attempt.key.cluster == cluster]
 
     # ---- orders -------------------------------------------------------------------------------------
 
     def launch(self, key: AttemptKey, launch: Launch, *, is_stopping: bool = False) -> Iterator[Effect]:
-        """Start a rank, once its GPUs are free of what is being ended there, or say why not."""
+        """Start a rank as soon as no rank that is being ended holds its GPUs, or refuse it."""
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
@@ -124,7 +124,7 @@ class Attempts:
         yield from self._start_waiting()
 
     def kill(self, key: AttemptKey, grace_s: float, now_s: float) -> Iterator[Effect]:
-        """End a rank, or remember that it is not to start."""
+        """End a rank, or record that it must not start."""
         attempt = self.known.get(key) or self._add(Attempt(key, phase=Phase.WAITING))
         if attempt.is_live:
             yield from self._end(attempt, grace_s, "killed", now_s)
@@ -134,7 +134,7 @@ class Attempts:
             yield Send(attempt.ended())
 
     def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
-        """A rank that waits for its GPUs gets the clock with them; one that is over needs none."""
+        """Set the clock of a rank. A rank that waits gets it with its GPUs; an ended rank needs none."""
         attempt = self.known.get(key)
         if attempt is None:
             return
@@ -143,7 +143,7 @@ class Attempts:
             yield from self._clock(attempt.gpus)
 
     def limit_time(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
-        """A rank goes by another time limit. One that waits for its GPUs begins with it."""
+        """Change a rank's time limit. A rank that waits starts with the new limit."""
         attempt = self.known.get(key)
         if attempt is None or attempt.is_forgotten:
             return
@@ -160,7 +160,7 @@ class Attempts:
                 yield LimitRank(key, limit_s)
 
     def forget(self, attempt: Attempt, now_s: float) -> Iterator[Effect]:
-        """The broker has disowned it: end it, and report nothing."""
+        """End a rank that the broker has disowned, and report nothing."""
         attempt.is_forgotten = True
         if attempt.is_live:
             yield Note(f"attempt {attempt.key} is not the broker's: ending it")
@@ -169,36 +169,36 @@ class Attempts:
             yield from self._acknowledge(attempt)
 
     def running_for_others(self, cluster: str) -> list[Attempt]:
-        """What runs here of other clusters, and is not being ended for good."""
+        """Running ranks of other clusters that have not been disowned."""
         live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
         return [attempt for attempt in live if attempt.key.cluster != cluster]
 
     def forget_others(self, cluster: str, now_s: float) -> Iterator[Effect]:
-        """The node belongs to this cluster now: end what runs of others, and forget how it ended."""
+        """End the ranks of other clusters, and drop their exit reports; the node belongs to this cluster."""
         for attempt in list(self._open.values()):
             if not attempt.is_forgotten and attempt.key.cluster != cluster:
                 yield from self.forget(attempt, now_s)
 
     def end_all(self, grace_s: float, now_s: float) -> Iterator[Effect]:
-        """The node is stopped with its jobs."""
+        """End all ranks: the node is being stopped together with its jobs."""
         self.drop_waiting()
         for attempt in self._open.values():
             if attempt.is_live:
                 yield from self._end(attempt, grace_s, "node_stopped", now_s)
 
     def drop_waiting(self) -> None:
-        """Those whose order may be old by now; the broker sends it again."""
+        """Drop waiting ranks, whose orders may be out of date; the broker sends them again."""
         for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
             self._drop(attempt)
 
     def unacknowledged(self, key: AttemptKey) -> Attempt | None:
-        """A rank whose end the broker is not known to have; None where there is no such."""
+        """An ended rank whose end is not acknowledged; None if there is none."""
         attempt = self.known.get(key)
         ended = attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged
         return attempt if ended else None
 
     def acknowledged(self, key: AttemptKey) -> Iterator[Effect]:
-        """The broker has an end in its journal."""
+        """Record that the broker has an end in its journal."""
         attempt = self.unacknowledged(key)
         if attempt is not None:
             yield from self._acknowledge(attempt)
@@ -206,14 +206,14 @@ class Attempts:
     # ---- processes ----------------------------------------------------------------------------------
 
     def started(self, key: AttemptKey, pid: int) -> Iterator[Effect]:
-        """Its shim has claimed it."""
+        """Record and report that a shim has claimed its rank."""
         attempt = self.known[key]
         attempt.phase, attempt.pid = Phase.RUNNING, pid
         yield Note(f"attempt {key} runs as process {pid} on GPUs {list(attempt.gpus)}")
         yield Send(attempt.launched(tells_limit=self.tells_limits))
 
     def start_failed(self, failed: StartFailed) -> Iterator[Effect]:
-        """Nothing of it is left."""
+        """Refuse a rank whose start failed; nothing of it is left."""
         attempt = self.known[failed.key]
         yield Note(f"attempt {failed.key} cannot be started: {failed.message}")
         yield from self._reset_clocks(attempt)
@@ -230,7 +230,7 @@ class Attempts:
         yield from self._start_waiting()
 
     def exited(self, exited: Exited) -> Iterator[Effect]:
-        """It is over."""
+        """Record and report the end of a rank."""
         attempt = self.known[exited.key]
         exit_code, reason = exited.exit_code, exited.reason
         attempt.phase, attempt.exit_code, attempt.reason = Phase.ENDED, exit_code, reason
@@ -245,7 +245,7 @@ class Attempts:
         yield from self._start_waiting()
 
     def clocks_locked(self, locked: ClocksLocked) -> Iterator[Effect]:
-        """What came of an order about its clock."""
+        """Record and report the outcome of a clock order."""
         attempt = self.known[locked.key]
         attempt.sm_clock_mhz, attempt.clock_note = locked.mhz, locked.note
         if locked.note:
@@ -254,30 +254,30 @@ class Attempts:
             yield Send(attempt.clock_held())
 
     def limited(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
-        """Its shim goes by another time limit."""
+        """Record and report that a shim enforces another time limit."""
         attempt = self.known[key]
         attempt.limit_s = limit_s
         yield Note(f"attempt {key} has a time limit of {limit_s:g} s now")
         yield Send(attempt.time_limited())
 
     def hard_kills(self, now_s: float) -> Iterator[Effect]:
-        """End what its shim should have ended by now."""
+        """Kill the ranks that their shims should have ended by now."""
         for attempt in self._open.values():
             if attempt.is_live and attempt.hard_kill_at_s is not None and now_s >= attempt.hard_kill_at_s:
                 attempt.hard_kill_at_s = now_s + HARD_KILL_AFTER_S
                 yield HardKill(attempt.key)
 
-    # ---- parts of both ------------------------------------------------------------------------------
+    # ---- shared by orders and processes -------------------------------------------------------------
 
     def _refuse(
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
-        """For good: the broker gives the attempt up, and may have sent the order again before it knew."""
+        """Refuse for good: the broker gives the attempt up, but may have repeated the order before."""
         self._refused[key] = key.refused(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:
-        """Why this launch cannot be obeyed; "" where it can."""
+        """Returns why this launch must be refused; "" if it need not."""
         if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
             return (
                 f"expected rank below num_ranks and a node for each rank, got rank {launch.rank} "
@@ -297,7 +297,7 @@ class Attempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start what waits for nobody: those that go on, on GPUs that it is to have, it shares them with."""
+        """Start ranks whose GPUs are not held by ranks that are being ended; other ranks share the GPUs."""
         left = {gpu for attempt in self.live if attempt.is_ending for gpu in attempt.gpus}
         for attempt in self._open.values():
             if attempt.phase is Phase.WAITING and left.isdisjoint(attempt.gpus):
@@ -329,14 +329,14 @@ class Attempts:
         return [attempt for attempt in self.live if not set(gpus).isdisjoint(attempt.gpus)]
 
     def _clock(self, gpus: Sequence[int], mhz: int | None = None) -> Iterator[Effect]:
-        """Hold GPUs to this clock; None: to what those who have them are to have together."""
+        """Lock GPUs to this clock; None: to the joint clock of the ranks that hold them."""
         tenants = self._tenants(gpus)
         mhz = _joint_mhz(tenants) if mhz is None else mhz
         for attempt in tenants:
             yield HoldClocks(attempt.key, attempt.gpus, mhz)
 
     def _reset_clocks(self, attempt: Attempt) -> Iterator[Effect]:
-        """An attempt is over; those who shared its GPUs have their own clock from now on."""
+        """Give the GPUs of an ended attempt the joint clock of its remaining tenants, or unlock them."""
         others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
         if others:
             attempt.sm_clock_mhz = 0
@@ -362,7 +362,7 @@ class Attempts:
 
 
 def _joint_mhz(tenants: Sequence[Attempt]) -> int:
-    """The highest clock that one of these is to have, as in the simulator; 0: one may have any."""
+    """The highest clock ordered for these ranks, MHz, as in the simulator; 0: one of them may have any."""
     asked = [attempt.asked_mhz for attempt in tenants]
     return max(asked, default=0) if all(asked) else 0
 

@@ -1,9 +1,10 @@
-"""When the broker last answered this node, for ranks that end without an answer for too long.
+"""Time of the broker's last answer, for ranks that end if no answer comes for too long.
 
-The broker starts a job that was submitted with `--lost-after T` elsewhere once it has not heard from a node
-of the job for T. So that the job never runs twice at a time, the node ends it before. The node knows when it
-sent each heartbeat, and an answer proves that the broker counts from no earlier. The time is in a file that
-the shims read, so that it holds without a daemon too. All other jobs go on for as long as the broker is away.
+If a job was submitted with `--lost-after T`, the broker starts it elsewhere after T without a message from a
+node of the job. The node ends the job before that time, so that the job never runs twice at a time. The node
+knows when it sent each heartbeat, and an answer proves that the broker counts from that time or later. The
+time is in a file that the shims read, so that this also works without a daemon. All other jobs go on while
+the broker is unreachable.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KEPT = 64
 
 
 class Lease:
-    """Which heartbeats have been answered."""
+    """Send times of heartbeats, and the last one that was answered."""
 
     def __init__(self) -> None:
         self._renewed_s = -math.inf
@@ -25,14 +26,14 @@ class Lease:
         self._last = 0
 
     def ask(self, now_s: float) -> int:
-        """The request number of a message that is sent now, and that the broker will answer."""
+        """Request number of a message that is sent now and that the broker will answer."""
         self._last += 1
         self._sent_s[self._last] = now_s
         self._sent_s.pop(self._last - _KEPT, None)
         return self._last
 
     def answered(self, request: int) -> RenewLease | None:
-        """The broker has answered a heartbeat or a hello; None where a later one was answered before."""
+        """Record an answer to a heartbeat or a hello; None if a later one was answered before."""
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:
             return None

@@ -1,4 +1,4 @@
-"""The node's connection to the broker: frames to events and back, and what the handshake says."""
+"""The node's connection to the broker: frames to events and back, and the result of the handshake."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlsched_node.processes.steps import Connected, Disconnected, Event, Receive
 MAX_DROPS_LOGGED = 20
 LINGER_MS = 200
 RENEW_S = 10.0
-"""A node that has no broker's welcome for so long dials with a new socket."""
+"""Time without a broker's `Welcome` after which a node connects with a new socket, seconds."""
 NEXT_S = 3.0
-"""The same where there are several addresses."""
+"""The same with several addresses."""
 APART_S = 0.1
-"""Between two addresses at which nobody listens."""
+"""Pause between two addresses at which no process listens, seconds."""
 LOOK_AROUND_S = 5.0
-"""How often one of the other addresses is asked."""
+"""Interval at which one of the other addresses is probed, seconds."""
 _log = logging.getLogger("rlsched.node")
 _FOR_NODES = BrokerToNode.__args__
 _FAILED_HANDSHAKES = (
@@ -36,17 +36,17 @@ _FAILED_HANDSHAKES = (
 
 
 class BrokerLink:
-    """A DEALER that reconnects by itself, and is replaced by another where it does not (`renew`).
+    """A DEALER that reconnects by itself, and that `renew` replaces if it does not.
 
     Args:
         addresses: tcp://HOST:PORT of the broker and its standbys; the first that answers is kept, until a
             later broker of the same cluster answers at another (`look_around`).
         pair: The node's keys.
         broker_public: The broker's public key, z85.
-        elapsed: A clock that never jumps, seconds.
+        elapsed: Monotonic clock, seconds.
 
     Attributes:
-        num_dropped: How many frames were dropped because they made no sense; the first few are logged.
+        num_dropped: Number of invalid frames that were dropped; the first few are logged.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class BrokerLink:
 
     @property
     def address(self) -> str:
-        """The one that is dialled."""
+        """Address in use."""
         return self._addresses[self._at]
 
     @property
     def is_looking(self) -> bool:
-        """Another address is being asked."""
+        """Whether another address is being probed."""
         return self._probe is not None
 
     def _dial(self) -> None:
@@ -94,10 +94,10 @@ class BrokerLink:
         self.socket.close(linger_ms)
 
     def renew(self, is_registered: bool) -> bool:
-        """Take a new socket if the node was not registered for `RENEW_S`; whether that was done.
+        """Open a new socket if the node was not registered for `RENEW_S`. Returns whether it did.
 
-        libzmq ends a connection at a frame above the limit, and the side that connects stays away for good.
-        With several addresses the next is dialled, and sooner.
+        libzmq closes a connection at a frame above the limit, and then the connecting side never reconnects.
+        With several addresses the next one is used, after a shorter time.
         """
         now_s = self._elapsed()
         if is_registered:
@@ -115,15 +115,15 @@ class BrokerLink:
         return True
 
     def try_next(self) -> None:
-        """Let `renew` take the next address soon; nothing where there is one."""
+        """Let `renew` use the next address soon; does nothing with a single address."""
         if len(self._addresses) > 1 and self._moves_to is None:
             self._moves_to = (self._at + 1) % len(self._addresses)
 
     def look_around(self, cluster: str, epoch: int) -> None:
-        """Ask the other addresses now and then whether a later broker of this cluster serves there.
+        """Probe the other addresses at an interval for a later broker of this cluster.
 
-        A broker tells those whom it does not know its epoch (`SayHello`); one that only stands by is silent.
-        An earlier one is told that there is a later one.
+        A broker sends its epoch to nodes that it does not know (`SayHello`); a standby does not answer. An
+        earlier broker is notified that there is a later one.
         """
         if len(self._addresses) == 1:
             return
@@ -162,7 +162,7 @@ class BrokerLink:
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
-        """Send now or not at all; a message that is too long never leaves."""
+        """Send now or drop the message; a message above the size limit is never sent."""
         try:
             self.socket.send(encode(message, request), zmq.NOBLOCK)
         except zmq.Again:
@@ -173,7 +173,8 @@ class BrokerLink:
         return True
 
     def receive(self, limit: int = 1000) -> list[Event]:
-        """What has come since, at most `limit` frames: first the connection's fate, then messages."""
+        """Events since the last call, from at most `limit` frames: first connection changes, then
+        messages."""
         events = self._watch()
         for _ in range(limit):
             try:
@@ -190,7 +191,7 @@ class BrokerLink:
         return events
 
     def close(self) -> None:
-        """Say what is still to be said, and drop the connection."""
+        """Send the last messages, and close the connection."""
         self._end_probe()
         self._hang_up(LINGER_MS)
         self._context.term()

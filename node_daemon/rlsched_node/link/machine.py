@@ -1,6 +1,6 @@
-"""The node's state machine: an event and the time go in, effects come out; no socket, process or clock.
+"""The node's state machine: takes an event and the time, returns effects; no socket, process or clock.
 
-Here is how the node stands with its broker; what runs on it is in `attempts.py`.
+This module holds the state of the node towards its broker; `attempts.py` holds the state of its ranks.
 """
 
 from __future__ import annotations
@@ -60,31 +60,31 @@ ENDED_REPEAT_S = 2.0
 MAX_LOG_BYTES = 1 << 19
 REMEMBER_S = 600.0
 MOST_REMEMBERED = 500
-"""Ends that were acknowledged lately are told to each broker again: a standby's copy may lack them."""
+"""Recently acknowledged ends are reported to each broker again: a standby's copy may lack them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
 
 class NodeMachine:
-    """What the node knows, and what it does next.
+    """State of the node, and the effects of each event.
 
     Args:
-        hello: What it says of itself.
-        attempts: What is there of an earlier daemon.
-        has_standby: Brokers have several addresses: where one refuses this node, the next is asked.
-        forgets_cluster: The first broker of another cluster is joined, and what runs here is ended.
+        hello: Registration of the node.
+        attempts: Attempts that an earlier daemon left.
+        has_standby: The broker has several addresses: if one refuses this node, the next is tried.
+        forgets_cluster: The node joins the first broker of another cluster, and ends its running jobs.
 
     Attributes:
-        attempts: What runs here, is to run, or has ended.
+        attempts: Ranks that wait, run or have ended on this node.
         cluster: The cluster that this node belongs to; "" before its first `Welcome`.
-        epoch: The highest broker epoch of it obeyed; orders of a lower one are ignored.
-        is_connected: The connection stands.
-        is_registered: The broker on this connection has answered our `Hello`.
-        tells_power: It takes what the GPUs draw with a heartbeat ...
-        tells_clock: ... and what this machine's clock says ...
-        tells_usage: ... and what ranks use.
-        is_stopping: The node ends its jobs and takes no new ones.
-        is_checked: Its health is known; before that it does not register.
+        epoch: The highest broker epoch of that cluster obeyed; orders of a lower one are ignored.
+        is_connected: The connection is up.
+        is_registered: The broker on this connection has answered the `Hello`.
+        tells_power: The broker accepts the power draw of the GPUs in a heartbeat.
+        tells_clock: The broker accepts the time of this machine in a heartbeat.
+        tells_usage: The broker accepts the usage of ranks.
+        is_stopping: The node ends its jobs and accepts no new ones.
+        is_checked: The health is known; before that the node does not register.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class NodeMachine:
         self._tells_anew = False
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take one event at `now_s` (seconds since boot, suspended time among them)."""
+        """Handle one event at `now_s` (seconds since boot, including time in suspension)."""
         was_foreign = self.is_foreign
         effects = list(self._steps(event, now_s))
-        if was_foreign and self.is_foreign:  # its job numbers mean other jobs
+        if was_foreign and self.is_foreign:  # the broker's job numbers mean other jobs
             return [
                 one
                 for one in effects
@@ -130,11 +130,11 @@ class NodeMachine:
 
     @property
     def is_foreign(self) -> bool:
-        """A broker of another cluster answers, while jobs of this node's cluster run here."""
+        """Whether a broker of another cluster answers while jobs of this node's cluster run here."""
         return bool(self._warned_cluster) and not self.is_registered
 
     def next_tick_s(self) -> float:
-        """When (seconds since boot) the next `Tick` is due at the latest."""
+        """Latest time at which the next `Tick` is due, seconds since boot."""
         due = [self._heartbeat_at_s, self._repeat_at_s] if self.is_registered else [self._hello_at_s or 0.0]
         return min(due + self.attempts.hard_kill_times_s)
 
@@ -159,7 +159,7 @@ class NodeMachine:
                 self._repeat_at_s = max(self._repeat_at_s, now_s + ENDED_REPEAT_S)
                 yield from self.attempts.exited(event)
             case ClocksLocked():
-                if event.never and self._hello.sm_clocks_mhz:  # it registers anew, saying so
+                if event.never and self._hello.sm_clocks_mhz:  # registers again, without clocks
                     self._hello = msgspec.structs.replace(
                         self._hello, sm_clocks_mhz=[], clocks_note=event.note
                     )
@@ -209,7 +209,7 @@ class NodeMachine:
                     message.lost_after_s, grace_s_of(message), now_s
                 ):
                     yield Note(f"ignored the launch of {key}: no heartbeat has been answered for too long")
-                    self.is_registered = False  # what it orders may be old: ask anew, with the next tick
+                    self.is_registered = False  # the order may be old: register again at the next tick
                 elif isinstance(message, Launch):
                     yield from self.attempts.launch(key, message, is_stopping=self.is_stopping)
                 elif isinstance(message, HoldClock):
@@ -219,11 +219,11 @@ class NodeMachine:
                 else:
                     yield from self.attempts.kill(key, message.grace_s, now_s)
             case EndedAck() if not self.is_registered:
-                pass  # a broker of an earlier epoch may say so: the one that counts is told again
+                pass  # may come from an earlier epoch; the end is reported to the current broker again
             case EndedAck(job=job, attempt=number, rank=rank):
                 key = self._key(job, number, rank)
                 ended = self.attempts.unacknowledged(key)
-                if ended is not None and ended.reason != "killed":  # by an order the next broker may not know
+                if ended is not None and ended.reason != "killed":  # the next broker may not know the order
                     self._lately.append((ended, now_s))
                 yield from self.attempts.acknowledged(key)
             case FetchLog():
@@ -261,7 +261,7 @@ class NodeMachine:
                 return
             before = self.cluster
             yield from self._join(welcome, now_s)
-            if before:  # it registers as a node of this cluster, with what it has of it
+            if before:  # registers again, with its attempts of this cluster
                 yield from self._say_hello(now_s)
                 return
         elif welcome.epoch < self.epoch:
@@ -295,7 +295,7 @@ class NodeMachine:
         yield from self._report_ends(now_s)
 
     def _stay(self, welcome: Welcome, running: list[Attempt]) -> Iterator[Effect]:
-        """A broker of another cluster answers: jobs go on, and nothing that it orders is obeyed."""
+        """A broker of another cluster answers: jobs go on, and its orders are not obeyed."""
         if self._warned_cluster != welcome.cluster:
             self._warned_cluster = welcome.cluster
             yield Note(
@@ -307,16 +307,17 @@ class NodeMachine:
             yield TryNext()
 
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
-        """Another journal: its job numbers mean other jobs, its epochs count from the beginning.
+        """Join another journal: its job numbers mean other jobs, and its epochs start from the beginning.
 
-        Ends that the other cluster's broker has not acknowledged are kept for it, unless it is forgotten.
+        Ends that the broker of the previous cluster has not acknowledged are kept for it, unless the node
+        forgets that cluster.
         """
         self.cluster, self.epoch = welcome.cluster, welcome.epoch
         yield Persist(self.cluster, self.epoch)
         if self._forgets_cluster:
             yield from self.attempts.forget_others(self.cluster, now_s)
 
-    # ---- speaking first -----------------------------------------------------------------------------
+    # ---- messages without a request -----------------------------------------------------------------
 
     def _checked(self, unhealthy: str, now_s: float) -> Iterator[Effect]:
         if unhealthy != self._hello.unhealthy:
@@ -348,7 +349,7 @@ class NodeMachine:
         if not self.is_registered and now_s >= self._hello_at_s:
             if not self.is_connected and not self._has_told_waiting:
                 self._has_told_waiting = True
-                yield Note("no broker answers yet; trying on")
+                yield Note("no broker answers yet; retrying")
             yield from self._say_hello(now_s)
         if self._tells_anew and self.is_registered and not self.attempts.is_launching:
             self._tells_anew = False

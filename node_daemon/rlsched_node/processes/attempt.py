@@ -1,4 +1,4 @@
-"""One rank of one attempt of a job, as the node knows it, and what is said about it on the wire."""
+"""One rank of one attempt of a job on this node, and its messages to the broker."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from rlsched.wire.messages import (
 from rlsched_node.processes import shim
 
 EXIT_VANISHED = 137
-"""The exit code of a rank that left none: its shim was killed, or the node went down."""
+"""Exit code of a rank without an exit record: its shim was killed, or the node went down."""
 VANISHED = "vanished"
-"""The reason of an end with `EXIT_VANISHED` that nobody ordered."""
+"""Reason of an end with `EXIT_VANISHED` that no order caused."""
 EXIT_KILLED = shim.EXIT_KILLED
-"""The exit code of a rank that was ended before it started (128 + SIGTERM)."""
+"""Exit code of a rank that was ended before it started (128 + SIGTERM)."""
 
 
 def grace_s_of(launch: Launch) -> float:
-    """Between SIGTERM and SIGKILL of a rank, seconds; the default where the broker does not say."""
+    """Seconds between SIGTERM and SIGKILL of a rank; the default if the broker sends none."""
     return shim.DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
 
 
 class AttemptKey(NamedTuple):
-    """Which rank of which attempt of which job, of the cluster whose broker numbers the jobs."""
+    """Job, attempt and rank, in the cluster whose broker numbers the jobs."""
 
     job: int
     attempt: int
@@ -45,7 +45,7 @@ class AttemptKey(NamedTuple):
     def refused(
         self, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> LaunchRefused:
-        """This rank could not be started."""
+        """The message that this rank could not be started."""
         return LaunchRefused(
             job=self.job,
             attempt=self.attempt,
@@ -57,10 +57,10 @@ class AttemptKey(NamedTuple):
 
 
 class Phase(StrEnum):
-    """Where a rank stands on this node."""
+    """State of a rank on this node."""
 
     WAITING = "waiting"
-    """Accepted, nothing on disk: its GPUs are still held by a rank that is being ended."""
+    """Accepted, nothing on disk: a rank that is being ended still holds its GPUs."""
     LAUNCHING = "launching"
     RUNNING = "running"
     ENDED = "ended"
@@ -73,19 +73,19 @@ class Attempt:
     Attributes:
         gpus: GPU numbers on this node; held while LAUNCHING and RUNNING.
         exit_code: None until ENDED.
-        ended_s: When it ended, Unix seconds; None where nobody saw it.
-        ran_s: How long it ran, seconds by a clock that never jumps; likewise.
+        ended_s: Time of its end, Unix seconds; None if unknown.
+        ran_s: Run time, seconds of a monotonic clock; None if unknown.
         is_acknowledged: The broker has the end in its journal, or has disowned the attempt.
         is_forgotten: The broker disowned it: its end is not reported.
-        hard_kill_at_s: When the daemon stops trusting the shim to end it; None: not told to end.
-        launch: Kept while WAITING.
-        sm_clock_mhz: What its GPUs are held to; 0: nobody has set their clocks.
-        asked_mhz: What it was to be held to; of those that share GPUs, the highest clock counts.
-        clock_note: Why not what was ordered.
-        limit_s: The time limit that its shim goes by, infinite for none; None: its shim is an older daemon's,
-            and goes by what it began with.
-        workload: A name of the catalogue; "" where nobody gave one.
-        usage: What it used, once it is ENDED; None where nobody measured it.
+        hard_kill_at_s: When the daemon kills it instead of the shim, seconds since boot; None: not ordered.
+        launch: The launch order; kept while WAITING.
+        sm_clock_mhz: Clock to which its GPUs are locked, MHz; 0: not locked.
+        asked_mhz: Clock that the broker ordered, MHz; GPUs that ranks share get the highest of their clocks.
+        clock_note: Why the clock differs from the order.
+        limit_s: Time limit that its shim enforces, seconds, infinite for none; None: its shim is an older
+            daemon's, and its limit cannot change.
+        workload: Name in the catalogue; "" if the job names none.
+        usage: Measured usage, once it is ENDED; None if not measured.
     """
 
     key: AttemptKey
@@ -129,7 +129,7 @@ class Attempt:
         )
 
     def launched(self, *, tells_limit: bool) -> Launched:
-        """This rank runs; its time limit is told to brokers that know the word."""
+        """The message that this rank runs; with its time limit if the broker understands that field."""
         return Launched(
             job=self.key.job,
             attempt=self.key.attempt,
@@ -141,7 +141,7 @@ class Attempt:
         )
 
     def clock_held(self) -> ClockHeld:
-        """What its GPUs are held to now."""
+        """The message with the clock to which its GPUs are locked."""
         return ClockHeld(
             job=self.key.job,
             attempt=self.key.attempt,
@@ -151,14 +151,14 @@ class Attempt:
         )
 
     def time_limited(self) -> TimeLimited:
-        """What it goes by now."""
+        """The message with the time limit in force."""
         assert self.limit_s is not None
         return TimeLimited(
             job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, limit_s=self.limit_s
         )
 
     def report(self) -> AttemptReport:
-        """Its line in a `Hello`."""
+        """Its entry in a `Hello`."""
         return AttemptReport(
             job=self.key.job,
             attempt=self.key.attempt,

@@ -1,4 +1,4 @@
-"""What each rank of this node may use: its cores, its memory, its processes, and what of it holds."""
+"""Resource limits of each rank: cores, memory, processes and GPUs, and which of them are enforced."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _WEAKER: Final = {
     "memory": "memory process by process, where a job asked for some",
     "pids": "processes user by user, root's not at all",
 }
-"""What stands in for a controller that is not there."""
+"""The weaker limit that replaces a missing controller."""
 _HELD_BY: Final = {"cores": "cpuset", "memory": "memory", "processes": "pids"}
 _log = logging.getLogger("rlsched.node")
 
 
 def least_memory_mib(gpus: GpuSet) -> int:
-    """What the smallest of a node's GPUs that answer has, MiB; 0 where one of these does not say."""
+    """Memory of the smallest of a node's GPUs that answer, MiB; 0 if one of them does not report it."""
     found = []
     for gpu in range(gpus.count):
         with contextlib.suppress(GpuError):
@@ -36,7 +36,7 @@ def least_memory_mib(gpus: GpuSet) -> int:
 
 
 def minors_of(gpus: GpuSet) -> list[int | None]:
-    """By GPU, the number of its device file; None of one that does not answer. Empty where they have none."""
+    """Device file numbers by GPU; None: the GPU does not answer. Empty if the GPUs have no device files."""
     found: list[int | None] = []
     for gpu in range(gpus.count):
         minor = None
@@ -52,12 +52,12 @@ class Bounds:
     """The limits of the ranks of one node.
 
     Args:
-        cores: Who has which processor.
-        cgroups: What groups can hold ranks to.
-        num_gpus: Of the node.
-        memory_mib: What all jobs may have together.
-        max_processes: What a rank may have of processes and threads; 0: no bound.
-        minors: As `minors_of` finds them; asked again before a start while one is not known.
+        cores: Allocation of the node's processors.
+        cgroups: Control groups of the node's ranks.
+        num_gpus: GPUs of the node.
+        memory_mib: Memory for all jobs together, MiB.
+        max_processes: Processes and threads per rank; 0: no limit.
+        minors: Returns the result of `minors_of`; called again before a start while a number is unknown.
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class Bounds:
         self._num_gpus, self._memory_mib, self._max_processes = num_gpus, memory_mib, max_processes
         self._find_minors, self._minors = minors, minors()
         self._opens_all = "no control groups" if cgroups.note else devices.why_not() if self._minors else ""
-        self._sharing: dict[AttemptKey, Cgroup] = {}  # groups of those that have no cores of their own
+        self._sharing: dict[AttemptKey, Cgroup] = {}  # groups of ranks without exclusive cores
 
     @property
     def holds_to(self) -> list[str]:
-        """What a rank is held to as a whole, of `HELD_TO`."""
+        """Limits that hold for a rank as a whole, of `HELD_TO`."""
         held = [name for name, controller in _HELD_BY.items() if controller in self._cgroups.controllers]
         return held + (["devices"] if self._minors and not self._opens_all else [])
 
     @property
     def weaker(self) -> list[str]:
-        """What stands in for limits of groups, in words; empty where all of them hold."""
+        """The limits that replace missing controllers; empty if none is missing."""
         found = [words for name, words in _WEAKER.items() if name not in self._cgroups.controllers]
-        return found + (["GPUs by CUDA_VISIBLE_DEVICES alone"] if self._minors and self._opens_all else [])
+        return found + (["GPUs by CUDA_VISIBLE_DEVICES only"] if self._minors and self._opens_all else [])
 
     @property
     def note(self) -> str:
-        """What holds less than it should, in a few words for a list; "" where all of it holds."""
+        """The limits that are weaker than they should be, in a few words for a list; "" if none is."""
         if not self.weaker:
             return ""
         lead = "no control groups" if self._cgroups.note else "control groups without controllers"
@@ -97,10 +97,10 @@ class Bounds:
         return f"{lead}: weaker limits of {what} (rlsched doctor)"
 
     def of(self, key: AttemptKey, launch: Launch) -> Limits:
-        """The limits of a rank that is about to start; what it has of cores is its until `over`.
+        """Allocate the limits of a rank that is about to start; its cores stay allocated until `over`.
 
-        A rank that asked for no memory may have the part that goes with its GPUs; one that comes to others on
-        them, its part of that.
+        A rank that requested no memory gets the share of its GPUs; a rank that shares its GPUs, its part of
+        that share.
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
@@ -121,7 +121,7 @@ class Bounds:
         )
 
     def _devices(self, gpus: Sequence[int]) -> list[int] | None:
-        """Numbers of the device files that a rank may open; None: all, where its own are not known."""
+        """Device file numbers that a rank may open; None: all, because a number of its GPUs is unknown."""
         if self._opens_all or not self._minors:
             return None
         if None in self._minors:
@@ -131,21 +131,21 @@ class Bounds:
         return known if len(known) == len(own) else None
 
     def adopt(self, key: AttemptKey, record: LaunchRecord) -> None:
-        """A rank of an earlier daemon goes on with what it has."""
+        """Keep the limits of a rank that an earlier daemon started."""
         if record.limits.owns_cpus:
             self._cores.adopt(key, record.limits.cpus)
         elif record.limits.cpus:
             self._sharing[key] = Cgroup(record.cgroup)
 
     def over(self, key: AttemptKey) -> None:
-        """A rank has ended, or has not started: others may have its cores."""
+        """Free the cores of a rank that has ended or did not start."""
         self._sharing.pop(key, None)
         if self._cores.give_back(key):
             self._share_anew()
 
     def _share_anew(self) -> None:
-        """Cores were taken from those that ranks share, or have come back to them. Where affinity stands in
-        for groups, ranks keep those that they started with: each thread of a job may have set its own."""
+        """Update the shared cores after cores were allocated or freed. If affinity replaces control groups,
+        ranks keep the cores that they started with: each thread of a job may have set its own affinity."""
         if "cpuset" not in self._cgroups.controllers:
             return
         cpus = in_words(on_machine(self._cores.shared))

@@ -1,7 +1,7 @@
-"""Which processors each rank runs on: near its GPUs, and its own where its job asked for some.
+"""Allocates processors to ranks: near their GPUs, and exclusively if the job requested cores.
 
-As kubelet's static CPU manager has it: cores that are asked for are nobody else's, and all other ranks share
-those that are left. So an idle core is lent to whoever asked for none, and taken back at the next start.
+As in kubelet's static CPU manager: requested cores are exclusive, and all other ranks share the remaining
+ones. So idle cores are available to ranks that requested none, until a later start takes them back.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rlsched_node.isolation.limits import numbers
 
 
 class Cores:
-    """Who has which processor of a node.
+    """Allocation of a node's processors.
 
     Args:
-        cpus: Numbers of those that jobs may have.
-        near: By GPU, those that its bus hangs on; empty where nobody knows.
-        cores: By processor, the hyper-threads of its core; itself alone where nobody knows.
+        cpus: Numbers of the processors that jobs may use.
+        near: By GPU, the processors on its bus; empty if unknown.
+        cores: By processor, the hyper-threads of its core; only itself if unknown.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class Cores:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of processors."""
         return len(self._cpus)
 
     @property
     def shared(self) -> list[int]:
-        """Those that nobody has asked for; all of them where every one is asked for."""
+        """Processors that no rank has exclusively; all of them if there are no others."""
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
-        """So many for a rank alone: whole cores first, near its GPUs. Fewer than it asked for where the rest
-        is taken, which a broker that counts cores does not let happen."""
+        """Allocate processors to one rank exclusively: whole cores first, near its GPUs. Fewer than `count`
+        if too few are free, which a broker that counts cores prevents."""
         free = self._cpus - self._taken()
         near = frozenset[int]().union(*(self._near[gpu] for gpu in gpus if gpu < len(self._near)))
         split = {cpu for cpu in free if not free.issuperset(self._cores.get(cpu, ()))}
@@ -55,11 +55,11 @@ class Cores:
         return sorted(self._own[rank])
 
     def adopt(self, rank: Hashable, cpus: Collection[int]) -> None:
-        """A rank that an earlier daemon started has these for itself."""
+        """Allocate these processors to a rank that an earlier daemon started."""
         self._own[rank] = frozenset(cpus) & self._cpus
 
     def give_back(self, rank: Hashable) -> bool:
-        """A rank is over: whether it had cores of its own."""
+        """Free the processors of an ended rank. Returns whether it had any."""
         return bool(self._own.pop(rank, None))
 
     def _taken(self) -> frozenset[int]:
@@ -72,7 +72,7 @@ class Cores:
 def cores_of_machine(gpus: GpuSet) -> Cores:
     """The processors that this process may use, as the kernel and the GPUs describe them.
 
-    Those that come with simulated GPUs are simulated too (`limits.on_machine`).
+    The processors of simulated GPUs are simulated too (`limits.on_machine`).
     """
     near: list[frozenset[int]] = []
     for gpu in range(gpus.count):
@@ -87,7 +87,7 @@ def cores_of_machine(gpus: GpuSet) -> Cores:
 
 
 def _threads(cpu: int) -> frozenset[int]:
-    """The hyper-threads of a processor's core, itself among them."""
+    """The hyper-threads of a processor's core, including itself."""
     path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     try:
         with open(path, encoding="ascii") as file:

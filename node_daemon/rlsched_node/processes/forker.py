@@ -1,9 +1,9 @@
-"""A small process that forks shims for its daemon: a start costs a fork, and not a new interpreter.
+"""A small process that forks shims for its daemon: a start costs a fork instead of a new interpreter.
 
-Run by the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets or threads. On FD,
-a socket of packets, the daemon sends the path of an attempt's records and a pipe, and gets the shim's process
-number. The shim is born as the child of the daemon, and outlives both. When that is gone the socket ends, and
-so does this.
+Run by the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets or threads. FD is
+a packet socket: the daemon sends the path of an attempt's records and a pipe, and receives the process ID of
+the shim. The shim is a child of the daemon, and outlives both. When the daemon exits, the socket closes, and
+this process exits too.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import os
 import socket
 import sys
 
-if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
-    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from rlsched_node.isolation import clone
 from rlsched_node.processes import shim
 
@@ -24,7 +24,7 @@ _PR_SET_NAME = 15
 
 
 def serve(control: socket.socket) -> int:
-    """Fork until the daemon is gone."""
+    """Fork shims until the daemon exits."""
     while True:
         path, pipes, _, _ = socket.recv_fds(control, MAX_PATH_BYTES, 1)
         if not path:
@@ -39,7 +39,7 @@ def serve(control: socket.socket) -> int:
 
 
 def _fork(path: str, pipe: int) -> int:
-    """The process number of a new shim; it is the daemon's child, and nobody's here."""
+    """Fork a shim as a child of the daemon. Returns its process ID."""
     pid = clone.fork(clone.PARENT)
     if pid < 0:
         return _fork_twice(path, pipe)
@@ -49,7 +49,7 @@ def _fork(path: str, pipe: int) -> int:
 
 
 def _fork_twice(path: str, pipe: int) -> int:
-    """The same where the kernel has no clone3: an orphan is given to the daemon, which is a subreaper."""
+    """Like `_fork`, without clone3: the kernel gives an orphan to the daemon, which is a subreaper."""
     told, tells = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -71,8 +71,8 @@ def _fork_twice(path: str, pipe: int) -> int:
 
 
 def _become_shim(path: str, pipe: int) -> None:
-    """In the new process: what `python shim.py` begins with, its pipe in the place of the socket that the
-    forker has. Never returns.
+    """In the new process: set up what `python shim.py` starts with, its pipe in place of the forker's socket.
+    Never returns.
     """
     code = 1
     try:
@@ -100,5 +100,5 @@ if __name__ == "__main__":
     os.closerange(shim.PIPE_FD + 1, 1 << 16)
     for codec in ("ascii", "utf-8"):  # else each shim would load it
         codecs.lookup(codec)
-    gc.freeze()  # what is here is not looked at again, and so stays shared with the shims
+    gc.freeze()  # objects that exist now stay shared with the shims
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,7 +1,7 @@
-"""Whether this node is fit for new jobs: what a command of the operator's says, and what the daemon sees.
+"""Whether this node is fit for new jobs: the operator's health check, and the daemon's own checks.
 
-Neither may hold the daemon up. The command is a process that is looked at in each turn of the daemon's loop.
-GPUs are asked by the meter's thread, since a call to a driver in trouble may not return.
+Neither may block the daemon. The health check is a process that is polled in each turn of the daemon's loop.
+GPUs are read by the meter's thread, because a call to a faulty driver may not return.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from rlsched.terminal.visible import visible
 from rlsched_node.processes.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096
-"""Of a check's output, the last part is kept."""
+"""Bytes of a check's output that are kept, from its end."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
-"""So long the node waits for the first check before it registers; then as one that has not passed it."""
-NOT_YET = "health check: the first is not over yet"
+"""Time to wait for the first check before the node registers as unhealthy, seconds."""
+NOT_YET = "health check: the first one has not finished yet"
 STUCK_S = 60.0
-"""GPUs that have not answered for so long have a driver in trouble."""
+"""Time without an answer after which GPUs count as stuck in the driver, seconds."""
 FREE_AGAIN = 1.1
-"""A disk that was full is not when it has so much of what is wanted; else one write would turn it over."""
+"""A full disk is free again at this multiple of the required space, so that one write does not toggle it."""
 _READ_BYTES = 1 << 16
 _READS = 16
 
 
 class HealthCheck:
-    """A command that is run every now and then, never twice at once.
+    """A command that runs at an interval, never twice at once.
 
-    It is run by the shell, as the daemon's user, in a process group of its own, which is killed when the
-    command has ended or has taken too long.
+    The shell runs it as the daemon's user, in its own process group, which is killed after the command has
+    ended or timed out.
 
     Args:
         command: For `sh -c`.
-        every_s: From the start of a run to the start of the next.
-        timeout_s: A run that takes longer has failed.
-        elapsed: A clock that never jumps, seconds.
+        every_s: Seconds from the start of a run to the start of the next.
+        timeout_s: Seconds after which a run has failed.
+        elapsed: Monotonic clock, seconds.
 
     Attributes:
-        pids: The process that runs now.
+        pids: Process ID of the current run.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class HealthCheck:
         self.pids: set[int] = set()
 
     def step(self) -> str | None:
-        """Begin a run that is due, and look at the one that runs.
+        """Start a run that is due, and poll the current one.
 
         Returns:
-            What a run came to: "" where all is well, else why not; None where none has come to its end.
+            Result of a run that has ended: "" if healthy, else the reason; None if no run has ended.
         """
         self._reap()
         if self._process is not None:
@@ -95,7 +95,7 @@ class HealthCheck:
         return None
 
     def close(self) -> None:
-        """End the run, if there is one."""
+        """End the current run, if there is one."""
         if self._process is not None:
             self._kill(self._process)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -108,10 +108,10 @@ class HealthCheck:
         if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if self._is_late or self._elapsed() - self._began_s < self._timeout_s:
                 return None
-            self._is_late = True  # it may be stuck in the kernel, and then nothing ends it
+            self._is_late = True  # it may be stuck in the kernel and survive SIGKILL
             self._kill(process)
             return self._reason(f"it did not end within {self._timeout_s:g} s")
-        self._kill(process)  # its number is not given to another before it is waited for
+        self._kill(process)  # its process ID is not reused before it is waited for
         code = process.wait()
         self._read(process)
         self._let_go(process)
@@ -148,7 +148,7 @@ class HealthCheck:
         self._process = None
 
     def _reap(self) -> None:
-        """What the command left in its group, this daemon being a subreaper."""
+        """Reap the processes that the command left in its group; this daemon is a subreaper."""
         for group in list(self._groups):
             try:
                 while os.waitpid(-group, os.WNOHANG)[0]:
@@ -158,29 +158,29 @@ class HealthCheck:
 
 
 class WatchedGpus(Protocol):
-    """GPUs that somebody looks at all the time, on a thread that a driver may hold up."""
+    """GPUs that are read all the time, on a thread that a driver may block."""
 
     @property
     def all_lost(self) -> list[str]:
-        """Why each is lost, where all of them are at the last look; empty while one is not."""
+        """The reason for each GPU if all were lost at the last reading, else empty."""
 
     @property
     def asked_s(self) -> float | None:
-        """Since when a look waits for its answer, monotonic seconds; None: none does."""
+        """Start of the reading that still waits for an answer, monotonic seconds; None: none waits."""
 
     @property
     def power_w(self) -> float | None:
-        """What all of them draw, W; None where not all say."""
+        """Power draw of all GPUs, W; None if one does not report it."""
 
 
 class OwnChecks:
-    """What the daemon looks at itself: whether all GPUs are lost, and the space on its disk.
+    """The daemon's own checks: whether all GPUs are lost, and the free space on its disk.
 
-    GPUs out of service next to others that serve are no matter of the node's health: see `Outages`.
+    GPUs out of service next to working GPUs do not make the node unhealthy: see `Outages`.
 
     Args:
-        gpus: The node's, as its meter sees them.
-        directory: On the disk that is meant.
+        gpus: The node's GPUs, as its meter reads them.
+        directory: A directory on the disk to check.
         min_free_mib: See `refuse_on_full_disk`.
     """
 
@@ -190,11 +190,11 @@ class OwnChecks:
 
     @property
     def power_w(self) -> float | None:
-        """What the GPUs draw, W; None where not all of them say."""
+        """Power draw of all GPUs, W; None if one does not report it."""
         return self._gpus.power_w
 
     def found(self) -> list[str]:
-        """Why this node is not fit for jobs; empty where it is."""
+        """Reasons why this node is not fit for jobs; empty if it is."""
         return [*self._stuck(), *self._gpus.all_lost, *self._disk()]
 
     def _stuck(self) -> list[str]:
@@ -212,12 +212,12 @@ class OwnChecks:
 
 
 class Health:
-    """Both together, as the broker is told.
+    """Both kinds of checks together, as reported to the broker.
 
     Args:
-        check: The operator's; None: there is none.
-        own: The daemon's.
-        elapsed: A clock that never jumps, seconds.
+        check: The operator's health check; None: there is none.
+        own: The daemon's own checks.
+        elapsed: Monotonic clock, seconds.
     """
 
     def __init__(
@@ -230,11 +230,11 @@ class Health:
 
     @property
     def power_w(self) -> float | None:
-        """What the GPUs draw, W; None where not all of them say."""
+        """Power draw of all GPUs, W; None if one does not report it."""
         return self._own.power_w
 
     def news(self) -> str | None:
-        """Why this node is not fit for jobs, "" where it is; None where nothing has changed."""
+        """Why this node is not fit for jobs, "" if it is; None if that has not changed."""
         said = self._check.step() if self._check is not None else None
         if said is not None:
             self._checked = said
@@ -250,13 +250,13 @@ class Health:
         return unhealthy
 
     def close(self) -> None:
-        """End what runs."""
+        """End the current run."""
         if self._check is not None:
             self._check.close()
 
 
 def _in_kind(reason: str) -> str:
-    """A reason without its numbers: a time or a size in it that is always another one is no news."""
+    """A reason without its numbers, so that a changing time or size in it does not count as a change."""
     return re.sub(r"[0-9]+", "#", reason)
 
 

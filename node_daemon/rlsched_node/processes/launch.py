@@ -23,11 +23,11 @@ from rlsched_node.processes.store import AttemptDir, LaunchRecord
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
-"""The ports of gangs lie below Linux's ephemeral ones, which begin at 32,768."""
+"""Ports of gangs are below Linux's ephemeral ports, which begin at 32,768."""
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 """`RANK` of the first process of a node, for `per_gpu.py`."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
-"""Marks every process of a rank, so that what a killed shim leaves behind can be found."""
+"""Marks every process of a rank, so that processes that a killed shim leaves can be found."""
 
 
 INHERITED = frozenset(
@@ -45,16 +45,16 @@ INHERITED = frozenset(
         "LD_LIBRARY_PATH",
     }
 )
-"""What a job has of the daemon's environment: what it needs to find programs, files and GPUs."""
+"""Variables of the daemon's environment that a job gets, to find programs, files and GPUs."""
 OUTPUT_AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
-"""Python keeps back what it writes to a file until the end: a log would be empty while its job runs."""
+"""Python buffers output to a file: a log would be empty while its job runs."""
 INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
 class LaunchError(RlschedError):
     """This node cannot start the rank: GPU in use, disk full, and the like.
 
-    `is_for_now`: no fault of the job's, which is to wait until the node can.
+    `is_for_now`: the cause is temporary and not the job's, so the job waits until the node can start it.
     """
 
     def __init__(self, message: str, *, is_for_now: bool = False) -> None:
@@ -63,13 +63,13 @@ class LaunchError(RlschedError):
 
 
 class Terms(NamedTuple):
-    """On which terms a rank starts, beside its order.
+    """Conditions under which a rank starts, in addition to its order.
 
     Attributes:
         lease: The file of the node's lease.
-        max_output_mib: What the output may take on disk; 0: whatever it likes.
-        user: As whom the command runs; None: as the daemon's own user.
-        limits: What it may use.
+        max_output_mib: Maximum output on disk, MiB; 0: no limit.
+        user: User that runs the command; None: the daemon's own user.
+        limits: Its resource limits.
     """
 
     lease: str = ""
@@ -79,7 +79,7 @@ class Terms(NamedTuple):
 
 
 def master_port(job: int, attempt: int) -> int:
-    """Where a gang's rank 0 listens: every node finds the same, and neighbouring jobs differ."""
+    """Port of a gang's rank 0: the same on every node, and different for consecutive jobs."""
     return MASTER_PORT_FIRST + (job + 1013 * attempt) % MASTER_PORTS
 
 
@@ -93,21 +93,21 @@ def rank_environment(
     passed: Collection[str] = (),
     user: JobUser | None = None,
 ) -> dict[str, str]:
-    """The environment of a rank: some of the daemon's, then the user's, then rlsched's, the later winning.
+    """The environment of a rank: part of the daemon's, then the user's, then rlsched's; later values win.
 
-    The variables of torch.distributed count processes. They are set where rlsched starts one process for
-    each GPU (launcher `per-gpu`), as torchrun sets them. Otherwise none of them is: nodes are counted by
-    `RLSCHED_NUM_NODES` and `RLSCHED_NODE_RANK`.
+    The variables of torch.distributed count processes. They are set only if rlsched starts one process for
+    each GPU (launcher `per-gpu`), as torchrun sets them. Nodes are counted by `RLSCHED_NUM_NODES` and
+    `RLSCHED_NODE_RANK`.
 
     Args:
-        launch: What to start.
-        gpus: The node's GPUs; they say how CUDA names them.
+        launch: The launch order.
+        gpus: The node's GPUs, which give the names for CUDA.
         directory: The job's directory.
-        is_local: All nodes are on this machine: rank 0 is at 127.0.0.1 and not at its node's name.
-        inherited: The daemon's environment, which may hold secrets: `INHERITED` and `INHERITED_PREFIXES`
-            alone are for jobs.
-        passed: More names that are.
-        user: As whom the rank runs; None: the daemon's own user.
+        is_local: All nodes are on this machine: rank 0 is at 127.0.0.1 instead of its node's name.
+        inherited: The daemon's environment, which may hold secrets: jobs get only `INHERITED` and
+            `INHERITED_PREFIXES`.
+        passed: More names that jobs get.
+        user: User that runs the rank; None: the daemon's own user.
     """
     env = OUTPUT_AS_IT_COMES | {
         name: value
@@ -155,10 +155,10 @@ def rank_environment(
 
 
 def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
-    """What a rank's shim runs: the command, or who starts it once for each GPU.
+    """The command that a rank's shim runs: the job's, or a launcher that starts it once for each GPU.
 
     Args:
-        launch: What to start.
+        launch: The launch order.
         env: Its environment.
     """
     match launch.launcher:
@@ -178,10 +178,10 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
 
 
 def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) -> None:
-    """See that as much memory is free on each GPU as the job asked for, whoever has the rest.
+    """Check that each GPU has as much free memory as the job requested.
 
     Raises:
-        LaunchError: less is. A GPU that does not say now is taken at the broker's word.
+        LaunchError: less is free. A GPU that does not answer now is assumed to have enough.
     """
     for gpu in wanted if gpu_memory_mib else ():
         try:
@@ -196,18 +196,18 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
 
 
 def free_and_wanted_mib(directory: Path, min_free_mib: int | None) -> tuple[int, int]:
-    """(what is free on the disk of a directory, what has to be), MiB; `min_free_mib` as below."""
+    """(free space on the disk of a directory, required space), MiB; `min_free_mib` as below."""
     disk = os.statvfs(directory)
     free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
     return free, min(LOW_DISK_MIB, size // 20) if min_free_mib is None else min_free_mib
 
 
 def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
-    """Keep the last of the disk for those that run, and for the journals of whoever shares it.
+    """Keep the last part of the disk for running jobs, and for journals on the same disk.
 
     Args:
-        directory: On the disk that is meant.
-        min_free_mib: What has to be free; None: 1 GiB, or a twentieth of a smaller disk.
+        directory: A directory on the disk to check.
+        min_free_mib: Required free space, MiB; None: 1 GiB, or a twentieth of a smaller disk.
 
     Raises:
         LaunchError: less is free.
@@ -229,15 +229,15 @@ def start_rank(
     cgroup: Cgroup,
     shims: Shims,
 ) -> Spawned:
-    """Make the attempt's directories and start its shim, which goes on when this process ends.
+    """Create the attempt's directories and start its shim, which outlives this process.
 
     Args:
-        launch: What to start.
-        directory: Where its records, its output and its own files go.
+        launch: The launch order.
+        directory: Directory of its records, its output and its own files.
         env: Its environment.
-        terms: On which terms.
-        cgroup: Its control group, not there yet.
-        shims: Starts the process.
+        terms: Its other conditions.
+        cgroup: Its control group, not created yet.
+        shims: Starts the shim.
 
     Raises:
         LaunchError: this rank was started before, or the node cannot write or fork.
@@ -283,7 +283,7 @@ def start_rank(
 
 
 def _is_text(value: str) -> bool:
-    """Whether this came from valid UTF-8, and can be written as JSON."""
+    """Whether a value was valid UTF-8, and can be written as JSON."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The processes that a shot shim leaves behind: how they are found, and ended."""
+"""Finds and ends the processes that a killed shim leaves behind."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rlsched_node.processes.launch import DIRECTORY_VARIABLE
 
 @dataclass(slots=True)
 class Leftovers:
-    """What belongs to a rank beside its shim.
+    """The processes of a rank, except its shim.
 
-    All that is in the rank's control group is the rank's. Where there is none, a process is the rank's if its
+    All processes in the rank's control group are the rank's. Without a group, a process is the rank's if its
     environment names the job's directory, if it is in the session of the shim, if it was seen below the shim
-    while that lived, or if it descends from one of these. Those that the kernel gave to this daemon (a
-    subreaper) when a shim that it had started was shot are found as its children.
+    while that lived, or if it descends from such a process. Processes that the kernel gave to this daemon (a
+    subreaper) when one of its own shims was killed are found as its children.
 
     Attributes:
         job_path: The job's directory.
-        shim_pid: 0 where nobody knows it.
-        cgroup: The rank's control group, or that of none.
-        is_subreaper: This process's children are the shims that it started, and what was left by one.
-        seen: pid -> start ticks of what `look` has seen.
+        shim_pid: Process ID of the shim; 0 if unknown.
+        cgroup: The rank's control group; its path is "" if there is none.
+        is_subreaper: The children of this process are the shims that it started, and their orphans.
+        seen: Start ticks by process ID, of the processes that `look` has found.
     """
 
     job_path: str
@@ -37,7 +37,7 @@ class Leftovers:
     seen: dict[int, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Remember what runs below the shim now: nothing else tells whose it was if the shim is shot."""
+        """Record the processes below the shim: nothing else identifies them if the shim is killed."""
         seen, below = {}, [self.shim_pid]
         while below:
             for pid in _children(below.pop()):
@@ -49,7 +49,7 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL them all, but for `shims`, the daemon's living children: how many there were."""
+        """SIGKILL all of them, except `shims`, the daemon's living children. Returns how many there were."""
         killed = int(self.cgroup.kill())
         for pid in self._find(shims):
             with contextlib.suppress(OSError):
@@ -86,7 +86,8 @@ class Leftovers:
 
 
 def attempt_directory_of(pid: int) -> str | None:
-    """The attempt that a process belongs to, by its environment; None: not rlsched's, or not ours to see."""
+    """Directory of the attempt that a process belongs to, from its environment; None: none, or not
+    readable."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -101,7 +102,7 @@ def _all() -> list[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """The children of a process; none where the kernel does not list them."""
+    """The children of a process; none if the kernel does not list them."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:

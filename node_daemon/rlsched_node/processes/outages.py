@@ -1,6 +1,7 @@
-"""GPUs that jobs cannot have now: lost ones, and those in use by a process that rlsched did not start.
+"""GPUs out of service: lost GPUs, and GPUs in use by a process that rlsched did not start.
 
-The meter's thread looks once a second. The daemon looks again before each start, since a second is long.
+The meter's thread checks them once a second. The daemon checks again before each start, because the last
+check may be too old.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
 
 BACK_AFTER_LOOKS = 3
-"""A GPU is given to jobs again after so many looks in a row that found nothing wrong with it."""
+"""Number of consecutive good checks after which a GPU is back in service."""
 _VSIZE = 20
-"""Of the fields of `/proc/PID/stat` from the third on: 0 once a process has given its memory back."""
+"""Index in the fields of `/proc/PID/stat` from the third on: 0 after a process has freed its memory."""
 
 
 class _Outage(NamedTuple):
     """Why a GPU is out of service.
 
     Attributes:
-        why: For people; the same for as long as it lasts.
+        why: Reason for people; constant during the outage.
         pid: The foreign process; 0: the GPU is lost.
-        good_looks: Looks in a row since that found nothing wrong.
+        good_looks: Number of consecutive good checks since then.
     """
 
     why: str
@@ -43,28 +44,28 @@ class _Outage(NamedTuple):
 
 
 class Outages:
-    """Which GPUs of a node are out of service. Safe to use from several threads.
+    """GPUs of a node that are out of service. Safe to use from several threads.
 
     Args:
-        count: How many GPUs the node has.
-        is_ours: Whether rlsched started the process of this number.
+        count: Number of GPUs of the node.
+        is_ours: Returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks have. What computes there is taken for theirs (a container's processes are
-            children of its engine), and the broker does not give these GPUs away; `refuse` looks.
+        busy: GPUs that ranks hold. Processes on them count as the ranks' (a container's processes are
+            children of its engine), and the broker does not assign these GPUs; `refuse` checks them.
     """
 
     def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
         self._count, self._is_ours = count, is_ours
         self.busy = frozenset[int]()
         self._out: dict[int, _Outage] = {}
-        self._own: dict[int, int | None] = {}  # start ticks of processes that are known to be rlsched's
-        self._seen: dict[int, frozenset[int]] = {}  # by GPU, the processes of the last look
+        self._own: dict[int, int | None] = {}  # start ticks of processes known to be rlsched's
+        self._seen: dict[int, frozenset[int]] = {}  # by GPU, the processes of the last reading
         self._lock = threading.Lock()
 
     @property
     def held(self) -> list[Holding]:
-        """GPUs that the broker is not to give away, and why; without lost ones where `all_lost` has them."""
+        """GPUs that the broker must not assign, with reasons; without lost GPUs if `all_lost` lists them."""
         with self._lock:
             all_lost = self._are_all_lost()
             return [
@@ -75,7 +76,7 @@ class Outages:
 
     @property
     def all_lost(self) -> list[str]:
-        """Why each GPU is lost, where all are; empty while one is not."""
+        """The reason for each GPU if all are lost, else empty."""
         with self._lock:
             if not self._are_all_lost():
                 return []
@@ -85,16 +86,16 @@ class Outages:
         return self._count > 0 and sum(not outage.pid for outage in self._out.values()) == self._count
 
     def is_lost(self, gpu: int, error: GpuError) -> None:
-        """A call to this GPU failed in a way that no other can succeed after."""
+        """Take a GPU out of service after an error that no later call can recover from."""
         with self._lock:
             self._take_out(gpu, f"lost: {error}", 0)
 
     def is_read(self, gpu: int, reading: GpuReading | None, ours: Container[int] = frozenset()) -> None:
-        """The GPU was looked at, and is not lost.
+        """Record a reading of a GPU that is not lost.
 
         Args:
             gpu: Its number.
-            reading: What it shows; None where that could not be read.
+            reading: Its values; None if they could not be read.
             ours: Processes of ranks.
         """
         processes = (reading.processes if reading is not None else None) or ()
@@ -114,13 +115,13 @@ class Outages:
                     del self._out[gpu]
 
     def look_done(self) -> None:
-        """All GPUs were looked at: processes that none of them shows any more are forgotten."""
+        """Forget processes that no GPU shows any more, after all GPUs were read."""
         with self._lock:
             shown = frozenset[int]().union(*self._seen.values())
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
 
     def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
-        """Look at GPUs that a job is to have, whatever the last look found.
+        """Check the GPUs of a launch order, whatever the last reading showed.
 
         Raises:
             LaunchError: one of them is lost, or in use by a foreign process; it is out of service from now
@@ -144,14 +145,15 @@ class Outages:
     def _take_out(self, gpu: int, why: str, pid: int) -> None:
         outage = self._out.get(gpu)
         if outage is not None and not outage.pid and not pid:
-            why = outage.why  # the first call that fails is another one at each look
+            why = outage.why  # the first call that fails varies between readings
         self._out[gpu] = _Outage(why, pid)
 
     def _foreign(self, gpu: int, processes: Iterable[GpuProcess], ours: Container[int]) -> list[GpuProcess]:
         return [one for one in processes if self._is_foreign(gpu, one.pid, ours)]
 
     def _is_foreign(self, gpu: int, pid: int, ours: Container[int] = frozenset()) -> bool:
-        """Whether a process is not rlsched's. One that is ending is none: the driver shows it for a while."""
+        """Whether a process is not rlsched's. An ending process is not foreign: the driver shows it for a
+        while."""
         if pid in ours and pid in self._own:
             return False
         fields = shim.read_stat(pid)
@@ -164,7 +166,7 @@ class Outages:
                 self._own[pid] = ticks
             return False
         if fields is None:
-            return pid in self._seen.get(gpu, ())  # it has ended since, or is of another PID namespace
+            return pid in self._seen.get(gpu, ())  # it has ended, or is in another PID namespace
         return fields[0] not in "ZX" and int(fields[_VSIZE]) > 0
 
 
@@ -177,7 +179,7 @@ def _in_words(processes: Sequence[GpuProcess]) -> str:
 
 
 def _name(pid: int) -> str:
-    """What the kernel calls a process; "" where it is not there, or not to be seen."""
+    """The kernel's name of a process; "" if it does not exist, or is not readable."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return visible(file.read().strip())

@@ -1,9 +1,9 @@
-"""The bound on a rank's output: its first and its last part are kept, the middle is given back to the disk.
+"""Limits a rank's output: the first and the last part are kept, the middle is freed on disk.
 
-The command writes into a plain file, as fast as that goes; the shim looks at its size. What is dropped
-becomes a hole, so that offsets stay what they are, and a line before it says how much is missing.
+The command writes to a plain file at full speed, and the shim checks the size. The dropped part becomes a
+hole, so that offsets stay valid, and a line before it reports how much is missing.
 
-Imported by the shim, so it imports the standard library alone.
+Imported by the shim, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import time
 
 FASTEST_BYTES_PER_S = 1 << 30
-"""By how much output may grow: the next look is due when it could reach the bound."""
+"""Assumed maximum growth of output: the next check is due when the file could reach the limit."""
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
 _ALIGN = 1 << 16
@@ -25,11 +25,11 @@ _PUNCH_HOLE_KEEP_SIZE = 3
 
 
 class OutputBound:
-    """Keeps a file that others append to below a size.
+    """Keeps a file that other processes append to below a size.
 
     Args:
         path: The file.
-        max_bytes: What it may take on disk, at least 4 x 64 KiB; None: whatever it likes.
+        max_bytes: Maximum size on disk, at least 4 x 64 KiB; None: no limit.
     """
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
@@ -37,12 +37,12 @@ class OutputBound:
         self._fd = -1
         self.look_at_s = math.inf
         if max_bytes:
-            with contextlib.suppress(OSError):  # of an attempt whose output is gone already
+            with contextlib.suppress(OSError):  # if the output was removed already
                 self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 self.look_at_s = time.monotonic()
 
     def look(self, *, is_last: bool = False) -> None:
-        """Drop the middle if the file is too large, and say when to look again. Nothing before that time."""
+        """Drop the middle if the file is too large, and set the next check. Does nothing before that time."""
         now_s = time.monotonic()
         if not self._max_bytes or self._fd < 0 or (now_s < self.look_at_s and not is_last):
             return
@@ -61,14 +61,14 @@ class OutputBound:
         line = f"\nrlsched: {last_start - first_end + _LINE_BYTES} bytes of output were dropped here"
         os.pwrite(self._fd, line.ljust(_LINE_BYTES - 1).encode() + b"\n", first_end - _LINE_BYTES)
         if not _punch_hole(self._fd, first_end, last_start - first_end):
-            os.ftruncate(self._fd, first_end)  # this file system has no holes: the last part begins anew
+            os.ftruncate(self._fd, first_end)  # no holes in this file system: the last part starts again
 
 
 def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
-    """(a piece of output from `offset` on, where it begins, whether nothing follows it at this moment).
+    """(a piece of output from `offset` on, its start, whether nothing follows it now).
 
-    It begins later where a hole is passed over, and is a line that says so where the file has become shorter.
-    A negative offset counts from the end.
+    It starts later if a hole is skipped. It is the line `CUT` if the file has become shorter. A negative
+    offset counts from the end.
     """
     size = os.fstat(fd).st_size
     if offset < 0:
@@ -80,7 +80,7 @@ def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
         start = os.lseek(fd, offset, os.SEEK_DATA)
         end = os.lseek(fd, start, os.SEEK_HOLE)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole follows, or nothing
+        if error.errno == errno.ENXIO:  # only a hole follows, or nothing
             return b"", offset, True
     data = os.pread(fd, min(max_bytes, max(end - start, 0)), start)
     return data, start, start + len(data) >= size
@@ -96,12 +96,12 @@ GPU_MEMORY_WORDS = (
     b"RESOURCE_EXHAUSTED: Out of memory",  # XLA
     b"OOM when allocating tensor",  # TensorFlow
 )
-"""What libraries print that got no memory of a GPU."""
+"""Messages of libraries that could not allocate GPU memory."""
 TAIL_BYTES = 1 << 16
 
 
 def tells_of_gpu_memory(path: str) -> bool:
-    """Whether the last 64 KiB of output say that a GPU had no memory left."""
+    """Whether the last 64 KiB of output report that a GPU was out of memory."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -118,7 +118,7 @@ def _down(num_bytes: int) -> int:
 
 
 def _punch_hole(fd: int, offset: int, num_bytes: int) -> bool:
-    """fallocate(2): whether the file system has holes."""
+    """fallocate(2). Returns whether the file system supports holes."""
     libc = ctypes.CDLL(None)
     fallocate = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
     if fallocate is None:

@@ -1,8 +1,8 @@
 """Starts a rank's command once for each of its GPUs, and ends with the first that fails.
 
-Run as a script, by the interpreter of the node daemon, with no import but the standard library's. The
-environment says how many there are: see `launch_command`. The shim signals the process group, and so each of
-them: a signal that went on from here too would come twice, and break into what a handler is saving.
+Run as a script by the interpreter of the node daemon; imports only the standard library. The environment sets
+the number of processes: see `launch_command`. The shim signals the process group, and so each process. A
+signal forwarded from here would arrive twice, and interrupt a handler that is saving.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import sys
 from types import FrameType
 
 GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
-"""After the first has failed, the others have so long between SIGTERM and SIGKILL: the grace of the job."""
+"""Seconds between SIGTERM and SIGKILL of the others after the first has failed: the job's grace period."""
 
 
 def main(command: list[str]) -> int:
-    """Run the command for each GPU; the exit code of the first that fails, 0 where none does."""
+    """Run the command for each GPU. Returns the exit code of the first that fails, 0 if none does."""
     count, first = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["RLSCHED_FIRST_RANK"])
     running: dict[int, subprocess.Popen[bytes]] = {}
 
     for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(one, _wait_on)  # `SIG_IGN` would be the processes' too
+        signal.signal(one, _wait_on)  # the processes would inherit `SIG_IGN`
     for local in range(count):
         rank = str(first + local)
         env = os.environ | {"RANK": rank, "ROLE_RANK": rank, "LOCAL_RANK": str(local)}
@@ -46,11 +46,11 @@ def main(command: list[str]) -> int:
 
 
 def _wait_on(number: int, frame: FrameType | None) -> None:
-    """It is for the processes, which end or do not."""
+    """Does nothing: the processes receive the signal themselves."""
 
 
 def _ended(running: dict[int, subprocess.Popen[bytes]], code: int) -> int:
-    """End those that are left."""
+    """End the remaining processes."""
     for process in running.values():
         process.terminate()
     for process in running.values():

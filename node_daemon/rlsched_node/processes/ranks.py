@@ -1,4 +1,4 @@
-"""The ranks that run on this node as processes: start, watch, end, and adopt an earlier daemon's."""
+"""The ranks of this node as processes: start, watch, end, and adopt the ranks of an earlier daemon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
 
 LOOK_S = 2.0
-"""How often the processes of adopted ranks are looked at."""
+"""Interval at which the processes of adopted ranks are listed, seconds."""
 DEFAULT_TERMS = Terms()
 MAX_TOLD_BYTES = 4096
 _log = logging.getLogger("rlsched.node")
@@ -39,11 +39,12 @@ class _Rank:
 
     Attributes:
         process: None until the shim has claimed the attempt.
-        pipe_fd: On which the shim tells of its claim and of the end; None for adopted shims, and once closed.
-        told: What it has told.
-        pid_fd: Readable when the shim ends; None where the kernel has no pidfd: then it is polled.
-        record: How it ended; its GPUs are free when `leftovers` are gone too.
-        has_vanished: Its shim was shot, and has cleared nothing away.
+        pipe_fd: Pipe on which the shim reports its claim and the end; None for adopted shims, and once
+            closed.
+        told: Data received from the pipe.
+        pid_fd: Readable when the shim ends; None if the kernel has no pidfd: then the shim is polled.
+        record: How it ended; its GPUs are free after `leftovers` have ended too.
+        has_vanished: Its shim was killed, and has cleaned up nothing.
     """
 
     key: AttemptKey
@@ -60,15 +61,15 @@ class _Rank:
 
 
 class Ranks:
-    """Live ranks and their shims. `fileno()` becomes readable when `collect()` has something to say.
+    """Live ranks and their shims. `fileno()` becomes readable when `collect()` has events.
 
     Args:
         store: The attempts on disk.
-        mishaps: What is raised where one rank is looked at is no matter of the others.
-        cgroups: Where each rank gets a control group; None: nowhere.
-        is_subreaper: This process is one, and has no children but shims, and who forks them.
-        shims: Starts them; None: by new interpreters.
-        spared: Other children of this process now, which are no rank's.
+        mishaps: Keeps an error with one rank from affecting the others.
+        cgroups: Control groups for the ranks; None: none.
+        is_subreaper: This process is a subreaper, and has no children but shims and their forker.
+        shims: Starts shims; None: with new interpreters.
+        spared: Other children of this process, which belong to no rank.
     """
 
     def __init__(
@@ -90,18 +91,18 @@ class Ranks:
         self._look_at_s = 0.0
 
     def fileno(self) -> int:
-        """For a poller."""
+        """Descriptor for a poller."""
         return self._epoll.fileno()
 
     @property
     def needs_polling(self) -> bool:
-        """Something cannot be watched by descriptor: call `collect()` every 50 ms or so."""
+        """Whether some shim cannot be watched by descriptor: call `collect()` every 50 ms or so."""
         return any(rank.pid_fd is None or rank.record is not None for rank in self._ranks.values())
 
     def start(
         self, key: AttemptKey, launch: Launch, env: dict[str, str], terms: Terms = DEFAULT_TERMS
     ) -> None:
-        """Start a rank; `collect()` tells when it runs.
+        """Start a rank; `collect()` reports when it runs.
 
         Raises:
             LaunchError: see `start_rank`.
@@ -113,10 +114,10 @@ class Ranks:
         self._watch(_Rank(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True))
 
     def adopt(self, key: AttemptKey, process: ProcessId) -> None:
-        """Watch a shim that an earlier daemon started; one that ends meanwhile is noticed at once."""
+        """Watch a shim that an earlier daemon started; a shim that ends meanwhile is noticed at once."""
         pid = process.pid
         pid_fd = _open_pidfd(pid)
-        if pid_fd is not None and not process.is_alive():  # it may be another process of the same number
+        if pid_fd is not None and not process.is_alive():  # the process ID may have been reused
             os.close(pid_fd)
             pid_fd = None
         directory = self._store.at(key)
@@ -125,9 +126,9 @@ class Ranks:
         )
 
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
-        """End what a rank without a shim has left. False: not all is gone; `collect()` tells when it is.
+        """End the processes that a rank without a shim left. False: some remain; `collect()` reports the end.
 
-        A shim that has not `has_vanished` has done that itself, and the group of its rank is empty.
+        If not `has_vanished`, the shim has done that itself, and the group of its rank is empty.
         """
         directory = self._store.at(key)
         process = directory.process()
@@ -158,10 +159,10 @@ class Ranks:
         self._signal(rank, signal.SIGTERM)
 
     def limit(self, key: AttemptKey, limit_s: float) -> None:
-        """Let the shim go by another time limit, seconds from the rank's start, infinite for none.
+        """Make the shim enforce another time limit, seconds from the rank's start, infinite for none.
 
         Raises:
-            OSError: that cannot be written: the disk is full.
+            OSError: the limit cannot be written, because the disk is full.
         """
         rank = self._ranks.get(key)
         if rank is not None and rank.record is None:
@@ -176,7 +177,7 @@ class Ranks:
             rank.leftovers.kill(self._shims())
 
     def collect(self) -> list[Event]:
-        """What happened to the ranks since the last call."""
+        """Events of the ranks since the last call."""
         ready = {fd for fd, _ in self._epoll.poll(0)}
         events: list[Event] = []
         for rank in list(self._ranks.values()):
@@ -201,19 +202,19 @@ class Ranks:
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
-        """Of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
+        """Leftovers of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
         directory = self._store.at(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """This daemon's own children: the living shims, who forks them, and what is no rank's."""
+        """This daemon's own children: the living shims, the forker, and processes of no rank."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *living]
 
     def _look(self) -> None:
-        """What an adopted shim without a group leaves is given to nobody that we know: remember it."""
+        """Record the processes below adopted shims without a group: their orphans go to an unknown parent."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
@@ -242,7 +243,7 @@ class Ranks:
             rank.pipe_fd = None
 
     def _heard(self, rank: _Rank) -> Iterator[Event]:
-        """The pipe spoke, or was closed."""
+        """Handle data on the pipe, or its end."""
         assert rank.pipe_fd is not None
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(rank.pipe_fd, 4096):
@@ -253,11 +254,11 @@ class Ranks:
             yield Started(rank.key, rank.pid)
 
     def _over(self, rank: _Rank) -> Iterator[Event]:
-        """The shim is gone; the rank is over when what it left is gone too."""
+        """Handle the exit of a shim; the rank has ended after its leftovers have ended too."""
         if rank.record is None:
             self._unwatch(rank)
             if rank.is_child:
-                with contextlib.suppress(ChildProcessError):  # of a parent that ignores SIGCHLD
+                with contextlib.suppress(ChildProcessError):  # the parent of this process may ignore SIGCHLD
                     os.waitpid(rank.pid, 0)
             if rank.is_child and rank.process is None:
                 del self._ranks[rank.key]
@@ -270,7 +271,7 @@ class Ranks:
             yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
     def _is_clear(self, rank: _Rank) -> bool:
-        """End what is left of a rank without a shim: whether nothing was."""
+        """End what is left of a rank without a shim. Returns whether nothing was."""
         left = rank.leftovers
         if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
             return False
@@ -285,7 +286,8 @@ class Ranks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _Rank) -> ExitRecord:
-        """How a rank ended whose shim is gone: as it told; the file counts where nobody listened."""
+        """How a rank with an exited shim ended: as reported on the pipe, or by the file if no daemon
+        listened."""
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk
         rank.has_vanished = record is None
@@ -295,7 +297,7 @@ class Ranks:
             try:
                 rank.directory.record_exit(record.exit_code, record.reason)
             except OSError as error:
-                _log.warning("attempt %s: its end is remembered in memory alone: %s", rank.key, error)
+                _log.warning("attempt %s: its end is remembered in memory only: %s", rank.key, error)
         return record
 
     def _is_alive(self, rank: _Rank) -> bool:
@@ -310,7 +312,7 @@ class Ranks:
 
 
 def _told_record(told: bytes) -> ExitRecord | None:
-    """What a shim has told of its rank's end; None: nothing, it was shot."""
+    """The exit record that a shim has sent; None: none, the shim was killed."""
     try:
         return msgspec.json.decode(told.removeprefix(shim.CLAIMED), type=ExitRecord)
     except msgspec.DecodeError:
@@ -318,7 +320,7 @@ def _told_record(told: bytes) -> ExitRecord | None:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """A descriptor of the process; None where the kernel has none, or the process is gone."""
+    """A descriptor of the process; None if the kernel has no pidfd, or the process has exited."""
     try:
         return None if _pidfd_open is None else _pidfd_open(pid)
     except OSError:

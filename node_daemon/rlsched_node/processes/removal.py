@@ -1,8 +1,8 @@
-"""Remove a job's directory, which the job may have filled with anything, and may still be changing.
+"""Remove a job's directory, which may have any content, and may still be changing.
 
-A daemon that is root does so with the rights of the directory's owner on files (setfsuid(2)), so that it
-removes nothing that the owner could not. Nothing is reached by a path: each step is one name below an open
-directory, and no link is followed. No depth of directories is too much: what is found deep is moved up.
+A daemon that is root does so with the file permissions of the directory's owner (setfsuid(2)), so that it
+removes nothing that the owner could not. No path is resolved: each step is one name below an open directory,
+and no link is followed. The depth of directories is not limited: deep directories are moved up.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NO_GROUP = 65534
 
 
 def remove_tree(path: Path, until_s: float = float("inf")) -> bool:
-    """Remove a directory and all that is in it, as far as that goes and until `until_s` (monotonic seconds).
+    """Remove a directory and its content, as far as possible and until `until_s`.
 
     Args:
-        path: Its parent is nobody's but the daemon's. A link is removed, and not what it leads to.
-        until_s: What takes longer is left for another call.
+        path: Only the daemon may write to its parent. A link is removed, not its target.
+        until_s: Monotonic seconds; the rest is left for another call.
 
     Returns:
-        Whether nothing is there any more.
+        Whether nothing is left.
     """
     with contextlib.suppress(OSError):
         top = _open_top(path)
@@ -48,10 +48,10 @@ def remove_tree(path: Path, until_s: float = float("inf")) -> bool:
 
 
 def _open_top(path: Path) -> int | None:
-    """The directory; None where this is none."""
+    """Open the directory; None if it is not a directory."""
     try:
         return os.open(path, _DIRECTORY)
-    except PermissionError:  # of a job that has the daemon's own uid
+    except PermissionError:  # the job may have the daemon's own uid
         os.chmod(path, 0o700)
         return os.open(path, _DIRECTORY)
     except OSError:
@@ -62,10 +62,10 @@ def _open_top(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _rights_of(uid: int, gid: int) -> Iterator[None]:
-    """Act on files as this user and no more, where this process is root and the user is not.
+    """Access files as this user only, if this process is root and the user is not.
 
     Raises:
-        OSError: that cannot be done.
+        OSError: the user cannot be changed.
     """
     if os.geteuid() != 0 or uid == 0:
         yield
@@ -77,7 +77,7 @@ def _rights_of(uid: int, gid: int) -> Iterator[None]:
     try:
         libc.setfsgid(gid)
         libc.setfsuid(uid)
-        if (libc.setfsuid(-1), libc.setfsgid(-1)) != (uid, gid):  # -1 changes nothing, and tells
+        if (libc.setfsuid(-1), libc.setfsgid(-1)) != (uid, gid):  # -1 changes nothing, and returns the value
             raise OSError(0, "cannot act as the owner of a directory")
         yield
     finally:
@@ -87,7 +87,7 @@ def _rights_of(uid: int, gid: int) -> Iterator[None]:
 
 
 def _empty(top: int, until_s: float) -> None:
-    """Remove what a directory holds. Directories below are moved into it, and emptied in turn."""
+    """Remove the content of a directory. Directories below are moved into it, and emptied in turn."""
     moved = secrets.token_hex(4)
     names = (f"{moved}.{number}" for number in itertools.count())
     found = _clear(top, top, names, until_s)
@@ -103,7 +103,7 @@ def _empty(top: int, until_s: float) -> None:
 
 
 def _clear(directory: int, top: int, names: Iterator[str], until_s: float) -> list[str]:
-    """Remove what is no directory, and move what is one into `top`: the names that those have there."""
+    """Remove files, and move directories into `top`. Returns the names that the directories have there."""
     moved = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -123,7 +123,7 @@ def _move_up(name: str, directory: int, top: int, names: Iterator[str]) -> str:
     other = next(names)
     try:
         os.rename(name, other, src_dir_fd=directory, dst_dir_fd=top)
-    except PermissionError:  # it is not to be written to
+    except PermissionError:  # the directory is not writable
         os.chmod(name, 0o700, dir_fd=directory)
         os.rename(name, other, src_dir_fd=directory, dst_dir_fd=top)
     return other

@@ -1,24 +1,24 @@
-"""The process that stands between the node daemon and one rank of a job: it outlives the daemon, runs the
-command in a process group of its own, enforces the time limit and leaves the exit code on disk.
+"""Process between the node daemon and one rank of a job: outlives the daemon, runs the command in its own
+process group, enforces the time limit and leaves the exit code on disk.
 
-Run as a plain script by the isolated interpreter (`python -I -S shim.py LABEL`), so it imports the standard
-library alone, and those neighbours that do the same. Its protocol with the daemon is the directory of the
-attempt's records, which comes as an open descriptor, so that neither its command line nor the job's
-environment tells where it is:
+Run as a plain script by the isolated interpreter (`python -I -S shim.py LABEL`), so it imports only the
+standard library, and neighbouring modules that do the same. Its protocol with the daemon is the directory of
+the attempt's records, which it receives as an open descriptor, so that neither its command line nor the job's
+environment shows the path:
 
-    launch.json   in:  what to run, and on which terms: `LaunchRecord` in store.py
+    launch.json   in:  the command and its conditions: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
-    limit         in:  time_limit_s, in place of that of launch.json; read at the start and at SIGUSR1
-    pid           out: who this process is; made with link(2), so exactly one side can claim an attempt
+    limit         in:  time_limit_s, replaces the value of launch.json; read at the start and at SIGUSR1
+    pid           out: identity of this process; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s, ran_s; written over `exit.tmp`, whose space was reserved
 
-A daemon that is there hears the same on a pipe: a byte when the attempt is claimed, the exit record at its
-end. What it heard stands above the file, which a job of the same user could write.
+A running daemon receives the same on a pipe: a byte when the attempt is claimed, the exit record at its end.
+The daemon prefers the pipe to the file, which a job of the same user could write.
 
 Exit codes: the command's own; 128 + n when signal n ended it; 124 when the time limit did; 127 when the
-command does not exist; 126 when it, or its working directory, cannot be used. A command that failed, and of
-whose group the kernel has ended processes for want of memory, ends with the reason `out_of_memory`; one whose
-last output tells that a GPU had none left, with `gpu_out_of_memory`.
+command does not exist; 126 when it, or its working directory, cannot be used. A failed command gets the
+reason `out_of_memory` if the kernel has killed processes of its group because memory was short, and
+`gpu_out_of_memory` if its last output reports that a GPU was out of memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ import sys
 import time
 from typing import Any
 
-if __name__ == "__main__":  # the isolated interpreter knows neither this directory nor the package
-    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
+if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from rlsched_node import records
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s
@@ -49,12 +49,12 @@ EXIT_KILLED = 143
 OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 PIPE_FD = 3
-"""Where a shim tells its daemon of its claim, and of the end."""
+"""Pipe on which a shim reports its claim, and the end, to its daemon."""
 RECORDS_FD = 4
 """The directory of the attempt's records."""
 CLAIMED = b"."
 DEFAULT_GRACE_S = 30.0
-"""As `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that did not write a grace."""
+"""As `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that wrote no grace period."""
 STRAGGLER_GRACE_S = 2.0
 LOOK_AT_LIMIT = signal.SIGUSR1
 SIGNALS = {
@@ -66,10 +66,11 @@ _IGNORED = [
     for number in signal.valid_signals()
     if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler)
 ]
-"""What a command is to have as if nobody had: Python ignores some, a shell's `&` and nohup others."""
+"""Signals that a command gets with their default action: Python ignores some, a shell's `&` and nohup
+others."""
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _set_mask = getattr(signal.pthread_sigmask, "__wrapped__", signal.pthread_sigmask)
-"""Without looking up a name for each number that comes back: a new shim has little time."""
+"""Without the look-up of a name for each returned number: a new shim must start fast."""
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
@@ -77,7 +78,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot; "" where the kernel does not say."""
+    """The kernel's ID of this boot; "" if it is unknown."""
     try:
         return records.read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
     except OSError:
@@ -85,7 +86,7 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (the state) on; None where there is no such process."""
+    """The fields of /proc/PID/stat from the third (the state) on; None if there is no such process."""
     try:
         return records.read(f"/proc/{pid}/stat").rpartition(b")")[2].decode("ascii").split()
     except (FileNotFoundError, ProcessLookupError):
@@ -93,19 +94,19 @@ def read_stat(pid: int) -> list[str] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Clock ticks from boot to the start of a process; None when it is gone or a zombie."""
+    """Clock ticks from boot to the start of a process; None if it has exited or is a zombie."""
     fields = read_stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
 def say(line: str) -> None:
-    """One line into the job's output; lost where the disk is full."""
+    """Write one line to the job's output; it is lost if the disk is full."""
     with contextlib.suppress(OSError):
         os.write(2, f"rlsched: {line}\n".encode(errors="replace"))
 
 
 def prctl(option: int, value: int | bytes) -> bool:
-    """prctl(2): whether it was done. Where it is not, a killed shim leaves processes behind."""
+    """prctl(2). Returns whether it succeeded; if not, a killed shim leaves processes behind."""
     try:
         return bool(_libc.prctl(option, value, 0, 0, 0) == 0)
     except AttributeError:
@@ -113,19 +114,19 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def become_subreaper() -> bool:
-    """Orphans below this process become its children: whether they do."""
+    """Make orphans below this process its children. Returns whether the kernel does that."""
     return prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def give_up_oom_protection() -> None:
-    """What keeps the kernel's OOM killer from daemon and shim is not for the job, which would inherit it."""
+    """Drop the OOM protection of daemon and shim, which the job would inherit."""
     with contextlib.suppress(OSError, ValueError):
         if int(records.read(_OOM_SCORE)) < 0:
             records.write(_OOM_SCORE, b"0")
 
 
 def set_limits(setup: dict[str, Any]) -> None:
-    """What the command and all that it starts is held to: `Setup` in limits.py. What cannot be set is not."""
+    """Set the limits of the command and its descendants: `Setup` in limits.py. Skips what cannot be set."""
     if setup.get("cpus"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, setup["cpus"])
@@ -178,10 +179,10 @@ def run_command(launch: dict[str, Any]) -> None:
 
 
 def _execute(command: list[str], env: dict[str, str]) -> None:
-    """`os.execvpe`, which would look for warnings first.
+    """`os.execvpe` without its look-up of warnings.
 
     Raises:
-        OSError: the command cannot be executed; as the first directory of PATH that has it says.
+        OSError: the command cannot be executed; the error of the first directory of PATH that has it.
     """
     name = command[0]
     if "/" in name:
@@ -198,7 +199,7 @@ def _execute(command: list[str], env: dict[str, str]) -> None:
 
 
 class Rank:
-    """The command's process group, and everything that its processes left to this subreaper."""
+    """The command's process group, and all orphans of it that this subreaper received."""
 
     def __init__(self, launch: dict[str, Any], fence: Fence) -> None:
         self.reason = ""
@@ -212,15 +213,15 @@ class Rank:
         self.output = OutputBound("output.log", launch.get("max_output_bytes"))
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
-        self.told: set[int] = set()  # who has had SIGTERM; the command's own number stands for its group
+        self.told: set[int] = set()  # processes that got SIGTERM; the command's ID stands for its group
         self.pid = self.cgroup.fork()
         if self.pid == 0:
             run_command(launch)
-        with contextlib.suppress(OSError):  # the child was first, or has become the command already
+        with contextlib.suppress(OSError):  # the child did so first, or runs the command already
             os.setpgid(self.pid, self.pid)
 
     def reap(self) -> bool:
-        """Collect the processes that ended. True while any is left."""
+        """Reap the processes that ended. True while any is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -233,9 +234,9 @@ class Rank:
                 self.exit_code = 128 - code if code < 0 else code
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command's process group, and to the orphans of it that left it.
+        """Send a signal to the command's process group, and to orphans of it that left the group.
 
-        SIGTERM comes once to each: a second one would break into what a handler is saving.
+        Each process gets SIGTERM once: a second one would interrupt a handler that is saving.
         """
         told = self.told if number == signal.SIGTERM else set()
         mine, group = str(os.getpid()), str(self.pid)
@@ -251,7 +252,7 @@ class Rank:
             told.add(self.pid)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """SIGTERM now, SIGKILL after `grace_s` seconds; a second call can only bring SIGKILL forward."""
+        """SIGTERM now, SIGKILL after `grace_s` seconds; a second call can only make SIGKILL earlier."""
         if not self.reason:
             self.reason = reason
             self.signal(signal.SIGTERM)
@@ -259,7 +260,8 @@ class Rank:
         self.kill_at_s = min(self.kill_at_s, time.monotonic() + grace_s)
 
     def end_rest(self) -> None:
-        """The command is over: end what it left, in what is left of the grace where it was told to end."""
+        """End the processes that a finished command left, within the rest of the grace period if ended by
+        order."""
         self.limit_at_s = math.inf
         if not self.reason:
             self.end("stragglers", STRAGGLER_GRACE_S)
@@ -292,13 +294,14 @@ class Rank:
             self.kill_at_s = now_s + 0.2
 
     def set_limit(self, limit_s: float | None) -> None:
-        """It may run for so long from its start, None: for ever. One that is being ended has no limit."""
+        """Set the time limit from the rank's start, seconds; None: none. A rank that is being ended has
+        none."""
         if not self.reason:
             self.limit_s = math.inf if limit_s is None else limit_s
             self.limit_at_s = self.began_s + self.limit_s
 
     def read_limit(self) -> None:
-        """Go by the limit that the daemon has left last, if any."""
+        """Apply the last limit that the daemon has ordered, if any."""
         try:
             limit_s = json.loads(records.read("limit"))["time_limit_s"]
             self.set_limit(None if limit_s is None else float(limit_s))
@@ -306,7 +309,7 @@ class Rank:
             return
 
     def read_kill(self) -> dict[str, Any]:
-        """What the daemon asks for; empty when the signal came from somebody else."""
+        """The daemon's order; empty if the signal came from another process."""
         try:
             order = json.loads(records.read("kill"))
         except (OSError, ValueError):
@@ -320,7 +323,7 @@ def _kill(send: Any, target: int, number: int) -> None:
 
 
 def supervise(launch: dict[str, Any]) -> tuple[int, str]:
-    """Run the command to its end and leave none of its processes behind: (exit code, reason)."""
+    """Run the command to its end and leave none of its processes behind. Returns (exit code, reason)."""
     fence = Fence(
         launch.get("lease", ""), launch.get("lost_after_s", 0.0), launch.get("grace_s", DEFAULT_GRACE_S)
     )
@@ -349,7 +352,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
 
 
 def tell(data: bytes) -> None:
-    """To the daemon that started this shim. It may be gone since: the next one reads the files."""
+    """Send data to the daemon that started this shim. If it has exited, the next daemon reads the files."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
 
@@ -379,9 +382,9 @@ def main(records_fd: int) -> int:
 
 
 def begin() -> int:
-    """What a new process starts with, its descriptors in their places."""
+    """Entry point of a new process whose descriptors are in place."""
     _set_mask(signal.SIG_BLOCK, SIGNALS)
-    os.closerange(RECORDS_FD + 1, 1 << 16)  # what the daemon's own parent may have left open
+    os.closerange(RECORDS_FD + 1, 1 << 16)  # descriptors that the daemon's own parent may have left open
     os.set_inheritable(PIPE_FD, False)
     return main(RECORDS_FD)
 

@@ -1,4 +1,4 @@
-"""Where shims come from: forked by a small process that stands ready, or by a new interpreter."""
+"""Starts shims: forked by a small process that stands ready, or with a new interpreter."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ENVIRONMENT = {"LANG": "C.UTF-8"}
 
 
 class Spawned(NamedTuple):
-    """A shim, and the pipe on which it tells of its claim and of the end; it is closed when the shim goes."""
+    """A shim, and the pipe on which it reports its claim and its end; the pipe closes when the shim exits."""
 
     pid: int
     pipe_fd: int
 
 
 class Shims:
-    """Starts shims, each in a session of its own, with no environment but LANG.
+    """Starts shims, each in its own session, with no environment but LANG.
 
     Args:
-        forks: Whether a forker stands ready; without one each start is a new interpreter.
+        forks: Use a forker that stands ready; without one each start is a new interpreter.
     """
 
     def __init__(self, *, forks: bool = False) -> None:
@@ -39,13 +39,13 @@ class Shims:
             self._stand_ready()
 
     def start(self, path: Path) -> Spawned:
-        """The shim of an attempt.
+        """Start the shim of an attempt.
 
         Args:
             path: Its directory of records.
 
         Raises:
-            OSError: no process can be made.
+            OSError: no process can be created.
         """
         told, tells = os.pipe()
         try:
@@ -59,7 +59,7 @@ class Shims:
         return Spawned(pid, told)
 
     def close(self) -> None:
-        """Let the forker go; its shims stay."""
+        """Stop the forker; its shims go on."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -86,7 +86,7 @@ class Shims:
         self._control = ours
 
     def _forked(self, path: Path, tells: int) -> int:
-        """A shim by the forker; 0 where there is none, or it has gone: a new one stands ready next time."""
+        """Start a shim with the forker; 0 if there is none, or it failed: the next call starts a new one."""
         if not self._forks:
             return 0
         if self._control is None:
@@ -97,13 +97,13 @@ class Shims:
             answer = self._control.recv(200).decode()
             return int(answer)
         except (OSError, ValueError) as error:
-            _log.warning("the process that forks shims is of no use (%s); a new one takes its place", error)
+            _log.warning("the process that forks shims failed (%s); a new one replaces it", error)
             self.close()
             return 0
 
 
 def _spawned(path: Path, tells: int) -> int:
-    """A shim by an interpreter of its own."""
+    """Start a shim with an interpreter of its own."""
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", shim.__file__, os.path.join(*path.parts[-2:])],

@@ -1,4 +1,4 @@
-"""What can happen to a node (events) and what it then has to do (effects), as plain data."""
+"""Events that a node handles, and the effects that they have, as plain data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlsched_node.processes.attempt import AttemptKey
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message of the broker."""
+    """A message from the broker."""
 
     message: BrokerToNode
     request: int = 0
@@ -20,12 +20,12 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection to the broker stands (again)."""
+    """The connection to the broker is up (again)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is gone. Jobs go on."""
+    """The connection is lost. Jobs go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,40 +43,40 @@ class StartFailed:
     key: AttemptKey
     message: str
     is_for_now: bool = False
-    """No fault of the job's: it may wait for this node."""
+    """The cause is temporary and not the job's: it may wait for this node."""
     is_about_owner: bool = False
     """The node runs no jobs of its owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The rank is over and its exit record is on disk."""
+    """The rank has ended and its exit record is on disk."""
 
     key: AttemptKey
     exit_code: int
     reason: str = ""
     ended_s: float | None = None
-    """Unix seconds; None where nobody saw it end."""
+    """Unix seconds; None if unknown."""
     ran_s: float | None = None
-    """How long it ran, seconds; likewise."""
+    """Run time, seconds; None if unknown."""
     usage: RankUsage | None = None
-    """None where nobody measured it."""
+    """None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClocksLocked:
-    """What came of the order to lock the clocks of a rank's GPUs."""
+    """Outcome of the order to lock the clocks of a rank's GPUs."""
 
     key: AttemptKey
     mhz: int
     note: str = ""
     never: bool = False
-    """No order to this node will do better."""
+    """No later order to this node can succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """The shim of a rank has been told of another time limit."""
+    """The shim of a rank has received another time limit."""
 
     key: AttemptKey
     limit_s: float
@@ -84,15 +84,15 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The node's health was looked at."""
+    """The node's health was checked."""
 
     unhealthy: str
-    """Why it is to get no new jobs; "" where it may."""
+    """Why it must not get new jobs; "" if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpusOut:
-    """These are all GPUs of the node that jobs cannot have now, and why."""
+    """All GPUs of the node that are out of service now, and the reasons."""
 
     held: list[Holding]
 
@@ -104,12 +104,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The daemon is to be stopped; its jobs go on."""
+    """The daemon is being stopped; its jobs go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndJobs:
-    """The node is to be stopped with its jobs."""
+    """The node is being stopped together with its jobs."""
 
     grace_s: float
 
@@ -136,7 +136,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to the broker; lost when there is no connection."""
+    """Send to the broker; lost if there is no connection."""
 
     message: NodeMessage
     request: int = 0
@@ -144,7 +144,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write cluster and epoch to disk before anything that follows."""
+    """Write cluster and epoch to disk before all effects that follow."""
 
     cluster: str
     epoch: int
@@ -152,21 +152,21 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Write that the broker has answered a heartbeat that was sent at `renewed_s`, seconds since boot."""
+    """Write that the broker has answered the heartbeat sent at `renewed_s`, seconds since boot."""
 
     renewed_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Start the rank's process, its clocks locked before; answered by `Started` or `StartFailed`."""
+    """Lock the clocks of a rank, then start its process; answered by `Started` or `StartFailed`."""
 
     launch: Launch
 
 
 @dataclass(frozen=True, slots=True)
 class HoldClocks:
-    """Another clock for the GPUs of a rank that is there, 0: their own; answered by `ClocksLocked`."""
+    """Change the clock of a running rank's GPUs, MHz; 0: unlock them. Answered by `ClocksLocked`."""
 
     key: AttemptKey
     gpus: tuple[int, ...]
@@ -175,7 +175,7 @@ class HoldClocks:
 
 @dataclass(frozen=True, slots=True)
 class LimitRank:
-    """The rank goes by another time limit, seconds from its start, infinite for none. See `Limited`."""
+    """Change a rank's time limit, seconds from its start, infinite for none. See `Limited`."""
 
     key: AttemptKey
     limit_s: float
@@ -183,14 +183,14 @@ class LimitRank:
 
 @dataclass(frozen=True, slots=True)
 class ResetClocks:
-    """The rank is gone: its GPUs choose their clocks again."""
+    """Unlock the clocks of an ended rank's GPUs."""
 
     gpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EndRank:
-    """Let the shim end the rank: SIGTERM, then SIGKILL after `grace_s`."""
+    """Make the shim end the rank: SIGTERM, then SIGKILL after `grace_s`."""
 
     key: AttemptKey
     grace_s: float
@@ -206,7 +206,7 @@ class HardKill:
 
 @dataclass(frozen=True, slots=True)
 class RecordEnded:
-    """Remember on disk an attempt that is over without ever having run."""
+    """Record on disk an attempt that ended without having run."""
 
     key: AttemptKey
     exit_code: int
@@ -241,14 +241,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The broker will not have this node: stop, with this line. Jobs go on."""
+    """The broker refuses this node: stop, with this line. Jobs go on."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True)
 class TryNext:
-    """The broker at this address is not the one: try the next address."""
+    """The broker at this address does not serve this node: try the next address."""
 
 
 Effect = (

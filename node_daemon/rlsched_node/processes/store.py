@@ -1,7 +1,7 @@
-"""Attempts on disk: two directories a (job, attempt, rank), made exclusively, so that none starts twice.
+"""Attempts on disk: two directories for each rank of an attempt, made exclusively, so that none starts twice.
 
-`records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's, and no job is told of it. The one of that name below
-`attempts/` is the job's own: it may fill it, or remove it with all that is in it.
+`records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's, and jobs do not get its path. The directory of the same
+name below `attempts/` is the job's own: it may fill it, or remove it with its content.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ REASONS = frozenset(
         VANISHED,
     }
 )
-"""What the record of an end may say; see `rlsched.wire.messages.Ended`."""
+"""Reasons that an exit record may give; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
 MAX_TURNS = 1000
-"""Of one old directory in a round of removals; the rest of it waits for the next round."""
+"""Turns of one old directory in a round of removals; the rest of it waits for the next round."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -53,14 +53,14 @@ _log = logging.getLogger("rlsched.node")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process, told apart from a later one of the same number by its start time and the boot."""
+    """A process, distinguished from a later one with the same ID by its start time and the boot."""
 
     pid: int
     start_ticks: int | None
     boot_id: str
 
     def is_alive(self) -> bool:
-        """Whether this very process runs (a zombie does not)."""
+        """Whether this process runs (a zombie does not)."""
         return (
             self.boot_id == shim.boot_id()
             and self.start_ticks is not None
@@ -72,10 +72,10 @@ class ExitRecord(msgspec.Struct, frozen=True):
     """How an attempt ended.
 
     Attributes:
-        exit_code: The command's, or one of the codes that `rlsched_node.processes.shim` lists; 0 to 255.
+        exit_code: The command's, or one of the codes listed in `rlsched_node.processes.shim`; 0 to 255.
         reason: One of `REASONS`.
         ended_s: Unix seconds.
-        ran_s: How long, by a clock that never jumps, seconds; None where nobody saw it.
+        ran_s: Run time, seconds of a monotonic clock; None if unknown.
     """
 
     exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -85,15 +85,15 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
     @property
     def when_s(self) -> float | None:
-        """`ended_s`; None where the record does not say."""
+        """`ended_s`; None if the record has none."""
         return self.ended_s or None
 
     def damage(self, *, has_limit: bool, told: str) -> str:
-        """Why no shim can have written this; "" where one can.
+        """Returns why no shim can have written this; "" if one can.
 
         Args:
             has_limit: The rank had a time limit.
-            told: The reason of the daemon's order to end it; "" where none came.
+            told: The reason of the daemon's order to end it; "" if there was none.
         """
         if self.reason not in REASONS or not 0.0 <= self.ended_s < _FAR_FUTURE_S:
             return f"expected a reason of {sorted(REASONS)} and a time, got {self.reason!r}, {self.ended_s}"
@@ -107,34 +107,34 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
 
 class KillOrder(msgspec.Struct, frozen=True):
-    """The terms on which a rank was told to end; `reason` as in `ExitRecord`."""
+    """Conditions of an order to end a rank; `reason` as in `ExitRecord`."""
 
     grace_s: float
     reason: str
 
 
 class LimitOrder(msgspec.Struct, frozen=True):
-    """Another time limit, seconds from the rank's start; None: none."""
+    """New time limit, seconds from the rank's start; None: none."""
 
     time_limit_s: float | None
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim runs.
+    """Input of a shim.
 
     Attributes:
-        gpus: What it holds, numbers on this node.
+        gpus: GPUs that it holds, numbers on this node.
         lease: The file of the node's lease; "": no fence.
-        lost_after_s: As of `Launch`.
-        max_output_bytes: What its output may take on disk; None: whatever it likes.
-        cgroup: The directory of its control group; "" where it has none.
-        user: As whom the command runs; None: as the daemon's own user.
-        limits: What it may use; absent in records of daemons before this.
-        setup: What of that its processes are held to themselves.
-        hears_limits: Its shim looks for another time limit when it is told to; those of older daemons do not.
-        workload: A name of the catalogue; "" where nobody gave one.
-        grace_s: Between SIGTERM and SIGKILL where no order says otherwise, seconds: at the time limit, and
-            without a broker.
+        lost_after_s: As in `Launch`.
+        max_output_bytes: Maximum output on disk; None: no limit.
+        cgroup: The directory of its control group; "": none.
+        user: User that runs the command; None: the daemon's own user.
+        limits: Its resource limits; absent in records of older daemons.
+        setup: The limits that are set on its processes.
+        hears_limits: Its shim reads a new time limit when it is signalled; shims of older daemons do not.
+        workload: Name in the catalogue; "" if the job names none.
+        grace_s: Seconds between SIGTERM and SIGKILL without an order: at the time limit, and without a
+            broker.
     """
 
     gpus: list[int]
@@ -156,21 +156,21 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AttemptDir:
-    """One attempt's directories. Files appear whole: written beside, renamed.
+    """Directories of one attempt. Files appear whole: written under another name, then renamed.
 
-    Ends are forced to disk. What a start writes is not: it has to outlive its daemon, and no process that it
-    tells of outlives the machine; a broker takes whatever it does not hear of after a reboot for lost.
+    Exit records are synced to disk. The files of a start are not: they must outlive the daemon, but their
+    process does not outlive a reboot, and the broker marks attempts as lost that are not reported after one.
 
     Attributes:
-        path: The daemon's, with its records.
-        job_path: The job's; its `output.log` is another name of the one in `path`.
+        path: The daemon's directory, with the records.
+        job_path: The job's directory; its `output.log` is a link to the file in `path`.
     """
 
     path: Path
     job_path: Path
 
     def create(self, launch: LaunchRecord) -> None:
-        """Make the directories, with room reserved for the exit record.
+        """Create the directories, with space reserved for the exit record.
 
         Raises:
             FileExistsError: this attempt was started before.
@@ -187,7 +187,7 @@ class AttemptDir:
             raise
 
     def create_ended(self, exit_code: int, reason: str) -> None:
-        """Remember an attempt that never ran, so that it never will.
+        """Record an attempt that never ran, so that it never will.
 
         Raises:
             FileExistsError: this attempt was started before.
@@ -206,10 +206,10 @@ class AttemptDir:
             os.mkdir(path, 0o700)
 
     def _make_for_job(self, user: JobUser | None) -> None:
-        """What stands there without a record is what an earlier job left, or made."""
+        """Create the job's directory; remove one that an earlier job left or made there."""
         remove_tree(self.job_path)
         self._make(self.job_path)
-        with contextlib.suppress(OSError):  # not every file system has links
+        with contextlib.suppress(OSError):  # some file systems have no links
             os.link(self._file("output.log"), f"{self.job_path}/output.log")
         if user is not None:
             for path in (self.path / "output.log", self.job_path):
@@ -218,7 +218,7 @@ class AttemptDir:
                 path.chmod(0o711)
 
     def launch(self) -> LaunchRecord | None:
-        """What was to be run; None once acknowledged, or when the daemon was killed while writing it."""
+        """The launch record; None once acknowledged, or if the daemon was killed while writing it."""
         return self._read("launch.json", LaunchRecord)
 
     def process(self) -> ProcessId | None:
@@ -227,12 +227,12 @@ class AttemptDir:
 
     @property
     def is_of_earlier_boot(self) -> bool:
-        """Whether its shim ran before the machine was booted."""
+        """Whether its shim ran before the last boot of the machine."""
         process = self.process()
         return process is not None and process.boot_id not in ("", shim.boot_id())
 
     def exit(self) -> ExitRecord | None:
-        """How it ended; None while it runs, when it vanished, and where no shim can have written it."""
+        """How it ended; None while it runs, if it vanished, and if no shim can have written the record."""
         record = self._read("exit", ExitRecord)
         if record is None:
             return None
@@ -259,61 +259,61 @@ class AttemptDir:
             return None
 
     def abandon(self) -> bool:
-        """Claim the attempt in the shim's place. False: the shim was first, and runs or ran."""
+        """Claim the attempt instead of the shim. False: the shim was first, and runs or ran."""
         return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
     def record_exit(self, exit_code: int, reason: str) -> ExitRecord:
-        """Write the exit record of a shim that is gone without one.
+        """Write the exit record for a shim that ended without one.
 
         Raises:
-            OSError: the directory is gone, or the disk broken.
+            OSError: the directory is missing, or the disk is faulty.
         """
         line = records.exit_record(exit_code, reason)
         records.write_exit(str(self.path), line)
         return msgspec.json.decode(line, type=ExitRecord)
 
     def order_kill(self, grace_s: float, reason: str) -> None:
-        """Leave the terms of the SIGTERM that follows."""
+        """Write the order that the shim reads at the SIGTERM that follows."""
         draft = self.path / "kill.tmp"
         draft.write_bytes(msgspec.json.encode(KillOrder(grace_s, reason)))
         draft.rename(self.path / "kill")
 
     def order_limit(self, limit_s: float) -> None:
-        """Leave another time limit for the shim, seconds from its start, infinite for none."""
+        """Write another time limit for the shim, seconds from its start, infinite for none."""
         draft = self._file("limit.tmp")
         records.write(draft, msgspec.json.encode(LimitOrder(None if limit_s == math.inf else limit_s)))
         os.rename(draft, self._file("limit"))
 
     def limit_ordered(self) -> float | None:
-        """The last such limit; None where none came."""
+        """The last limit ordered, seconds; None if none was."""
         order = self._read("limit", LimitOrder)
         if order is None:
             return None
         return math.inf if order.time_limit_s is None else order.time_limit_s
 
     def told_to_end(self) -> str:
-        """The reason of the order to end it; "" where none came."""
+        """The reason of the order to end it; "" if there was none."""
         order = self._read("kill", KillOrder)
         return order.reason if order is not None else ""
 
     def keep_usage(self, data: bytes) -> None:
-        """What it has used up to now, for the next daemon.
+        """Write its usage up to now, for the next daemon.
 
         Raises:
-            OSError: the disk is full, or the directory gone.
+            OSError: the disk is full, or the directory is missing.
         """
         records.write_whole(self._file("usage"), data)
 
     def usage(self) -> bytes | None:
-        """What was kept last; None where nothing was."""
+        """The usage written last; None if there is none."""
         with contextlib.suppress(OSError):
             return records.read(self._file("usage"))
         return None
 
     def acknowledge(self) -> None:
-        """The broker has the end in its journal: keep the exit record and the output alone."""
+        """Record that the broker has the end in its journal: keep only the exit record and the output."""
         try:
-            os.utime(self._file("pid"), follow_symlinks=False)  # from now on it is kept for a while
+            os.utime(self._file("pid"), follow_symlinks=False)  # the retention time starts now
             os.rename(self._file("pid"), self._file("acknowledged"))
         except FileNotFoundError:
             (self.path / "acknowledged").touch()
@@ -328,19 +328,20 @@ class AttemptDir:
     def drop(self) -> None:
         """Forget, durably, an attempt that never started: its order may come again.
 
-        A shim that is still starting holds the directory that is removed here, and finds no attempt in it.
+        A shim that is still starting has the removed directory open, and finds no attempt in it.
         """
         self.remove()
         with contextlib.suppress(FileNotFoundError):
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove both directories, the job's first: what has no record is nobody's."""
+        """Remove both directories, the job's first: a job's directory without records belongs to no
+        attempt."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 
     def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
-        """(a piece of the output, where it begins, whether nothing follows it): see `read_piece`."""
+        """(a piece of the output, its start, whether nothing follows it now): see `read_piece`."""
         try:
             fd = os.open(self._file("output.log"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -348,7 +349,7 @@ class AttemptDir:
             return OUTPUT_GONE if is_gone else b"", max(offset, 0), True
         try:
             return read_piece(fd, offset, max_bytes)
-        except OSError:  # a job of the earlier layout has put something else there
+        except OSError:  # a job of the earlier layout may have replaced it
             return b"", offset, True
         finally:
             os.close(fd)
@@ -357,11 +358,11 @@ class AttemptDir:
 class AttemptStore:
     """All attempts of a node, in `records/` and `attempts/` of its directory.
 
-    Earlier daemons kept the records in the job's directory. Those attempts, which may run still, are in
+    Earlier daemons kept the records in the job's directory. Such attempts, which may still run, are in
     `records/` as links to it.
 
     Raises:
-        OSError: the directories cannot be made.
+        OSError: the directories cannot be created.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -377,27 +378,27 @@ class AttemptStore:
                 path.path.symlink_to(path.job_path.absolute(), target_is_directory=True)
 
     def at(self, key: AttemptKey) -> AttemptDir:
-        """The directories of an attempt, there or not."""
+        """The directories of an attempt, whether they exist or not."""
         name = f"{key.cluster}/{key}"
         return AttemptDir(self.records / name, self.attempts / name)
 
     def scan(self) -> dict[AttemptKey, AttemptDir]:
-        """Every attempt on disk, in order; other names are left alone."""
+        """Every attempt on disk, in order; other names are skipped."""
         return {key: self.at(key) for key in sorted(_keys_below(self.records))}
 
     def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
         """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds).
 
-        A round of them takes as many calls as it needs. One that takes long has its turn again after the
-        others. One whose job's directory cannot be removed keeps its records until the next round.
+        A round may take several calls. An attempt whose removal takes long continues after the others. An
+        attempt whose job directory cannot be removed keeps its records until the next round.
 
         Args:
             now_s: Unix seconds.
-            keep_s: How long they stay.
+            keep_s: Retention time, seconds.
             until_s: When to stop, monotonic seconds.
 
         Returns:
-            How many were removed, and whether the round is over.
+            How many were removed, and whether the round is complete.
         """
         if not self._old:
             self._old = deque((directory, 0) for directory in self._acknowledged_before(now_s - keep_s))
@@ -421,11 +422,11 @@ class AttemptStore:
 
 
 _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
-"""What an attempt of the earlier layout has in the job's directory."""
+"""Files of an attempt of the earlier layout in the job's directory."""
 
 
 def _is_of_earlier_layout(job_path: Path) -> bool:
-    """Whether there are records in a job's directory. What another user owns may hold any: they are none."""
+    """Whether a job's directory has records of the earlier layout. Files of another user do not count."""
     is_ours = job_path.lstat().st_uid == os.geteuid()
     return is_ours and any((job_path / name).exists() for name in _EARLIER)
 
@@ -434,7 +435,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 
 def _keys_below(root: Path) -> list[AttemptKey]:
-    """The attempts whose directories are there, by their names."""
+    """The attempts that have directories, from the names of these."""
     keys = []
     for path in root.glob("*/*.*.*"):
         parts = path.name.split(".")

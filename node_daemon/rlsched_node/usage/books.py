@@ -1,4 +1,4 @@
-"""The meter's books: readings of GPUs and ranks in, usage out. No thread, no clock, no device."""
+"""The meter's accounts: readings of GPUs and ranks in, usage out. No thread, no clock, no device."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from rlsched_node.usage.processes import ProcessReading
 from rlsched_node.usage.sums import UsageSums
 
 WINDOW_S = 10.0
-"""Readings are told as means over so long."""
+"""Period over which reported readings are averaged, seconds."""
 TOLD_EVERY_S = 60.0
-"""A rank whose figures do not change is told of so often."""
+"""Interval at which a rank without changes is reported, seconds."""
 CHANGE_FRAC = 0.05
 CHANGE_LEAST = 20
-"""A figure has changed by a twentieth, and by so much in its own unit (2 % of a GPU or core, 20 MiB, ...)."""
+"""A change is reported if it exceeds a twentieth and this in its own unit (2 % of a GPU or core, 20 MiB,
+...)."""
 MOST_GUESSED_S = 2.0
-"""What a rank that ends has drawn since the last reading is taken from the power then, for no longer."""
+"""Maximum time after the last reading for which a rank's energy is extrapolated from the power, seconds."""
 
 
 class Place(NamedTuple):
-    """Where a rank runs."""
+    """GPUs, shim and control group of a rank."""
 
     gpus: tuple[int, ...]
     pid: int
-    """Its shim."""
+    """Process ID of its shim."""
     cgroup: str = ""
 
 
 class Kept(msgspec.Struct):
-    """What is on disk of a rank's usage, so that it outlives the daemon.
+    """Usage of a rank on disk, so that it outlives the daemon.
 
     Attributes:
-        boot_id: Counters and times are of this boot.
-        at_s: When, monotonic seconds.
-        cpu_s: Its CPU time then.
-        read_bytes: What it had read.
-        counters_j: By GPU number, the energy counter.
-        sums: Of its life up to then.
+        boot_id: Boot to which counters and times belong.
+        at_s: Time of the record, monotonic seconds.
+        cpu_s: CPU time until then.
+        read_bytes: Bytes read until then.
+        counters_j: Energy counter by GPU number.
+        sums: Usage from its start until then.
     """
 
     boot_id: str
@@ -55,16 +56,16 @@ class Kept(msgspec.Struct):
 
 
 class _Rank:
-    """One rank in the books.
+    """The account of one rank.
 
     Attributes:
-        window: Since the last time it was told.
-        whole: Before that.
-        seen: Its processes, when they were looked at last.
-        seen_s: When.
-        cpu_s: Its CPU time then; None: it began before anybody looked.
-        kept_j: Energy counters that an earlier daemon saw last ...
-        kept_s: ... and when.
+        window: Usage since the last report.
+        whole: Usage before that.
+        seen: Last reading of its processes.
+        seen_s: Time of that reading.
+        cpu_s: CPU time at that reading; None: the rank began before the first reading.
+        kept_j: Last energy counters of an earlier daemon.
+        kept_s: Time of these counters.
     """
 
     def __init__(self, place: Place, now_s: float, kept: Kept | None, *, is_new: bool) -> None:
@@ -84,7 +85,7 @@ class _Rank:
             self.cpu_s, self.read_bytes = kept.cpu_s, kept.read_bytes or 0
 
     def usage(self) -> UsageSums:
-        """From its start on."""
+        """Usage since its start."""
         whole = UsageSums()
         whole.add(self.whole)
         whole.highest = dict(self.whole.highest)
@@ -93,14 +94,14 @@ class _Rank:
 
 
 class Books:
-    """Of one node.
+    """The accounts of one node.
 
     Args:
-        num_gpus: Of the node.
+        num_gpus: GPUs of the node.
         gpu_type: Any name of their type.
 
     Attributes:
-        drawn_j: What all boards have drawn since the books began, with jobs and without.
+        drawn_j: Energy of all boards since the accounts began, with and without jobs.
     """
 
     def __init__(self, num_gpus: int, gpu_type: str) -> None:
@@ -113,7 +114,7 @@ class Books:
 
     @property
     def power_w(self) -> float | None:
-        """What all GPUs drew at the last look, W; None where not all said it."""
+        """Power of all GPUs at the last reading, W; None if one did not report it."""
         known = [board.power_w for board in self._boards]
         return (
             None
@@ -124,11 +125,11 @@ class Books:
     def begin(
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
-        """A rank runs from now on, or is taken over from an earlier daemon with what that has `kept`."""
+        """Open the account of a rank that starts, or that an earlier daemon `kept`."""
         self._ranks.setdefault(key, _Rank(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
-        """A rank is over: what it used; None where it was never looked at."""
+        """Close the account of an ended rank. Returns its usage; None if it was never read."""
         rank = self._ranks.pop(key, None)
         if rank is None or (not rank.was_read and not rank.whole.measured_s):
             return None
@@ -137,7 +138,7 @@ class Books:
         return rank.usage()
 
     def _guess(self, rank: _Rank, gpu: int, now_s: float) -> None:
-        """What it drew since the last reading, by the power then. The next reading is less by that."""
+        """Add its energy since the last reading, from the power then. The next reading is reduced by it."""
         board, reading = self._boards[gpu], self._last[gpu]
         if board.at_s is None or board.power_w is None or reading is None or board.at_s < rank.begun_s:
             return
@@ -154,7 +155,7 @@ class Books:
         gpus: Mapping[int, GpuReading | None],
         processes: Mapping[AttemptKey, ProcessReading | None],
     ) -> None:
-        """Take in one look at everything; None: it could not be read."""
+        """Add one reading of everything; None: it could not be read."""
         for key, seen in processes.items():
             rank = self._ranks.get(key)
             if rank is not None and seen is not None:
@@ -211,7 +212,7 @@ class Books:
 
     @staticmethod
     def _while_nobody_looked(here: list[_Rank], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """What a GPU drew between an earlier daemon's last look and this one goes to those who stayed."""
+        """Divide a GPU's energy since an earlier daemon's last reading among the ranks that stayed."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -219,7 +220,7 @@ class Books:
                 rank.window.draw(drawn_j / len(stayed))
 
     def news(self, now_s: float) -> list[RankMetered]:
-        """What there is to tell: each rank every `WINDOW_S` if it has changed, and every `TOLD_EVERY_S`."""
+        """Usage to report: each rank every `WINDOW_S` if it has changed, and every `TOLD_EVERY_S`."""
         told = []
         for key, rank in self._ranks.items():
             if now_s - rank.window_s < WINDOW_S:
@@ -243,7 +244,7 @@ class Books:
         return told
 
     def kept(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
-        """What is to outlive the daemon."""
+        """Usage that must outlive the daemon."""
         counters_j = {gpu: board.counter_j for gpu, board in enumerate(self._boards)}
         return {
             key: Kept(
@@ -269,7 +270,7 @@ def _own(rank: _Rank, reading: GpuReading) -> list[GpuProcess]:
 
 
 def _weight(rank: _Rank, reading: GpuReading) -> float | None:
-    """For how much of the time the GPU worked for a rank; None where nobody says."""
+    """Share of the time in which the GPU worked for a rank; None if unknown."""
     if reading.processes is None:
         return None
     own = _own(rank, reading)

@@ -1,4 +1,4 @@
-"""What a GPU drew between two readings, and each rank's part of it. The parts add up to the board's."""
+"""Energy of a GPU between two readings, and each rank's part of it. The parts add up to the board's."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from rlsched.models.at_clock import part_w
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 
 MOST_W = 5_000.0
-"""No board draws as much: a counter that says so has jumped."""
+"""Maximum plausible power of a board, W: a counter that implies more has jumped."""
 
 
 class Board:
     """The energy of one GPU.
 
     Attributes:
-        at_s: When it was read last, monotonic seconds; None: never.
-        counter_j: Its counter then; None where it has none.
-        power_w: What it drew then.
-        claimed_j: What ranks that ended since have been given of what comes next.
+        at_s: Time of the last reading, monotonic seconds; None: never read.
+        counter_j: Its energy counter then; None if it has none.
+        power_w: Its power then.
+        claimed_j: Energy of the next interval that was already credited to ranks that ended.
     """
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class Board:
         self.claimed_j = 0.0
 
     def drawn_j(self, now_s: float, counter_j: float | None, power_w: float | None) -> float | None:
-        """Joules since the reading before; None at the first one, and where nothing tells.
+        """Joules since the previous reading; None at the first one, and if nothing is reported.
 
-        By the counter. Where there is none, or it has gone back (the driver was loaded anew) or jumped, by
-        the mean of the powers at both ends.
+        From the counter. If there is none, or it went back (the driver was reloaded) or jumped, from the mean
+        of the powers at both ends.
         """
         before_s, before_j, before_w = self.at_s, self.counter_j, self.power_w
         self.at_s, self.counter_j, self.power_w = now_s, counter_j, power_w
@@ -46,7 +46,8 @@ class Board:
         return sum(known_w) / len(known_w) * lasted_s if known_w else None
 
     def unclaimed_j(self, drawn_j: float) -> float:
-        """What of it is left for those who are there; what was given too much is taken from the next."""
+        """The part of it that is left for the present ranks; an excess credit is deducted from the next
+        reading."""
         left_j = drawn_j - self.claimed_j
         self.claimed_j = max(-left_j, 0.0)
         return max(left_j, 0.0)
@@ -55,12 +56,12 @@ class Board:
 def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> list[float]:
     """Each rank's part of a GPU's power, by the simulator's formula; together they are 1.
 
-    Static power is split evenly; what is above it goes by how much the GPU worked for each.
+    Static power is split evenly; the power above it in proportion to the GPU's work for each rank.
 
     Args:
-        watts: What the board draws.
-        weights: Of each rank, the share of the time in which the GPU worked for it; None: nobody knows, and
-            where that is so of one, all count alike.
+        watts: Power of the board.
+        weights: By rank, the share of the time in which the GPU worked for it; None: unknown, and then all
+            ranks count alike.
         gpu_type: Any name of the GPU's type.
     """
     count = len(weights)
@@ -74,7 +75,7 @@ def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> 
     parts_w = [
         part_w(static_w, idle_w, tdp_w, count, dynamic_w, dynamic_w * weight / total) for weight in known
     ]
-    whole_w = sum(parts_w)  # the board's, but for where it is outside what its type's figures allow
+    whole_w = sum(parts_w)  # the board's power, unless outside the range of its type's figures
     return [part / whole_w for part in parts_w]
 
 

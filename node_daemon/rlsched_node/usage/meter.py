@@ -1,4 +1,4 @@
-"""The meter: looks at GPUs and ranks once a second, on a thread of its own that a driver may hold up."""
+"""The meter: reads GPUs and ranks once a second, on its own thread, which a driver may block."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from rlsched_node.usage.processes import RankProcesses, children_of_all
 
 EVERY_S = 1.0
 FIND_EVERY_S = 5.0
-"""How often the machine's processes are looked through, where ranks have no control group."""
+"""Interval at which the machine's processes are listed, for ranks without a control group, seconds."""
 NODE_TOLD_EVERY_S = 10.0
 _log = logging.getLogger("rlsched.node")
 
 
 class DayEnergy(msgspec.Struct, frozen=True):
-    """What the GPUs of a node have drawn on one day, with jobs and without."""
+    """Energy of a node's GPUs on one day, with and without jobs."""
 
     day: str = ""
     energy_j: float = 0.0
 
 
 class Meter:
-    """One node's. What the daemon calls here never waits for a GPU.
+    """The meter of one node. The methods that the daemon calls never wait for a GPU.
 
     Args:
-        gpus: The node's.
+        gpus: The node's GPUs.
         gpu_type: Any name of their type.
-        day: What an earlier daemon had counted.
-        recorder: Gets every reading too.
-        every_s: How often it looks.
+        day: Energy that an earlier daemon had counted.
+        recorder: Records every reading.
+        every_s: Interval of the readings, seconds.
         clock: Monotonic seconds.
         today: The date, by this machine's clock.
-        is_ours: Whether rlsched started the process of this number.
+        is_ours: Returns whether rlsched started the process with this ID.
 
     Attributes:
-        outages: GPUs that jobs cannot have now.
+        outages: GPUs that are out of service.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class Meter:
         self._told_s = -math.inf
         self.outages = Outages(gpus.count, is_ours)
         self._asked_s: float | None = None
-        self._lock = threading.Lock()  # held while books are kept, and never while anything is read
+        self._lock = threading.Lock()  # held to update the accounts, never during a reading
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
 
     def look_first(self) -> None:
-        """Look once on the caller's thread: which GPUs are out of service is known from the start."""
+        """Read once on the caller's thread, so that GPUs out of service are known from the start."""
         try:
             self.look()
         except Exception:
-            _log.exception("the meter missed its first look")
+            _log.exception("the meter missed its first reading")
 
     def start(self) -> None:
-        """Look once a second from now on."""
+        """Read once a second from now on."""
         self._thread.start()
 
     def close(self) -> bool:
-        """Look no more: whether the thread has ended, and nothing more is asked of the GPUs."""
+        """Stop reading. Returns whether the thread has ended, so that no call to a GPU is left."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -99,7 +99,8 @@ class Meter:
     # ---- the daemon's side: never waits for a GPU -------------------------------------------------------
 
     def begin(self, key: AttemptKey, place: Place, kept: bytes | None = None, *, is_new: bool = True) -> None:
-        """A rank runs; one that is not new was begun by an earlier daemon, to which `kept()` gave `kept`."""
+        """Add a rank that runs; a rank that is not new was begun by an earlier daemon, whose `kept()` is
+        `kept`."""
         before = _kept(kept)
         with self._lock:
             if key not in self._processes:
@@ -108,7 +109,7 @@ class Meter:
                 self._found_s = -math.inf
 
     def end(self, key: AttemptKey) -> bytes | None:
-        """A rank is over: what it used, as `kept_usage` reads it; None where it was never looked at."""
+        """Remove an ended rank. Returns its usage, for `kept_usage`; None if it was never read."""
         with self._lock:
             self._processes.pop(key, None)
             now_s = self._clock()
@@ -117,26 +118,26 @@ class Meter:
 
     @property
     def all_lost(self) -> list[str]:
-        """Why each GPU is lost, where all of them are; empty while one is not."""
+        """The reason for each GPU if all of them are lost, else empty."""
         return self.outages.all_lost
 
     @property
     def asked_s(self) -> float | None:
-        """Since when the thread waits for a GPU, monotonic seconds; None: it does not."""
+        """Time since which the thread waits for a GPU, monotonic seconds; None: it does not wait."""
         return self._asked_s
 
     @property
     def power_w(self) -> float | None:
-        """What all GPUs draw, W; None where not all say."""
+        """Power of all GPUs, W; None if one does not report it."""
         return self._books.power_w
 
     @property
     def keys(self) -> set[AttemptKey]:
-        """Ranks that are looked at."""
+        """Ranks that are read."""
         return set(self._processes)
 
     def news(self) -> Metered | None:
-        """What the broker is to be told now; None: nothing."""
+        """Report for the broker; None: nothing to report now."""
         with self._lock:
             now_s = self._clock()
             if not self._news and now_s - self._told_s < NODE_TOLD_EVERY_S:
@@ -152,12 +153,12 @@ class Meter:
             )
 
     def day(self) -> DayEnergy:
-        """What the GPUs have drawn today."""
+        """Energy of the GPUs today."""
         with self._lock:
             return self._count_day()
 
     def kept(self) -> dict[AttemptKey, bytes]:
-        """What is to outlive the daemon, of each rank."""
+        """Usage of each rank that must outlive the daemon."""
         with self._lock:
             found = self._books.kept(shim.boot_id(), self._clock())
         return {key: msgspec.json.encode(one) for key, one in found.items()}
@@ -177,11 +178,11 @@ class Meter:
             try:
                 self.look()
             except Exception:
-                _log.exception("the meter missed a look")
+                _log.exception("the meter missed a reading")
             self._closing.wait(max(self._every_s - (self._clock() - began_s), self._every_s / 10))
 
     def look(self) -> None:
-        """Read everything once, and write it down."""
+        """Read everything once, and record it."""
         with self._lock:
             ranks = dict(self._processes)
         self._find(ranks)
@@ -192,7 +193,7 @@ class Meter:
             now_s = self._clock()
             self._books.read(now_s, gpus, seen)
             for one in self._books.news(now_s):
-                self._news[one.job, one.attempt, one.rank] = one  # the latest alone, while no broker listens
+                self._news[one.job, one.attempt, one.rank] = one  # only the latest, without a broker
         for gpu, reading in gpus.items():
             if self._recorder is not None and reading is not None:
                 self._recorder.note(gpu, reading)
@@ -207,7 +208,7 @@ class Meter:
 
     def _read_all(self, ours: frozenset[int]) -> dict[int, GpuReading | None]:
         found = dict[int, GpuReading | None]()
-        is_real = self._gpus.kind == "nvml"  # processes of others are no processes of this machine
+        is_real = self._gpus.kind == "nvml"  # other kinds show no processes of this machine
         self._asked_s = time.monotonic()
         for gpu in range(self._gpus.count):
             found[gpu] = None
@@ -225,7 +226,7 @@ class Meter:
 
 
 def _type_of(gpus: GpuSet, gpu_type: str) -> str:
-    """The node's own word counts; `generic` is none, and then the driver's name does."""
+    """The GPU type: the node's option, or the driver's name if that is `generic`."""
     if gpu_type != "generic" or not gpus.count:
         return gpu_type
     try:
@@ -235,18 +236,18 @@ def _type_of(gpus: GpuSet, gpu_type: str) -> str:
 
 
 def kept_usage(data: bytes | None) -> RankUsage | None:
-    """What a rank had used when that was kept last; None where nobody knows."""
+    """Usage of a rank when it was written last; None if unknown."""
     kept = _kept(data)
     return None if kept is None else kept.sums.usage()
 
 
 def _kept(data: bytes | None) -> Kept | None:
-    """What an earlier daemon kept; None where it is damaged, or of another boot."""
+    """Record of an earlier daemon; None if it is damaged, or from another boot."""
     if data is None:
         return None
     try:
         kept = msgspec.json.decode(data, type=Kept)
     except msgspec.DecodeError as error:
-        _log.warning("what a rank used before is not known: %s", error)
+        _log.warning("the earlier usage of a rank is not known: %s", error)
         return None
     return kept if kept.boot_id == shim.boot_id() else None

@@ -1,4 +1,4 @@
-"""What a rank's processes use: by its control group (cgroup v2) where it has one, else by `/proc`."""
+"""Usage of a rank's processes: from its control group (cgroup v2) if it has one, else from `/proc`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MIB: Final = 1 << 20
 _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
-"""Of the fields of `/proc/PID/stat` from the third (the state) on."""
+"""Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""What single processes have read is asked at every fifth look; it is as dear as all else of them."""
+"""Every fifth reading includes the bytes that single processes have read, which cost as much as the rest."""
 
 
 class ProcessReading(NamedTuple):
-    """What a rank has used up to now; None where nobody counts it.
+    """Usage of a rank up to now; None for a value that is not counted.
 
     Attributes:
-        cpu_s: CPU time since its start, of ended processes too.
-        memory_mib: Resident now: by its control group anonymous and shared memory. Without one that counts
-            it: of each process, so that pages which several share count in each.
+        cpu_s: CPU time since its start, including ended processes.
+        memory_mib: Resident now: with a control group, its anonymous and shared memory. Without one that
+            counts it, the sum over its processes, in which shared pages count several times.
         read_bytes: Read from storage since its start.
-        io_stall_s: Time in which some process waited for storage since its start.
-        periods: Periods of its CPU limit since its start ...
-        throttled: ... and those in which it was held back.
+        io_stall_s: Time in which a process waited for storage since its start.
+        periods: Periods of its CPU limit since its start.
+        throttled: Periods of them in which it was throttled.
         pids: Its processes.
     """
 
@@ -40,11 +40,11 @@ class ProcessReading(NamedTuple):
 
 
 class RankProcesses:
-    """Reads one rank.
+    """Reads the usage of one rank.
 
     Args:
-        pid: Its shim, which is none of its processes itself.
-        cgroup: The directory of its control group; "": it has none.
+        pid: Its shim, which is not one of its processes.
+        cgroup: The directory of its control group; "": none.
     """
 
     def __init__(self, pid: int, cgroup: str = "") -> None:
@@ -55,11 +55,11 @@ class RankProcesses:
 
     @property
     def needs_tree(self) -> bool:
-        """Whether `find` has to tell its processes."""
+        """Whether `find` must list its processes."""
         return not self._cgroup
 
     def find(self, children: dict[int, list[int]]) -> None:
-        """Its processes, by who is whose child: all that descend from the shim."""
+        """List its processes: all descendants of the shim."""
         found, left = set[int](), list(children.get(self._pid, ()))
         while left:
             pid = left.pop()
@@ -69,7 +69,7 @@ class RankProcesses:
         self.pids = frozenset(found)
 
     def read(self) -> ProcessReading | None:
-        """Now; None where it is gone."""
+        """Usage now; None if the rank has ended."""
         return self._by_cgroup() if self._cgroup else self._by_proc()
 
     def _by_cgroup(self) -> ProcessReading | None:
@@ -89,7 +89,7 @@ class RankProcesses:
         )
 
     def _by_proc(self) -> ProcessReading | None:
-        """The shim waits for what its processes leave behind, so that nothing is lost with a process."""
+        """The shim reaps the processes, so that the usage of ended processes is not lost."""
         shim = _stat(self._pid)
         if shim is None:
             return None
@@ -114,7 +114,7 @@ class RankProcesses:
         return sum(int(fields[_RSS]) for fields in stats) * _PAGE_BYTES // _MIB
 
     def _read_of(self, of_cgroup: int | None) -> int | None:
-        """What it has read; of single processes where its group does not count it."""
+        """Bytes that it has read; from its processes if its group does not count them."""
         if of_cgroup is not None:
             return of_cgroup
         known, self._looks = self._read_bytes, self._looks + 1
@@ -139,7 +139,7 @@ def children_of_all() -> dict[int, list[int]]:
 
 
 def _members(cgroup: str) -> Iterator[int]:
-    """Processes of a group and of those below it."""
+    """Processes of a group and of the groups below it."""
     left = [cgroup]
     while left:
         path = left.pop()
@@ -152,7 +152,7 @@ def _members(cgroup: str) -> Iterator[int]:
 
 
 def _text(path: str) -> bytes | None:
-    """A small file; None where it is not there, or not for us."""
+    """Content of a small file; None if it does not exist, or is not readable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -172,7 +172,7 @@ def _stat(pid: int | str) -> list[bytes] | None:
 
 
 def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None:
-    """Lines of a name and a number."""
+    """Content of a file whose lines are a name and a number."""
     text = _text(path)
     if text is None:
         return None
@@ -181,7 +181,7 @@ def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None
 
 
 def _held_bytes(memory: dict[bytes, int]) -> int:
-    """What no pressure gets back: file caches are not in it."""
+    """Memory that the kernel cannot reclaim; without file caches."""
     return memory.get(b"anon", 0) + memory.get(b"shmem", 0)
 
 
@@ -193,7 +193,7 @@ def _io_read_bytes(cgroup: str) -> int | None:
 
 
 def _stall_s(path: str) -> float | None:
-    """Of the line `some avg10=... total=MICROSECONDS`."""
+    """Seconds from the line `some avg10=... total=MICROSECONDS`."""
     text = _text(path)
     first = text.split(b"\n", 1)[0] if text else b""
     total = first.rpartition(b"total=")[2]

@@ -1,4 +1,4 @@
-"""Readings over a span, kept as sums, and the `RankUsage` that they come to."""
+"""Readings over a period, kept as sums, and the `RankUsage` computed from them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _HIGHEST = ("gpu_memory_mib", "temperature_c", "memory_mib")
 
 
 class UsageSums(msgspec.Struct):
-    """A span of a rank's life. Two that follow each other can be added.
+    """Usage of a rank in a period. Consecutive periods can be added.
 
     Attributes:
-        measured_s: How long.
+        measured_s: Length, seconds.
         sums: By name, value x weight and weight: means over time, and over GPUs.
-        highest: By name.
-        energy_j: None: nothing has told it.
-        read_bytes: Likewise.
+        highest: Maximum by name.
+        energy_j: Energy; None: not measured.
+        read_bytes: Bytes read; None: not measured.
     """
 
     measured_s: float = 0.0
@@ -41,28 +41,25 @@ class UsageSums(msgspec.Struct):
     read_bytes: int | None = None
 
     def mean(self, name: str, value: float | None, weight: float) -> None:
-        """Count a value for so long."""
+        """Add a value with a weight, usually its seconds."""
         if value is not None and weight > 0.0:
             total, weights = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = total + value * weight, weights + weight
 
     def high(self, name: str, value: float | None) -> None:
-        """Keep the highest."""
+        """Keep the maximum."""
         if value is not None:
             self.highest[name] = max(value, self.highest.get(name, value))
 
     def draw(self, energy_j: float) -> None:
-        """Count energy."""
+        """Add energy."""
         self.energy_j = (self.energy_j or 0.0) + energy_j
 
     def gpu(self, reading: GpuReading, own: list[GpuProcess], *, alone: bool, lasted_s: float) -> None:
-        """Count what a GPU showed, for so long.
+        """Add a reading of a GPU.
 
-        Args:
-            reading: Of the GPU.
-            own: Those of its processes that are the rank's.
-            alone: Nobody else is there.
-            lasted_s: Since the reading before.
+        `own`: the processes on it that are the rank's. `alone`: whether the rank is the only one there.
+        `lasted_s`: seconds since the previous reading.
         """
         used = reading.utilisation_frac
         shares = [one.utilisation_frac for one in own if one.utilisation_frac is not None]
@@ -82,7 +79,7 @@ class UsageSums(msgspec.Struct):
         self.high("temperature_c", reading.temperature_c)
 
     def add(self, later: UsageSums) -> None:
-        """Take in what followed. Its mean use of the CPU is one of those of which the highest is told."""
+        """Add the next period. Its mean CPU use counts for the maximum."""
         self.measured_s += later.measured_s
         for name, (total, weight) in later.sums.items():
             mine = self.sums.get(name, (0.0, 0.0))
@@ -98,7 +95,7 @@ class UsageSums(msgspec.Struct):
             self.read_bytes = (self.read_bytes or 0) + later.read_bytes
 
     def usage(self) -> RankUsage:
-        """As it is told."""
+        """Usage as it is reported."""
         told = {f"{name}_milli": self._mean(name, 1e3) for name in _SHARES}
         told |= {name: self._mean(name, 1.0) for name in _MEANS}
         told |= {name: _whole(self.highest.get(name)) for name in _HIGHEST}

@@ -1,4 +1,4 @@
-"""The daemon's hold on its meter: which ranks are to be looked at, and what of it is kept on disk."""
+"""The daemon's side of the meter: selects the ranks to read, and keeps their usage on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 
 KEEP_EVERY_S = 60.0
-"""What a daemon that is shot forgets of its ranks at most, but for counters that go on."""
+"""Maximum time of usage that a killed daemon loses, seconds, except counters that go on."""
 DAY_FILE = "energy.json"
 _log = logging.getLogger("rlsched.node")
 
@@ -30,13 +30,13 @@ class UsageWatch:
     """Follows the ranks of a node.
 
     Args:
-        gpus: The node's.
-        gpu_type: As `--gpu-type` says.
-        store: Where the records of attempts are.
-        directory: The node's.
+        gpus: The node's GPUs.
+        gpu_type: Value of `--gpu-type`.
+        store: Records of attempts.
+        directory: The node's directory.
         adopted: Ranks of an earlier daemon.
-        record_gpus: Where what the GPUs show is written; None: nowhere.
-        is_ours: Whether rlsched started the process of this number.
+        record_gpus: File to which GPU readings are recorded; None: none.
+        is_ours: Returns whether rlsched started the process with this ID.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class UsageWatch:
         self._meter.start()
 
     def follow(self, live: Iterable[Attempt]) -> None:
-        """These run, or are being started."""
+        """Set the ranks that run or are being started."""
         held: dict[int, list[Tenant]] = {}
         known = self._meter.keys
         for attempt in live:
@@ -80,7 +80,7 @@ class UsageWatch:
         self._meter.begin(attempt.key, place, None if is_new else directory.usage(), is_new=is_new)
 
     def ended(self, events: Iterable[Event]) -> list[Event]:
-        """The same events, each end with what the rank has used."""
+        """The same events, each end with the usage of its rank."""
         return [self._with_usage(event) if isinstance(event, Exited) else event for event in events]
 
     def _with_usage(self, event: Exited) -> Exited:
@@ -92,24 +92,24 @@ class UsageWatch:
 
     @property
     def gpus(self) -> Meter:
-        """As its thread sees them."""
+        """The GPUs, as the meter's thread reads them."""
         return self._meter
 
     def news(self) -> Metered | None:
-        """What the broker is to be told now; None: nothing."""
+        """Report for the broker; None: nothing to report now."""
         return self._meter.news()
 
     def keep(self) -> None:
-        """Write to disk what the next daemon is to know."""
+        """Write the state for the next daemon to disk."""
         for key, used in self._meter.kept().items():
             self._write(key, used)
         try:
             records.write_whole(str(self._day_file), msgspec.json.encode(self._meter.day()))
         except OSError as error:
-            _log.warning("%s: %s: today's energy is remembered in memory alone", self._day_file, error)
+            _log.warning("%s: %s: today's energy is remembered in memory only", self._day_file, error)
 
     def close(self) -> bool:
-        """Look no more: whether nothing more is asked of the GPUs."""
+        """Stop reading. Returns whether no call to a GPU is left."""
         is_over = self._meter.close()
         self.keep()
         return is_over
@@ -118,7 +118,7 @@ class UsageWatch:
         try:
             self._store.at(key).keep_usage(used)
         except OSError as error:
-            _log.warning("attempt %s: what it used is remembered in memory alone: %s", key, error)
+            _log.warning("attempt %s: its usage is remembered in memory only: %s", key, error)
 
     def _read_day(self) -> DayEnergy | None:
         try:
@@ -126,5 +126,5 @@ class UsageWatch:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            _log.warning("%s: what was drawn today is not known: %s", self._day_file, error)
+            _log.warning("%s: today's energy is not known: %s", self._day_file, error)
             return None

@@ -1,4 +1,4 @@
-// Asks the plugin, and words for numbers.
+// Requests to the plugin, and formats of numbers.
 
 export async function ask(path, query) {
   const url = new URL(`../${path}`, import.meta.url);

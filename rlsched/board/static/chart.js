@@ -53,7 +53,7 @@ export class Chart {
   cursor(at, row) { this.here = at; this.row = row; this.draw(); }
   mark(job, at) { this.marked = job; if (at !== undefined) this.here = at; this.draw(); }
 
-  // Where a share of a GPU lies within its row: below those that have it already.
+  // Offset of a share of a GPU within its row: next to the shares that are in use already.
   lanes() {
     const {bars, rows} = this.data, active = Array.from({length: rows}, () => []);
     this.offset = bars.rows.map((runs, k) => {

@@ -1,4 +1,4 @@
-// The panels below the GPUs, on their axis: the queue, GPUs in use, power, and forecasts against what came.
+// The panels below the GPUs, on their axis: the queue, GPUs in use, power, and forecasts against outcomes.
 import {span} from "./asking.js";
 
 const MOST_TALL = 70, GAP = 10, NEAR = 8;
@@ -8,7 +8,7 @@ const WHAT = {start: ["starts", "c1"], end: ["ends", "c2"], "end-running": ["end
 export class Curves {
   constructor(chart) { this.chart = chart; }
 
-  // How much of a height they take: power and forecasts only where there is something to be drawn.
+  // Height of all panels: power and forecasts are shown only if there is something to draw.
   fit(height) {
     const {power, forecasts} = this.chart.data;
     this.panels = [() => this.queue(), () => this.gpus()];
@@ -47,10 +47,10 @@ export class Curves {
     if (lacks.some(Boolean)) this.area(nothing, lacks.map((one) => one ? most : 0), most, "grid");
     this.area(nothing, power.power_w, most, "c2");
     this.name("power of jobs", watts(most));
-    if (lacks.some(Boolean)) this.legend([["not known of all jobs", "grid"]]);
+    if (lacks.some(Boolean)) this.legend([["not known for all jobs", "grid"]]);
   }
 
-  // Each at the time when it came: a line from 10 to 90 %, and a spot at what it was, on a scale of logarithms.
+  // Each at the time of its outcome: a line from 10 to 90 %, and a spot at the outcome, on a log scale.
   forecasts() {
     const {chart} = this, {pen, ink} = chart, one = chart.data.forecasts;
     const most = Math.max(60, ...one.seen_s, ...one.high_s.filter((high) => high !== null));
@@ -104,11 +104,11 @@ export class Curves {
     return far(nearest) <= NEAR ? nearest[2] : -1;
   }
 
-  // What they say of a time, in words; `k` is the forecast under the pointer.
+  // The values at a time, as text; `k` is the forecast under the pointer.
   words(at, k) {
     const {curves, at_s, power, forecasts} = this.chart.data;
     if (k >= 0) {
-      const within = [forecasts.low_s[k], forecasts.high_s[k]].map((one) => one === null ? "later than it looks" : span(one));
+      const within = [forecasts.low_s[k], forecasts.high_s[k]].map((one) => one === null ? "beyond the horizon" : span(one));
       return [`job ${forecasts.job[k]} ${WHAT[forecasts.what[k]][0]}: forecast ${within.join(" to ")}`,
         `came after ${span(forecasts.seen_s[k])}`];
     }
@@ -117,7 +117,7 @@ export class Curves {
     const lines = [`${waiting} jobs wait, ${Number(curves.busy_gpus[here].toFixed(1))} of ${curves.gpus[here]} GPUs in use`];
     if (power) {
       const measured = power.measured_gpus[here], all = curves.busy_gpus[here] - measured <= 0.01;
-      if (measured > 0 || all) lines.push(`jobs draw ${watts(power.power_w[here])}${all ? "" : `, as far as known: of ${Number(measured.toFixed(1))} GPUs`}`);
+      if (measured > 0 || all) lines.push(`jobs draw ${watts(power.power_w[here])}${all ? "" : `, as far as known: for ${Number(measured.toFixed(1))} GPUs`}`);
     }
     return lines;
   }

@@ -1,4 +1,4 @@
-// The tab «Decisions» of TensorBoard: what it shows, and what keys, clicks and the clock change of it.
+// The tab «Decisions» of TensorBoard: its page, and its reactions to keys, clicks and the clock.
 import {Chart} from "./chart.js";
 import {ask} from "./asking.js";
 import {follow} from "./instead.js";
@@ -12,11 +12,11 @@ const PAGE = `
     <label>Colour <select id="colour">
       <option value="job">job</option><option value="user">user</option><option value="vc">virtual cluster</option>
     </select></label>
-    <label>Beside <select id="other"></select></label>
+    <label>Compare with <select id="other"></select></label>
     <form id="search" role="search"><label>Find <input id="q" type="search" placeholder="job, name, user"></label></form>
     <span class="buttons">
       <button id="in" title="Zoom in (+)">+</button><button id="out" title="Zoom out (-)">&minus;</button>
-      <button id="all" title="Everything (0)">All</button>
+      <button id="all" title="Show everything (0)">All</button>
     </span>
     <label><input type="checkbox" id="live"> follow</label>
     <span id="note" role="status" aria-live="polite"></span>
@@ -35,7 +35,7 @@ class Tab {
     this.root = root;
     this.at = (id) => root.querySelector("#" + id);
     this.panel = this.at("panel");
-    this.turn = 0;  // what was asked for last is shown, whichever answer comes last
+    this.turn = 0;  // only the answer to the last request is shown
     this.chart = new Chart(this.at("chart"), {
       range: (from, to) => this.load(from, to),
       bar: (job, at) => this.job(job, at),
@@ -77,7 +77,7 @@ class Tab {
     const turn = ++this.turn;
     this.run = run;
     this.info = this.known.find((one) => one.run === run);
-    if (this.info.decisions === undefined) {  // an earlier part of a large store: whoever asks, opens it
+    if (this.info.decisions === undefined) {  // an earlier part of a large store: a request opens it
       await ask("search", {run, q: "-"});
       await this.runs();
       this.info = this.known.find((one) => one.run === run);
@@ -101,7 +101,7 @@ class Tab {
       this.data = data;
     } catch (error) { this.say(error.message); return; }
     this.chart.show(this.data);
-    const cut = this.info.cut_short.length ? ` ${this.info.cut_short.join(", ")}: the end is not whole yet.` : "";
+    const cut = this.info.cut_short.length ? ` ${this.info.cut_short.join(", ")}: the end is incomplete.` : "";
     const left = this.data.omitted ? ` ${this.data.omitted} short attempts are left out: zoom in.` : "";
     const {count, held} = this.data.forecasts;
     const forecasts = count ? ` ${held} of ${count} forecasts came within 10 to 90 %.` : "";
@@ -175,7 +175,7 @@ export async function render() {
   theme();
   try {
     new MutationObserver(theme).observe(window.parent.document.body, {attributes: true, attributeFilter: ["class"]});
-  } catch { /* a page of its own has no frame around it */ }
+  } catch { /* a standalone page has no frame */ }
   await new Promise((done) => { style.onload = style.onerror = done; });
   const tab = new Tab(document.body);
   new MutationObserver(() => tab.chart.draw()).observe(document.documentElement, {attributeFilter: ["class"]});

@@ -1,4 +1,4 @@
-// What else would have happened: buttons at a decision's candidates, a replay in a process beside, its outcome.
+// Alternatives: buttons at the candidates of a decision, a replay in a separate process, its outcome.
 import {span} from "./asking.js";
 import {fact, jobLink, make, table} from "./parts.js";
 
@@ -20,7 +20,7 @@ async function call(method, query) {
 export function insteadPart(one) {
   const others = (one.candidates || []).filter((other) => !other.taken);
   if (!others.length) return "";
-  const hours = make("select", {ariaLabel: "hours that are compared"}, ...HOURS.map((h) => new Option(h < 48 ? `${h} hours` : `${h / 24} days`, h, h === 24, h === 24)));
+  const hours = make("select", {ariaLabel: "hours to compare"}, ...HOURS.map((h) => new Option(h < 48 ? `${h} hours` : `${h / 24} days`, h, h === 24, h === 24)));
   const outcome = make("div", {className: "outcome", role: "status"});
   outcome.setAttribute("aria-live", "polite");
   const place = make("section", {className: "instead"},
@@ -92,15 +92,15 @@ function outcomeParts(found, words) {
   const head = [make("h4", {}, `Instead: ${words}`),
     make("p", {}, `Then the same policy, until ${until}.`),
     found.by_predictions ? make("p", {}, `By predictions: the run time of ${found.by_predictions} jobs is not known yet.`) : ""];
-  if (found.same) return [...head, make("p", {className: "verdict"}, `Nothing is otherwise: ${found.jobs} jobs start and end as they did.`)].filter(Boolean);
+  if (found.same) return [...head, make("p", {className: "verdict"}, `No change: ${found.jobs} jobs start and end as they did.`)].filter(Boolean);
   const rows = (jobs) => jobs.map((job) => ({cells: [jobLink(job.job, job.start_s), job.name, String(job.num_gpus), change(job.change_s),
-    span(job.waited_s), span(job.other_waited_s) + (job.other_still_waits ? ", and waits still" : "")]}));
+    span(job.waited_s), span(job.other_waited_s) + (job.other_still_waits ? ", and still waits" : "")]}));
   const heads = ["job", "name", "GPUs", "waits", "as it was", "instead"];
   const pair = (was, other, write) => was === null ? "" : `${write(other)} instead of ${write(was)}`;
   return [...head,
     make("p", {className: "verdict"}, `Of ${found.jobs} jobs ${found.num_less} wait less and ${found.num_more} more; all together they wait ${change(found.other_waited_s - found.waited_s)}.`),
-    found.less.length ? table(heads, rows(found.less), "Jobs that wait most less") : "",
-    found.more.length ? table(heads, rows(found.more), "Jobs that wait most more") : "",
+    found.less.length ? table(heads, rows(found.less), "Jobs that wait less, largest change first") : "",
+    found.more.length ? table(heads, rows(found.more), "Jobs that wait more, largest change first") : "",
     make("dl", {}, fact("jobs that end by then", pair(found.ended, found.other_ended, String)),
       fact("mean time to the end", pair(found.jct_mean_s, found.other_jct_mean_s, span)),
       fact("energy", energy(found.energy_kwh, found.other_energy_kwh)))].filter(Boolean);

@@ -1,4 +1,4 @@
-// The panel beside the chart: a moment with its queue, a decision with its plans, a job with its story.
+// The panel next to the chart: a moment with its queue, a decision with its plans, a job with its story.
 import {span} from "./asking.js";
 import {insteadPart} from "./instead.js";
 import {decisionLink, fact, jobLink, make, number, table} from "./parts.js";
@@ -15,7 +15,7 @@ export function showMoment(panel, one) {
     make("h2", {}, one.when || "the beginning"),
     make("p", {}, `${one.num_waiting} jobs wait, ${one.num_running} run; ${number(met.busy_gpus, 1)} of ${met.gpus} GPUs in use.`),
     one.decision ? make("section", {}, make("h3", {}, "The last decision by then"), ...decisionParts(one.decision)) : "",
-    rows.length ? table([...(parts ? ["partition"] : []), "waiting", "name", "GPUs", "waited", "predicted"], rows, `The queue, ${order}`) : make("p", {}, "Nobody waits."),
+    rows.length ? table([...(parts ? ["partition"] : []), "waiting", "name", "GPUs", "waited", "predicted"], rows, `The queue, ${order}`) : make("p", {}, "No job waits."),
     one.num_waiting > rows.length ? make("p", {}, `and ${one.num_waiting - rows.length} more`) : "");
 }
 
@@ -50,7 +50,7 @@ export function showJob(panel, job) {
     make("dl", {}, fact("name", job.name), fact("user", job.user), fact("virtual cluster", job.vc), fact("GPUs", String(job.num_gpus)),
       fact("submitted", job.submitted), fact("predicted to run", span(job.predicted_s)), fact("state", job.state + (job.reason ? `: ${job.reason}` : "")))];
   for (const one of job.attempts) {
-    const ratio = job.predicted_s && one.state === "completed" ? `, ${number(one.run_s / job.predicted_s)} of what was predicted` : "";
+    const ratio = job.predicted_s && one.state === "completed" ? `, ${number(one.run_s / job.predicted_s)} times the prediction` : "";
     parts.push(make("section", {}, make("h3", {}, `Attempt ${one.number}: ${one.started}`),
       make("dl", {}, fact("waited", span(one.waited_s)), fact("on", one.where || "no GPU"),
         fact("share", one.share_milli < 1000 ? number(one.share_milli / 1000) : ""), fact("clock", one.sm_clock_frac < 1 ? number(one.sm_clock_frac) : ""),
@@ -76,20 +76,20 @@ export function showComparison(panel, found, run, other) {
   const ratio = found.other_waited_mean_s ? ` (${number(found.waited_mean_s / found.other_waited_mean_s)} of it)` : "";
   const parting = found.parting;
   panel.replaceChildren(
-    make("h2", {}, `${run} beside ${other}`),
+    make("h2", {}, `${run} and ${other}`),
     make("p", {}, `${found.jobs} jobs started in both. They wait ${span(found.waited_mean_s)} on average here, ${span(found.other_waited_mean_s)} there${ratio}.`),
-    found.less.length ? table(heads, rows(found.less), "Jobs that wait most less here") : "",
-    found.more.length ? table(heads, rows(found.more), "Jobs that wait most more here") : "",
-    parting ? make("section", {}, make("h3", {}, "Where they part first"),
+    found.less.length ? table(heads, rows(found.less), "Jobs that wait less here, largest change first") : "",
+    found.more.length ? table(heads, rows(found.more), "Jobs that wait more here, largest change first") : "",
+    parting ? make("section", {}, make("h3", {}, "First difference"),
       make("h4", {}, run), ...(parting.this ? decisionParts(parting.this) : [make("p", {}, "nothing more")]),
       make("h4", {}, other), ...(parting.other ? [make("p", {className: "did"}, parting.other.did), make("p", {}, `${parting.other.when}, by ${parting.other.by}`)] : [make("p", {}, "nothing more")]),
       ...worthParts(parting.worth, other))
       : make("p", {}, "They start and stop the same jobs at the same times."));
 }
 
-// What the parting was worth: a replay of this run with the other's choice.
+// Value of the difference: a replay of this run with the other run's choice.
 function worthParts(worth, other) {
   if (!worth) return [];
   const part = insteadPart({row: worth.row, candidates: [{number: worth.number, words: `${other}'s choice: ${worth.words}`, taken: false}]});
-  return [make("h3", {}, "What this parting was worth"), part];
+  return [make("h3", {}, "Value of this difference"), part];
 }

@@ -1,4 +1,4 @@
-// Elements that panels are made of.
+// Elements of the panels.
 
 export function make(tag, about = {}, ...children) {
   const one = document.createElement(tag);

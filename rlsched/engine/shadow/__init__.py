@@ -1,1 +1,1 @@
-"""A shadow: it follows a Slurm, decides beside it, records that, and writes nothing to it."""
+"""A shadow follows a Slurm, makes and records its own decisions, and writes nothing to the Slurm."""

@@ -1,7 +1,7 @@
-"""The scheduler of a shadow's broker: what it says is what Slurm did; what its policy wants is recorded.
+"""The scheduler of a shadow's broker: returns the starts that Slurm made, and records what its policy wants.
 
-The broker asks it at every change, as it asks any scheduler. It first lets the policy decide on a copy of the
-state, by the same loop, and then answers with the starts that Slurm has made since.
+The broker calls it at every change, like any scheduler. It first lets the policy decide on a copy of the
+state, by the same loop, and then returns the starts that Slurm has made since.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlsched.engine.shadow.notes import Compared
 from rlsched.errors import AllocationError
 
 NOBODY: Final = "automatic"
-"""Source of Slurm's own starts in the journal: nobody here has decided."""
+"""Source of Slurm's own starts in the journal, which no policy here decided."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Begun:
     """A start that Slurm has made.
 
     Attributes:
-        job: As Slurm says it.
-        token: Of its submission to the broker.
+        job: The job in Slurm's facts.
+        token: Token of its submission to the broker.
     """
 
     job: SlurmJob
@@ -52,9 +52,9 @@ class Wish:
 
     Attributes:
         gpus: Global GPU numbers.
-        since_s: Since when it has wanted the job to start without a break.
-        before: How many starts it wants before this one.
-        guard: Why the guard had stepped in.
+        since_s: Time since which it has wanted the job to start without a break.
+        before: Number of starts that it wants before this one.
+        guard: Why the guard intervened.
     """
 
     gpus: tuple[int, ...]
@@ -65,13 +65,13 @@ class Wish:
 
 @dataclass
 class Asked:
-    """What the policy was asked for since somebody took this.
+    """Decisions of the policy since they were last taken.
 
     Attributes:
-        decisions: How many.
-        guard: Of them, those of the guard, by the word before the colon.
-        records: Those of decisions that are news.
-        compared: Slurm's starts beside what it wanted.
+        decisions: Number of decisions.
+        guard: Number of decisions of the guard among them, by the word before the colon.
+        records: Records of decisions that are new.
+        compared: Slurm's starts compared with the policy's wishes.
     """
 
     decisions: int = 0
@@ -81,20 +81,20 @@ class Asked:
 
 
 class Follows(Scheduler):
-    """Says what Slurm did, and knows what a policy wants.
+    """Returns Slurm's starts, and keeps the wishes of a policy.
 
     Args:
         policy: The policy, guarded.
-        book: The broker's.
-        number: Of the first record.
+        book: The broker's book.
+        number: Number of the first record.
 
     Attributes:
-        begun: Starts that the broker is to adopt; those that it has adopted leave.
-        watches_from_s: The policy is asked from then on; before, the state is not whole.
-        standing: What it wants now, by a job's number in the state.
-        known_gpus: GPUs that Slurm is known to have given to jobs, by node: a job of which it does not say
-            them has others.
-        lately: What it wanted and does not any more, with when it wanted that last, of jobs that wait.
+        begun: Starts that the broker must adopt; adopted ones are removed.
+        watches_from_s: The policy decides from this time on; before, the state is incomplete.
+        standing: Present wishes, by a job's number in the state.
+        known_gpus: GPUs that Slurm is known to have given to jobs, by node: a job whose GPUs it does not
+            report has other ones.
+        lately: Former wishes for waiting jobs, with the time of the last decision that had them.
     """
 
     def __init__(self, policy: Scheduler, book: Book, number: int) -> None:
@@ -114,24 +114,24 @@ class Follows(Scheduler):
         self._asked_s = 0.0
 
     def replaced_by_fallback(self) -> str:
-        """As the policy."""
+        """As for the policy."""
         return self._policy.replaced_by_fallback()
 
     def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """As the policy."""
+        """As for the policy."""
         return self._policy.seen(state, partition, now_s)
 
     def drift(self) -> Drift | None:
-        """As the policy."""
+        """As for the policy."""
         return self._policy.drift()
 
     def taken(self) -> Asked:
-        """What the policy was asked for since this was called last."""
+        """Returns and clears the decisions of the policy since the last call."""
         asked, self._asked = self._asked, Asked()
         return asked
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Let the policy decide on a copy: the instant's events have happened, and no start of Slurm's."""
+        """Let the policy decide on a copy: the events of the instant have happened, but no start by Slurm."""
         self._policy.begin_instant(state, now_s)
         self._until_s = {}
         if now_s < self.watches_from_s:
@@ -166,7 +166,7 @@ class Follows(Scheduler):
         self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
 
     def _is_news(self, partition: int, record: DecisionRecord) -> bool:
-        """Whether it is another decision than the one that stands: the same is wanted at every change."""
+        """Whether a decision differs from the standing one: the policy wants the same at every change."""
         match record.action:
             case Start(seq=seq, gpus=gpus):
                 known = self.standing.get(seq)
@@ -179,7 +179,7 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The next start that Slurm has made and this state can have, else a wait; no record of it."""
+        """The next start by Slurm that is possible in this state, else a wait; without a record."""
         del record
         for place, begun in enumerate(self.begun):
             known = self._book.job_of_token(begun.token)
@@ -203,7 +203,7 @@ class Follows(Scheduler):
         return "of others" if held else key_of(self._book.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
-        """Global numbers of the GPUs that Slurm has given; free ones where it does not say which.
+        """Global numbers of the GPUs that Slurm has given; free GPUs if Slurm does not report them.
 
         Raises:
             KeyError: a node is not known.
@@ -217,7 +217,7 @@ class Follows(Scheduler):
                 found += range(first, first + count)
             elif job.gpus:
                 found += [first + gpu for gpu in job.gpus[place]]
-            else:  # Slurm does not say it of a job that is over
+            else:  # Slurm does not report the GPUs of an ended job
                 idle = [gpu for gpu in range(first, first + count) if free[gpu] == WHOLE_GPU_MILLI]
                 others = self.known_gpus.get(name, set())
                 idle.sort(key=lambda gpu: gpu - first in others)
@@ -249,6 +249,6 @@ class Follows(Scheduler):
 
 
 def places_of(state: ClusterState, gpus: Sequence[int]) -> list[tuple[str, int]]:
-    """Name of the node, and number there, of each GPU."""
+    """Node name, and number on that node, of each GPU."""
     node, first = state.arrays.gpu.node, state.arrays.node.first_gpu
     return [(state.node_names[int(node[gpu])], gpu - int(first[int(node[gpu])])) for gpu in gpus]

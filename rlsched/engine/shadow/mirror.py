@@ -1,6 +1,6 @@
-"""What a look at a Slurm tells a shadow that is new: who came, began, ended, at the times that Slurm says.
+"""New events in the facts of a Slurm: jobs that came, began or ended, at the times that Slurm reports.
 
-No I/O. Which jobs it follows it reads from the broker's book, so a shadow that begins again goes on.
+No I/O. It reads the followed jobs from the broker's book, so a restarted shadow continues.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from rlsched.wire.messages import AttemptReport, Capabilities, Hello, Holding, S
 
 Kind = Literal["ended", "came", "left", "began"]
 _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
-"""Of one instant: as in every decision cycle, with Slurm's starts last."""
+"""Order within one instant: as in every decision cycle, with Slurm's starts last."""
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""A look may miss what happened in the second in which it was taken."""
+"""Facts may miss events of the second in which they were queried, seconds."""
 AGAIN_S: Final = 1.0
-"""A job that began so much later than it is known to has begun again: Slurm's times are whole seconds."""
+"""A job that began this much later than recorded has begun again, seconds: Slurm's times are whole
+seconds."""
 
 
 @dataclass(frozen=True)
 class News:
-    """Something that has happened to a job.
+    """An event of a job.
 
     Attributes:
-        at_s: When, by Slurm; Unix seconds.
+        at_s: Time of the event in Slurm, Unix seconds.
         kind: It may start (`came`), may not any more (`left`), `began`, or `ended`.
-        key: Slurm's number of it.
-        job: As Slurm says it; None: Slurm does not know it any more.
+        key: Slurm's number of the job.
+        job: The job in Slurm's facts; None: Slurm does not know it any more.
         end: Exit code and reason of an end.
     """
 
@@ -54,8 +55,8 @@ class Followed:
     """A job that the broker has.
 
     Attributes:
-        token: Of its submission.
-        start_s: When it began, None while it waits.
+        token: Token of its submission.
+        start_s: Time of its start, None while it waits.
     """
 
     token: str
@@ -63,19 +64,19 @@ class Followed:
 
 
 class Mirror:
-    """Compares looks at a Slurm with what a broker's book has of it.
+    """Compares facts of a Slurm with a broker's book.
 
     Args:
-        name: Begins the tokens.
+        name: Start of the tokens.
         cluster: Slurm's ClusterName.
-        partitions: Those that are followed.
-        book: The broker's.
+        partitions: Partitions that are followed.
+        book: The broker's book.
         preempts: Jobs that may be requeued may be preempted.
 
     Attributes:
-        followed: Jobs that are not over, by Slurm's number.
-        unfit: Jobs that the ledger cannot have as Slurm has them, and why.
-        left: Jobs seen since somebody took this that only Slurm can place: how many, by why.
+        followed: Jobs that have not ended, by Slurm's number.
+        unfit: Jobs that the ledger cannot represent as Slurm runs them, with the reason.
+        left: Number of jobs that only Slurm can place, by reason, since it was last cleared.
     """
 
     def __init__(
@@ -95,11 +96,11 @@ class Mirror:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def nodes(self, facts: Facts) -> dict[str, tuple[SlurmNode, str]]:
-        """Nodes with GPUs of the partitions that are followed, with the partition that each serves."""
+        """Nodes with GPUs of the followed partitions, with the partition that each serves."""
         return nodes_with_gpus(facts, self.partitions)
 
     def hello(self, node: SlurmNode, partition: str, reports: list[AttemptReport]) -> Hello:
-        """A node as it registers, with what runs there."""
+        """The registration of a node, with its attempts."""
         can = Capabilities(per_node_indices=False, preempts=self._preempts, clocks=False)
         return Hello(
             name=node.name,
@@ -113,7 +114,7 @@ class Mirror:
         )
 
     def held(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
-        """GPUs of running jobs that are not followed, nor will be by this news, by node."""
+        """GPUs of running jobs that are not followed, also not by these events, by node."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()
         return held_by_others(facts, known)
@@ -121,7 +122,7 @@ class Mirror:
     # ---- jobs -------------------------------------------------------------------------------------
 
     def news(self, facts: Facts, since_s: float) -> list[News]:
-        """What has happened since `since_s`, in order. Jobs that came and ended before are left out."""
+        """Events since `since_s`, in order. Jobs that came and ended before are left out."""
         sizes = {partition: node.gpus for node, partition in self.nodes(facts).values()}
         found: list[News] = []
         in_array = Counter(facts.jobs[key].array for key in self.followed if key in facts.jobs)
@@ -182,7 +183,7 @@ class Mirror:
         return next((name for name in job.partition.split(",") if name in self.partitions), "")
 
     def _has_followed(self, job: SlurmJob) -> bool:
-        """Whether this job has begun in the book, before this shadow was started again, say."""
+        """Whether this job has begun in the book, for example before this shadow was restarted."""
         for again in count():
             known = self._book.job_of_token(self._token(job, again))
             if known is None or known.attempt is not None:
@@ -202,7 +203,7 @@ class Mirror:
         return not why
 
     def submission(self, job: SlurmJob, node_gpus: int) -> Submit:
-        """A job as the broker gets it; with another token where it had come and left before."""
+        """The submission of a job to the broker; with another token if the job had come and left before."""
         tokens = (self._token(job, again) for again in count())
         return Submit(
             token=next(token for token in tokens if not self._book.knows_token(token)),
@@ -217,34 +218,35 @@ class Mirror:
         )
 
     def forget(self, key: str, *, is_over: bool) -> None:
-        """A job is not followed any longer, and never again where it is over."""
+        """Stop following a job, for good if it has ended."""
         self.followed.pop(key, None)
         if is_over:
             self._over.add(key)
 
     def is_known_over(self, key: str) -> bool:
-        """Whether a job is over, or not followed any longer."""
+        """Whether a job has ended, or is not followed any longer."""
         return key in self._over or key in self.unfit
 
     def give_up(self, key: str, why: str) -> None:
-        """The ledger cannot have a job as Slurm has it: its GPUs are somebody's, and it is not compared."""
+        """Stop following a job that the ledger cannot represent: its GPUs count as held, and it is not
+        compared."""
         self.followed.pop(key, None)
         self.unfit[key] = why
         self.left[why] = self.left.get(why, 0) + 1
 
 
 def key_of(token: str) -> str:
-    """Slurm's number of a job, of its token."""
+    """Slurm's number of a job, from its token."""
     return token.rsplit("-", 3)[1]
 
 
 def is_first_offer(token: str) -> bool:
-    """Whether a job had not come and left before."""
+    """Whether this is the first time that a job came."""
     return token.endswith("-0")
 
 
 def is_done(job: SlurmJob) -> bool:
-    """Whether a job has left its GPUs: it is over, or only its epilog is not."""
+    """Whether a job has freed its GPUs: it has ended, or only its epilog has not."""
     return job.is_over or (job.state == "COMPLETING" and job.end_s > 0.0)
 
 
@@ -258,7 +260,8 @@ def may_start(job: SlurmJob, now_s: float) -> bool:
 
 
 def shape_of(job: SlurmJob, node_gpus: int) -> int:
-    """GPUs that the broker is to find for a job, 0 where it cannot: part of the GPUs of several nodes."""
+    """Number of GPUs that the broker must allocate for a job, 0 if it cannot: part of the GPUs of several
+    nodes."""
     nodes, asked = job.num_nodes, job.gpus_asked
     if job.is_exclusive:
         return max(nodes, -(-asked // node_gpus)) * node_gpus
@@ -268,11 +271,11 @@ def shape_of(job: SlurmJob, node_gpus: int) -> int:
 
 
 def end_of(job: SlurmJob) -> tuple[int, str]:
-    """(exit code, reason) of a job that is over."""
+    """(exit code, reason) of an ended job."""
     code, reason = job.exit_code, job.end_reason
     if job.state == "COMPLETED":
         return 0, ""
-    if reason == "node_stopped":  # and not requeued: that is the end of it
+    if reason == "node_stopped":  # and not requeued: the job has ended
         return KILLED_EXIT_CODE, "cancelled"
     if job.state == "COMPLETING":
         return (code, "cancelled") if code > 128 else (code, "")

@@ -1,7 +1,7 @@
-"""What a shadow notes beside journal and decisions: how Slurm's starts compare with what it wanted.
+"""Notes of a shadow, in addition to journal and decisions: Slurm's starts compared with the policy's wishes.
 
-One JSON object a line, added to `shadow.jsonl`. A start is noted before it is journalled: after a crash in
-between it is noted a second time, and the first one counts.
+One JSON object per line, appended to `shadow.jsonl`. A start is noted before it is journalled: after a crash
+in between it is noted a second time, and the first note counts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ NOTES_FILE: Final = "shadow.jsonl"
 
 
 class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
-    """A shadow has begun to look.
+    """Start of a shadow.
 
     Attributes:
-        at_s: When, Unix seconds.
+        at_s: Time of the start, Unix seconds.
         cluster: Slurm's ClusterName.
-        partitions: Those that it follows.
-        policy: Who decides.
-        toml: Its settings.
-        poll_s: Seconds between two looks.
+        partitions: Partitions that it follows.
+        policy: Name of the policy.
+        toml: Settings of the policy.
+        poll_s: Seconds between two queries.
     """
 
     at_s: float
@@ -39,23 +39,23 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
-    """A start of Slurm's beside what the policy wanted at that instant, in the state before it.
+    """A start by Slurm, and what the policy wanted at that instant, in the state before it.
 
     Attributes:
-        at_s: When Slurm started the job, Unix seconds.
+        at_s: Time at which Slurm started the job, Unix seconds.
         job: Slurm's number of it.
         partition: Its partition.
-        num_gpus: GPUs that it has.
-        submit_s: Since when it could have started.
-        nodes: Node of each GPU, as Slurm has it.
-        gpus: That GPU's number on its node; empty where Slurm does not say: it was over by then.
-        wanted_nodes: The same as the policy wanted it last; empty: it had not wanted to start it at all.
+        num_gpus: Number of its GPUs.
+        submit_s: Earliest time at which it could have started.
+        nodes: Node of each GPU in Slurm.
+        gpus: Number of each GPU on its node; empty if Slurm does not report it: it had ended by then.
+        wanted_nodes: The same for the policy's last wish; empty: it had not wanted to start the job at all.
         wanted_gpus: Likewise.
-        wanted_since_s: Since when it had wanted that without a break; None with no `wanted_nodes`.
-        wanted_until_s: Until when: Slurm takes a second or more to start a job, and another may have come
-            meanwhile that the policy puts first. None: it wanted it at this very instant.
-        before: How many other jobs it would have started before this one.
-        guard: Why the guard had stepped in, "" if it had not.
+        wanted_since_s: Time since which it had wanted that without a break; None without `wanted_nodes`.
+        wanted_until_s: End of that time: Slurm takes a second or more to start a job, and a job that the
+            policy prefers may have come meanwhile. None: it wanted it at that instant.
+        before: Number of other jobs that it would have started before this one.
+        guard: Why the guard intervened, "" if it did not.
     """
 
     at_s: float
@@ -74,21 +74,21 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
-    """What a shadow did since the line of this kind before.
+    """Activity of a shadow since the previous line of this kind.
 
     Attributes:
-        since_s: From when, Unix seconds ...
-        until_s: ... until when.
-        looks: Looks at Slurm.
-        failed: Looks that Slurm did not answer.
-        ran: How often each of Slurm's commands ran.
-        asked: Decisions that the policy was asked for.
-        guard: Of them, those of the guard, by why.
+        since_s: Start of the period, Unix seconds.
+        until_s: End of the period, Unix seconds.
+        looks: Queries of Slurm.
+        failed: Queries that Slurm did not answer.
+        ran: Number of runs of each Slurm command.
+        asked: Decisions of the policy.
+        guard: Decisions of the guard among them, by reason.
         outside: Features outside the trained range at the end.
-        drifts: Whether the guard took that for drift then.
-        note: Why no features are watched, "" where they are.
-        left: Jobs that are not compared, by why: Slurm alone can place them.
-        standing: Jobs that the policy wants to start and Slurm has not, since when.
+        drifts: Whether the guard counted that as drift then.
+        note: Why no features are watched, "" if they are.
+        left: Jobs that are not compared, by reason: only Slurm can place them.
+        standing: Jobs that the policy wants to start and Slurm has not started, with the time since when.
     """
 
     since_s: float
@@ -128,7 +128,7 @@ class Notes:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}; give --dir") from error
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Write them; they are in the system's hands when this returns."""
+        """Write notes; they are in the kernel's buffers when this returns."""
         for note in notes:
             self._file.write(_encoder.encode(note) + b"\n")
         self._file.flush()
@@ -139,7 +139,7 @@ class Notes:
 
 
 def read_notes(directory: Path) -> Sequence[Note]:
-    """All notes of a shadow, each start once; also of one that runs.
+    """All notes of a shadow, each start once; also of a running shadow.
 
     Raises:
         InputError: there are none.

@@ -41,30 +41,30 @@ from rlsched.wire.messages import BrokerToNode, ClientReply
 
 NAME = "slurm"
 NOTE_S = 60.0
-"""So often it is noted what was looked at."""
+"""Interval at which the activity is noted, seconds."""
 FORGETS_S = 300.0
 """Slurm's own default of MinJobAge."""
 _log = logging.getLogger("rlsched.engine")
 
 
 class CarriesNothingOut:
-    """The engine of a shadow: an order goes nowhere."""
+    """The engine of a shadow, which carries out no orders."""
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
-        """Nobody has asked."""
+        """Does nothing: there is no client."""
 
     def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Slurm has started it already."""
+        """Does nothing: Slurm has started the job already."""
 
     def drop_node(self, node: str) -> None:
-        """Nobody is connected."""
+        """Does nothing: no node is connected."""
 
 
 def forgets_after_s(config: dict[str, str], poll_s: float) -> float:
-    """For how long Slurm keeps jobs that are over, seconds.
+    """Time for which Slurm keeps ended jobs, seconds.
 
     Raises:
-        InputError: not long enough for two looks: ends would be missed.
+        InputError: it is too short for two queries: ends would be missed.
     """
     match = re.match(r"(\d+)", config.get("MinJobAge", ""))
     kept_s = float(match[1]) if match is not None else FORGETS_S
@@ -80,15 +80,15 @@ class ShadowBroker:
     """A broker without a socket, whose engine is a Slurm that it only reads.
 
     Args:
-        settings: Directory, policy, fallback, prediction and history count.
-        reader: Asks Slurm.
-        config: Slurm's, as `Reader.check` has read it.
-        poll_s: Seconds between two looks.
+        settings: Directory, policy, fallback, prediction and history are used.
+        reader: Queries Slurm.
+        config: Slurm's configuration from `Reader.check`.
+        poll_s: Seconds between two queries.
         preempts: Jobs that Slurm may requeue may be preempted.
 
     Raises:
-        InputError: the policy, the directory, or this Slurm.
-        JournalError: the journal.
+        InputError: fault of the policy, the directory, or this Slurm.
+        JournalError: fault of the journal.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class ShadowBroker:
         self._notes.add([began])
 
     def _stand_again(self, directory: Path) -> None:
-        """Since when the policy has wanted jobs to start, as it was noted last."""
+        """Restore since when the policy has wanted jobs to start, from the last note."""
         noted = [note for note in read_notes(directory) if isinstance(note, Watched)]
         since_s = noted[-1].standing if noted else {}
         for seq, job in self._book.job_of_seq.items():
@@ -160,7 +160,7 @@ class ShadowBroker:
     # ---- the loop ---------------------------------------------------------------------------------
 
     def serve(self, stop: threading.Event) -> None:
-        """Follow Slurm until `stop`; what a controller that is away says later is caught up with then."""
+        """Follow Slurm until `stop`; events during an outage of the controller are processed after it."""
         pause_s = 0.0
         while not stop.wait(pause_s):
             began_s = time.monotonic()
@@ -171,7 +171,7 @@ class ShadowBroker:
         self._snapshots.keep(self._book, self.policy)
 
     def look(self) -> None:
-        """Look at Slurm once, and decide."""
+        """Query Slurm once, and decide."""
         try:
             facts = self._reader.facts()
         except SlurmError as error:
@@ -193,7 +193,7 @@ class ShadowBroker:
             self.note()
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
-        """Notes first: what is journalled and not noted would never be compared."""
+        """Notes first: a start that is journalled and not noted would never be compared."""
         asked = self._follows.taken()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
@@ -204,7 +204,7 @@ class ShadowBroker:
             self._records.add([], [told for one in kept.happened if (told := self._told(one)) is not None])
 
     def _told(self, event: JobEvent | NodeEvent) -> JobEvent | NodeEvent | None:
-        """An event with Slurm's number of its job; None: the job goes on waiting in Slurm all the same."""
+        """An event with Slurm's number of its job; None: the job still waits in Slurm."""
         if isinstance(event, NodeEvent):
             return event
         job = self._book.job(int(event.job))
@@ -217,7 +217,7 @@ class ShadowBroker:
         return msgspec.structs.replace(event, job=key)
 
     def note(self) -> None:
-        """Note what was looked at since this was done last."""
+        """Note the activity since the last note."""
         now_s, drift = time.time(), self.policy.drift()
         ran = Counter(self._reader.ran)
         watched = Watched(
@@ -253,14 +253,14 @@ class ShadowBroker:
         )
 
     def states(self) -> dict[str, str]:
-        """State and place of every job that is in memory, by Slurm's number of it; the last of each."""
+        """State and place of every job in memory, by Slurm's number; the last of each."""
         return {
             key_of(job.spec.token): f"{job.state} {place_of(job)}".strip()
             for _, job in sorted(self._book.jobs.items())
         }
 
     def wanted(self) -> dict[str, list[tuple[str, int]]]:
-        """What the policy wants to start now: node and number of each GPU, by Slurm's number of the job."""
+        """Starts that the policy wants now: node and number of each GPU, by Slurm's number of the job."""
         cluster = self._book.cluster
         return {
             key_of(self._book.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)
@@ -269,5 +269,5 @@ class ShadowBroker:
         }
 
     def close(self) -> None:
-        """Let go of journal and records."""
+        """Close journal and records."""
         self._opened.close()

@@ -1,7 +1,8 @@
-"""A shadow's step from one look at a Slurm to the next: its news, by instants, into a broker's machine.
+"""A shadow's step from one set of facts of a Slurm to the next: feeds the events, by instants, to the
+machine.
 
-The machine is a broker's. Its engine carries out nothing, and what starts and ends is what Slurm says. No
-I/O but through `commit`.
+The machine is a broker's. Its engine carries out nothing, and starts and ends are Slurm's. No I/O but through
+`commit`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class Shadow:
     """Follows a Slurm.
 
     Args:
-        machine: A broker's, whose scheduler is `follows`.
-        follows: Says what Slurm did.
-        mirror: Says what is new in a look.
-        commit: Does what the machine says; what was decided is durable when it returns.
+        machine: A broker's machine, whose scheduler is `follows`.
+        follows: Returns the starts by Slurm.
+        mirror: Finds the events in facts.
+        commit: Performs the machine's effects; decisions are durable when it returns.
     """
 
     def __init__(
@@ -39,18 +40,18 @@ class Shadow:
     ) -> None:
         self._machine, self._follows, self._mirror, self._commit = machine, follows, mirror, commit
         self._peer = Peer("engine", mirror.name)
-        self._since_s = machine.book.now_s  # of the last look, also of that before a restart
+        self._since_s = machine.book.now_s  # of the last facts, also before a restart
         self._greeted: set[str] = set()
         self._held: dict[str, list[Holding]] = {}
         self._late: set[str] = set()
 
     def look(self, facts: Facts, forgets_after_s: float) -> None:
-        """What Slurm says now.
+        """Handle new facts of Slurm.
 
         Args:
-            facts: The look.
-            forgets_after_s: Slurm keeps jobs that are over for so long: after a longer break what happened
-                in it is not known, and the policy is not asked about it.
+            facts: The facts.
+            forgets_after_s: Time for which Slurm keeps ended jobs: events in a longer break are unknown, and
+                the policy makes no decisions for it.
         """
         has_gap = facts.now_s - self._since_s > forgets_after_s
         since_s = facts.now_s if not self._since_s else self._since_s
@@ -68,7 +69,7 @@ class Shadow:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
-        """Nodes that come, and those that may have jobs again; GPUs of jobs that are not followed."""
+        """New nodes, nodes that may get jobs again, and GPUs of jobs that are not followed."""
         said: list[Event] = []
         held = self._mirror.held(facts, news)
         for name, (node, partition) in self._mirror.nodes(facts).items():
@@ -83,7 +84,7 @@ class Shadow:
         return said
 
     def _reports(self, name: str) -> list[AttemptReport]:
-        """What runs there, as this shadow had it before it was started again."""
+        """Attempts on a node, as recorded before this shadow was restarted."""
         book = self._machine.book
         known = book.nodes.get(name)
         jobs = [book.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
@@ -96,7 +97,8 @@ class Shadow:
         ]
 
     def _nodes_after(self, facts: Facts) -> list[Event]:
-        """All nodes live; some get no jobs from now on. What Slurm started there before stays."""
+        """Heartbeats of all nodes; some get no jobs from now on. Jobs that Slurm started there before
+        stay."""
         nodes = self._mirror.nodes(facts)
         said = [
             Heartbeat(name=name, unhealthy=nodes[name][0].unusable if name in nodes else "not in Slurm")
@@ -107,7 +109,7 @@ class Shadow:
     # ---- jobs -------------------------------------------------------------------------------------
 
     def _adopt(self, news: Sequence[News], facts: Facts) -> None:
-        """Let what is new happen at its instants: ends, arrivals, the policy's decisions, Slurm's starts."""
+        """Process events at their instants: ends, arrivals, the policy's decisions, Slurm's starts."""
         sizes = {partition: node.gpus for node, partition in self._mirror.nodes(facts).values()}
         left = list(news)
         while left:
@@ -117,7 +119,7 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """What a piece of news is to the machine; a start is told to `Follows`."""
+        """The machine's events for an event in Slurm; a start is passed to `Follows`."""
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
@@ -154,7 +156,7 @@ class Shadow:
             yield ClientAsked(b"", 0, Cancel(job=job.number), self._peer)
 
     def _give_up(self) -> None:
-        """What the ledger could not have at the second look either is not followed any longer."""
+        """Stop following starts that the ledger could not represent at the second query either."""
         waiting, self._late = self._late, {begun.job.key for begun in self._follows.begun}
         events: list[Event] = []
         for key in sorted(self._late & waiting):
@@ -175,12 +177,12 @@ class Shadow:
     # ---- time -------------------------------------------------------------------------------------
 
     def _time(self, wanted_s: float) -> float:
-        """A time that is still to come."""
+        """A time after the machine's present one."""
         return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
 
     def _step(self, events: Sequence[Event], wanted_s: float) -> None:
         due_s = self._machine.due_s()
-        if self._machine.now_s < due_s < self._time(wanted_s):  # as a broker is asked at the very tick
+        if self._machine.now_s < due_s < self._time(wanted_s):  # a broker decides exactly at the due time
             self._handle([Due()], due_s)
         at_s = self._time(wanted_s)
         if self._follows.begun:
@@ -208,7 +210,7 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """(what happens at an instant, what is left): a job's end is not of the instant of its start."""
+    """(events at an instant, the rest): a job's end is not at the instant of its start."""
     began: set[str] = set()
     for place, one in enumerate(news):
         if one.at_s > at_s or (one.kind == "ended" and one.key in began):

@@ -1,23 +1,23 @@
-"""Messages between client, broker and node: msgpack, tagged, one closed union a direction.
+"""Messages between client, broker and node: msgpack, tagged, one closed union for each direction.
 
 Every frame is an `Envelope`: the protocol version, a request number that the reply repeats (0: not a
-request), and the message. The pair (job, attempt) is in every message about a started job, and rank and
-node of a gang's member with it.
+request), and the message. Every message about a started job has the pair (job, attempt), and for a member of
+a gang also rank and node.
 
-    basic.py        what every client sends and receives: submissions, the serving broker, refusals
+    basic.py        messages that every client sends or receives: submissions, the serving broker, refusals
     client.py       client -> broker, all of it
-    replies.py      broker -> client; report.py and predictions.py are the part that tells how it does
-    forecasts.py    what is asked and told of starts and ends to come
-    history.py      what is asked and told of jobs that are over
+    replies.py      broker -> client; report.py and predictions.py are the part about the broker's state
+    forecasts.py    requests for forecasts of starts and ends, and the answers
+    history.py      requests for finished jobs, and the answers
     node.py         node -> broker
     orders.py       broker -> node
-    usage.py        what a node measures of its ranks
-    join.py         how a machine gets a key of its own
-    frame.py        to bytes
-    answer.py       from bytes, where one kind of answer is expected
-    envelope.py     the union of all messages, and from bytes to any of them
+    usage.py        usage of ranks, as measured by a node
+    join.py         a machine's request for its own key
+    frame.py        encoding
+    answer.py       decoding of one expected kind of answer
+    envelope.py     the union of all messages, and decoding of any of them
 
-A name is imported from its module when it is first used: to build all messages takes a third of the time of
+A name is imported from its module when it is first used: building all messages takes a third of the time of
 `rlsched submit`.
 """
 
@@ -322,7 +322,7 @@ _MODULES = (
     ),
     *("usage", "node", "orders", "envelope"),
 )
-"""In the order in which a name is looked for, so what a client needs first comes first."""
+"""Modules in the order in which a name is searched: modules that a client needs first come first."""
 
 if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""From a frame to the answer that a client waits for, without building all messages."""
+"""Decodes the answer that a client expects, without building all messages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rlsched.wire.messages.frame import PROTOCOL_VERSION, UNREADABLE
 
 
 def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object]:
-    """The request number and the message of a frame, as `decode` reads them.
+    """The request number and the message of a frame, as `decode` returns them.
 
     Args:
         frame: The bytes.
-        kind: The message that is expected. With it, `Refused` and `Serving` are read quickly; for any other
-            message the whole protocol is loaded.
+        kind: The expected message. This message, `Refused` and `Serving` are decoded fast; any other message
+            loads the whole protocol.
 
     Raises:
-        WireError: as of `decode`.
+        WireError: as for `decode`.
     """
     try:
         version, request, message = _answers(kind).decode(frame)
@@ -36,5 +36,5 @@ def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object
 
 @cache
 def _answers(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[tuple[int, int, Any]]:
-    """Reads frames with one of three messages."""
+    """A decoder of frames with one of three messages."""
     return msgspec.msgpack.Decoder(tuple[int, int, kind | Refused | Serving])  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""Messages of every client: submissions, the serving broker and refusals. They import no others."""
+"""Messages of every client: submissions, the serving broker and refusals. Imports no other messages."""
 
 from typing import Literal, NamedTuple
 
@@ -8,7 +8,7 @@ Share = Literal["auto", "yes", "no"]
 """Whether a job may share its GPUs with others."""
 Priority = Literal["low", "normal", "high", "urgent"]
 Launcher = Literal["none", "torchrun", "per-gpu"]
-"""How a rank's command is started: once a node; once a node under torchrun; once a GPU."""
+"""How a rank's command is started: once per node; once per node under torchrun; once per GPU."""
 DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 
 
@@ -43,7 +43,7 @@ class OfRank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DependsOn(msgspec.Struct, frozen=True, array_like=True):
-    """What a job waits for, see `rlsched.broker.state.gates`."""
+    """A dependency of a job, see `rlsched.broker.state.gates`."""
 
     kind: DependencyKind
     job: int
@@ -62,7 +62,7 @@ class Submit(
 ):
     """Queue a job. `token` makes a repeated request harmless: the same token gets the same job.
 
-    What is left at its default is not sent: a broker that does not know a field refuses those who use it.
+    Fields with their default are not sent: a broker that does not know a field refuses requests that use it.
     """
 
     token: str
@@ -72,48 +72,48 @@ class Submit(
     vc: str = ""
     user: str = ""
     num_cpus: int = 0
-    """Cores of the whole job; 0: it asks for none, and shares those that nobody asked for."""
+    """Cores of the whole job; 0: none requested, the job shares the cores that no job requested."""
     memory_mib: int = 0
-    """Host memory of the whole job; 0: it asks for none, and may have what goes with its GPUs."""
+    """Host memory of the whole job; 0: none requested, the job gets the share of its GPUs."""
     gpu_memory_mib: int = 0
-    """What each of its GPUs has at least, and has free when it starts; 0: any will do."""
+    """Minimum memory of each of its GPUs, free when the job starts; 0: any GPU fits."""
     gpu_types: list[str] = []
-    """GPU types that will do, as `rlsched.models.gpu_types.stands_for` reads them; empty: any."""
+    """Accepted GPU types, as `rlsched.models.gpu_types.stands_for` reads them; empty: any."""
     time_limit_s: float | None = None
     env: dict[str, str] = {}
     cwd: str = ""
     preemptible: bool = False
-    """It may be stopped for another job's sake, and started again later."""
+    """The job may be preempted for another job, and started again later."""
     workload: str = ""
-    """Its workload, a name of the catalogue; "" where unknown."""
+    """Name of its workload in the catalogue; "" if unknown."""
     speed_energy: float | None = None
-    """What energy counts against time for it, 0 to 1; None: what the broker says."""
+    """Weight of energy against time for this job, 0 to 1; None: the broker's setting."""
     share: Share = "auto"
-    """Where the broker shares GPUs. `auto`: if it is known what it needs (`rlsched.broker.state.asked`)."""
+    """Used if the broker shares GPUs. `auto`: if the job's needs are known (`rlsched.broker.state.asked`)."""
     lost_after_s: float | None = None
-    """When a node of it has been unreachable for so long, it is ended there and queued again. 0: never, it
-    goes on; None: by the broker's default."""
+    """Seconds after which the job is ended on an unreachable node and queued again. 0: never, the job goes on
+    there; None: the broker's default."""
     priority: Priority = "normal"
-    """Jobs of a higher one go first."""
+    """Jobs with a higher priority start first."""
     account: str = ""
-    """What it is charged to beside its user; "": the user's first account, where there is one."""
+    """Account that is charged in addition to the user; "": the user's first account, if there is one."""
     notify: str = ""
-    """What is told of it (`NOTIFY_EVENTS`), with commas in between; "": nothing."""
+    """Events that send a notification (`NOTIFY_EVENTS`), separated by commas; "": none."""
     hold: bool = False
-    """It waits until it is released."""
+    """The job waits until it is released."""
     begin_s: float | None = None
-    """It waits until this time, Unix seconds."""
+    """Earliest start, Unix seconds."""
     depends_on: list[DependsOn] = []
-    """It waits for all of these."""
+    """The job waits for all of these."""
     singleton: bool = False
-    """It waits until all earlier jobs of its name and user are over."""
+    """The job waits until all earlier jobs of the same name and user have ended."""
     tasks: list[Tasks] = []
-    """It is an array of these tasks, each a job like it; empty: it is one job."""
+    """Tasks of a job array, each a job of its own; empty: a single job."""
     array_limit: int = 0
-    """So many of them at once, at most; 0: as many as there is room for."""
+    """Maximum number of array tasks at once; 0: no limit."""
     launcher: Launcher = "none"
     grace_s: float | None = None
-    """Between SIGTERM and SIGKILL, up to the broker's bound; None: the broker's."""
+    """Seconds between SIGTERM and SIGKILL, up to the broker's limit; None: the broker's setting."""
 
 
 class SubmitMany(
@@ -124,13 +124,13 @@ class SubmitMany(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Queue all of these jobs, or none of them: one that is refused is named by its place, from 1."""
+    """Queue all of these jobs, or none of them: a refusal names the job by its position, from 1."""
 
     jobs: list[Submit]
     env: dict[str, str] = {}
-    """Environment variables that they have in common; a job's own stand above them."""
+    """Environment variables common to all jobs; a job's own variables override them."""
     check: bool = False
-    """Queue nothing, and say whether all could be."""
+    """Queue nothing, and report whether all jobs would be accepted."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
@@ -146,21 +146,21 @@ class SubmittedMany(msgspec.Struct, frozen=True, kw_only=True, tag="submitted_ma
 
 
 class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", forbid_unknown_fields=True):
-    """Ask a broker for its epoch. Clients that know several addresses ask before anything else."""
+    """Ask a broker for its epoch. Clients with several addresses send this before anything else."""
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
-    """Which broker answers here."""
+    """The broker that answers here."""
 
     cluster: str
     """See `Welcome.cluster`."""
     epoch: int
-    """Of several brokers of a cluster, the one with the highest decides."""
+    """The broker with the highest epoch of a cluster decides."""
     person: str = ""
-    """Whom the asker's key belongs to."""
+    """Owner of the key that sent the request."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
-    """The request was understood and refused, or not understood: one line says why."""
+    """The request is refused or cannot be understood; `message` gives the reason in one line."""
 
     message: str

@@ -1,4 +1,4 @@
-"""What a client asks of the broker."""
+"""Requests of a client to the broker."""
 
 from typing import Final, Literal
 
@@ -17,13 +17,13 @@ from rlsched.wire.messages.forecasts import DryRun
 from rlsched.wire.messages.history import ListHistory, ListUsage
 
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
-"""What a job may ask to be told of: its first process runs; it is queued again; it is over; it has failed."""
+"""Events of a job that send a notification: its first process runs; requeued; ended; failed."""
 PartyKind = Literal["user", "account", "vc"]
-"""Whom jobs are charged to."""
+"""Kinds of parties that are charged for jobs."""
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
-    """An engine that places jobs itself has started a queued one. May be said again."""
+    """An engine that places jobs itself has started a queued one. May be repeated."""
 
     job: int
     nodes: list[str]
@@ -34,19 +34,19 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unkno
 class Cancel(
     msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Take a job out of the queue, or end its processes."""
+    """Remove a job from the queue, or end its processes."""
 
     job: int
     tasks: list[Tasks] = []
-    """Of an array, these tasks alone, also those that are no jobs yet; here as in the orders below."""
+    """Only these tasks of an array, including tasks that are no jobs yet; likewise in the orders below."""
     waiting: bool = False
-    """What has no GPUs alone; of an array, tasks that wait or are no jobs yet, and those that run go on."""
+    """Only jobs without GPUs; of an array, tasks that wait or are no jobs yet: running tasks go on."""
 
 
 class Hold(
     msgspec.Struct, frozen=True, kw_only=True, tag="hold", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Keep a waiting job out of the queue until it is released. What an admin holds, an admin releases."""
+    """Keep a waiting job out of the queue until it is released. Only an admin releases an admin's hold."""
 
     job: int
     tasks: list[Tasks] = []
@@ -73,18 +73,18 @@ class Requeue(
 class Update(
     msgspec.Struct, frozen=True, kw_only=True, tag="update", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Change what was submitted; None: as it was. Fields as in `Submit`."""
+    """Change a submitted job; None: unchanged. Fields as in `Submit`."""
 
     job: int
     tasks: list[Tasks] = []
     name: str | None = None
     priority: Priority | None = None
     time_limit_s: float | None = None
-    """Infinite: it has none."""
+    """Infinite: no limit."""
     begin_s: float | None = None
-    """In the past: it may begin at once."""
+    """A time in the past: the job may start at once."""
     depends_on: list[DependsOn] | None = None
-    """It waits for these in place of what it waited for."""
+    """Replaces the job's dependencies."""
     singleton: bool = False
     lost_after_s: float | None = None
     """0: never."""
@@ -102,16 +102,16 @@ class ListJobs(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of jobs; `finished` includes those that have ended, `job` asks for one."""
+    """Ask for a page of jobs; `finished` includes jobs that have ended, `job` selects one."""
 
     finished: bool = False
     job: int | None = None
     task: int | None = None
-    """Of the array `job`, this task."""
+    """Task of the array `job`."""
     before: int | None = None
-    """Jobs with a lower number than this; None: the latest."""
+    """Only jobs with a lower number; None: the latest."""
     limit: int | None = None
-    """So many at most; None: as many as a page holds."""
+    """Maximum number of jobs; None: a full page."""
 
 
 class ListNodes(
@@ -122,13 +122,13 @@ class ListNodes(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of the nodes: those after a name, in the order of the numbers in their names."""
+    """Ask for a page of the nodes after a name, in the order of the numbers in their names."""
 
     after: str = ""
 
 
 class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", forbid_unknown_fields=True):
-    """Let a node get no new jobs until `ResumeNode`; with `requeue` end those there and queue them again."""
+    """Give a node no new jobs until `ResumeNode`; with `requeue` end its jobs and queue them again."""
 
     node: str
     reason: str = ""
@@ -136,33 +136,35 @@ class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", for
 
 
 class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", forbid_unknown_fields=True):
-    """Let a drained node get jobs again."""
+    """Give a drained node jobs again."""
 
     node: str
 
 
 class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
-    """An unreachable node is dead, and nothing runs there: its jobs are queued again. Only an admin may."""
+    """Mark an unreachable node as dead: nothing runs there, and its jobs are queued again. Only for
+    admins."""
 
     node: str
     reason: str = ""
 
 
 class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag="remove_node", forbid_unknown_fields=True):
-    """Forget a node whose daemon is not there; its jobs are queued again."""
+    """Remove a node without a running daemon; its jobs are queued again."""
 
     node: str
     reason: str = ""
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_fields=True):
-    """Ask why a job waits, or why it was started where it was."""
+    """Ask why a job waits, or why it was placed where it runs."""
 
     job: int
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a job's output, from byte `offset` of rank `rank`; a negative one: from the end."""
+    """Ask for a piece of a job's output, from byte `offset` of rank `rank`; a negative offset: from the
+    end."""
 
     job: int
     rank: int = 0
@@ -171,15 +173,15 @@ class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unknown_fields=True):
-    """Ask who decided what since the journal began, and the broker's own state."""
+    """Ask for the counts of decisions since the journal began, and for the state of the broker."""
 
 
 class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbid_unknown_fields=True):
-    """Limit what a user, an account or a VC has; what is not sent stays as it is, None lifts a limit."""
+    """Limit the usage of a user, an account or a VC; unset fields stay unchanged, None removes a limit."""
 
     kind: PartyKind
     name: str
-    """`default`: all that have no limit of their own."""
+    """`default`: every party without a limit of its own."""
     gpus: int | msgspec.UnsetType | None = msgspec.UNSET
     """GPUs at once."""
     jobs: int | msgspec.UnsetType | None = msgspec.UNSET
@@ -196,13 +198,13 @@ class ListQuotas(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of the quotas, from this place in their order on."""
+    """Ask for a page of the quotas, from this position on."""
 
     first: int = 0
 
 
 class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member", forbid_unknown_fields=True):
-    """Let a person charge jobs to an account, or no longer."""
+    """Permit a person to charge jobs to an account, or revoke that."""
 
     account: str
     person: str
@@ -212,20 +214,20 @@ class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member", for
 class ListAccounts(
     msgspec.Struct, frozen=True, kw_only=True, tag="list_accounts", forbid_unknown_fields=True
 ):
-    """Ask who may charge what."""
+    """Ask for the members of accounts."""
 
     first: int = 0
-    """The place in the order from which on they are told."""
+    """First position to list."""
 
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
-    """Let another policy decide from now on, also after restarts of the broker."""
+    """Replace the policy that decides, also after restarts of the broker."""
 
     policy: str
     """As TOML."""
     name: str
     fallback: str = ""
-    """The rule behind it, likewise; "": the one that it follows."""
+    """The fallback rule, as TOML; "": the rule in use."""
     fallback_name: str = ""
 
 
@@ -237,20 +239,20 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """A standby asks for the entries that follow its copy. Answered when there are some, or soon anyway."""
+    """A standby asks for the entries after its copy. Answered when there are some, or after a short time."""
 
     after: int
-    """Number of the last entry that it has, 0 for none."""
+    """Number of the last entry of the copy, 0 for none."""
     checksum: int
-    """Of that entry; 0 for none."""
+    """Checksum of that entry; 0 for none."""
     access: int = 0
-    """Checksum of the access list that it has, see `JournalRows.access`; 0 for none."""
+    """Checksum of the access list of the copy, see `JournalRows.access`; 0 for none."""
     ended_after: int = -1
-    """Rows of ended jobs with a higher number are wanted, which its entries do not tell of; -1: none are."""
+    """Send rows of ended jobs with a higher number, which the entries do not contain; -1: send none."""
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
-    """A broker of your cluster serves at a higher epoch: stop. Admins and nodes may say so."""
+    """A broker of the same cluster serves at a higher epoch: stop. Admins and nodes may send this."""
 
     cluster: str
     epoch: int

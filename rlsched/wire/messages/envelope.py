@@ -1,4 +1,4 @@
-"""The closed union of all messages, and from bytes to any of them."""
+"""The closed union of all messages, and the decoder of any of them."""
 
 import msgspec
 
@@ -42,10 +42,10 @@ def decode(frame: bytes) -> Envelope:
 
 
 def _check_version(frame: bytes) -> None:
-    """Say what is wrong with a frame that is no envelope, or of another version.
+    """Report the fault of a frame that is not an envelope, or has another version.
 
     Raises:
-        WireError: likewise.
+        WireError: the fault.
     """
     try:
         version = msgspec.msgpack.decode(frame)[0]

@@ -1,26 +1,27 @@
-"""When jobs will start and end, as it is asked and told."""
+"""Forecasts of the starts and ends of jobs: requests and answers."""
 
 import msgspec
 
 
 class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """10, 50 and 90 % of a job's start and end, Unix seconds; None in place of one: not within 7 days."""
+    """10, 50 and 90 % quantiles of a job's start and end, Unix seconds; None for a value: not within 7
+    days."""
 
     said_s: float
-    """When it was said; how long ago that is, is its age."""
+    """Time of the forecast."""
     start_s: list[float | None] | None
-    """None: it runs."""
+    """None: the job runs."""
     end_s: list[float | None]
 
 
 class DryRun(
     msgspec.Struct, frozen=True, kw_only=True, tag="dry_run", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Ask when a job would start and end, and some like it, without queueing anything."""
+    """Ask when a job and some variants of it would start and end, without queueing anything."""
 
     num_gpus: int
     num_cpus: int = 0
-    """As of `Submit`, like the next three."""
+    """As in `Submit`, like the next three."""
     memory_mib: int = 0
     gpu_memory_mib: int = 0
     gpu_types: list[str] = []
@@ -29,11 +30,11 @@ class DryRun(
     preemptible: bool = False
     workload: str = ""
     tonight_s: float | None = None
-    """When «tonight» is, Unix seconds; None: it is not asked for."""
+    """Time that counts as tonight, Unix seconds; None: no forecast for it."""
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to ask for it. Times as of `JobForecast`; empty where `note` says why there are none."""
+    """One variant of the request. Times as in `JobForecast`; empty if `note` gives a reason."""
 
     what: str
     num_gpus: int
@@ -45,40 +46,40 @@ class DryRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="dry_run_answer"):
-    """The request as it is, then its neighbours."""
+    """The request unchanged, then its variants."""
 
     said_s: float
     rows: list[DryRow]
 
 
 class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecasts of the last week against what came."""
+    """Forecasts of the last week against the outcomes."""
 
     what: str
-    """`start`; `end`, said while it waited; `end-running`, said while it ran."""
+    """`start`; `end`, forecast while the job waited; `end-running`, forecast while it ran."""
     size: str
     """GPUs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
     jobs: int
     covered_frac: float
-    """Share of what came within 10 to 90 %."""
+    """Share of outcomes within 10 to 90 %."""
     loss_s: float
-    """Mean pinball loss of the three."""
+    """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]
-    """The same of simple rules: `last`, the last time of this size; `week`, 10, 50, 90 % of the last week;
-    `list`, list scheduling by predicted run times."""
+    """The same loss of simple rules: `last`, the last time of this size; `week`, 10, 50, 90 % of the last
+    week; `list`, list scheduling by predicted run times."""
 
 
 class ForecastReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How the forecaster does."""
+    """State of the forecaster."""
 
     note: str
-    """Why there is nothing, or nothing new; "": all is well."""
+    """Why there are no forecasts, or no new ones; "" if there are."""
     said_s: float | None = None
-    """When it said something last; None: it has not."""
+    """Time of the last forecast; None: none yet."""
     jobs: int = 0
     futures: int = 0
     cpu_s: float | None = None
     """CPU time of the last refresh."""
     by: str = ""
-    """The policy that decides in the futures."""
+    """The policy that decides in the simulated futures."""
     scores: list[ForecastScore] = []

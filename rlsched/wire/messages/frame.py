@@ -1,6 +1,6 @@
 """One frame on the wire: protocol version, request number and message, in msgpack.
 
-`envelope` reads any message, and builds all of them for that; `answer` reads one kind of them.
+`envelope` decodes any message, and builds all of them for that; `answer` decodes one kind.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from rlsched.errors import WireError
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
-"""What msgspec raises on hostile bytes: ValueError where text is not UTF-8, RecursionError if too deep."""
+"""Errors of msgspec on hostile bytes: ValueError if text is not UTF-8, RecursionError if too deep."""
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: msgspec.Struct, request: int = 0) -> bytes:
-    """One frame. Every frame that leaves is made here.
+    """Encode one frame. Every outgoing frame is made here.
 
     Raises:
-        WireError: it would be longer than the other side takes: libzmq ends a connection for that, and the
-            side that connects would not come back.
+        WireError: it would exceed the limit of the other side: libzmq closes the connection for that, and the
+            connecting side would not reconnect.
     """
     frame = _encoder.encode((PROTOCOL_VERSION, request, message))
     if len(frame) > MAX_MESSAGE_BYTES:

@@ -1,19 +1,19 @@
-"""Jobs that are over, as they are asked for and told: one by one, and as what sums are made of."""
+"""Requests for finished jobs, and the answers: job by job, and as summands for totals."""
 
 import msgspec
 
 Cursor = tuple[float, int]
-"""(time of its end, job) of the last job of a page; infinite for one that runs."""
+"""(end time, job) of the last job of a page; the time is infinite for a running job."""
 
 
 class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which jobs, and where a page begins. They come newest first: those that run, by number, then those that
-    are over, by their end."""
+    """Selection of jobs, and the start of a page. The order is newest first: running jobs by number, then
+    finished jobs by end time."""
 
     since_s: float | None = None
-    """Over at this time or later, Unix seconds; those that run always are."""
+    """Ended at this time or later, Unix seconds; running jobs always match."""
     until_s: float | None = None
-    """Over before this time; those that run have begun before it."""
+    """Ended before this time; a running job matches if it started before it."""
     user: str | None = None
     vc: str | None = None
     account: str | None = None
@@ -22,22 +22,22 @@ class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: str = ""
     """A pattern with `*`, `?` and `[...]`, as in a shell; "": any."""
     before: Cursor | None = None
-    """Those after this one; None: from the newest on."""
+    """Only jobs after this one in the order; None: from the newest on."""
 
 
 class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
-    """Ask for a page of jobs that run or are over."""
+    """Ask for a page of running and finished jobs."""
 
     limit: int | None = None
-    """So many at most; None: as many as a page holds."""
+    """Maximum number of jobs; None: a full page."""
 
 
 class ListUsage(WhichJobs, frozen=True, kw_only=True, tag="list_usage"):
-    """Ask for a page of what sums over jobs that are over are made of. Jobs that run are in none."""
+    """Ask for a page of summands of finished jobs. Running jobs are not included."""
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that runs or is over. Times are Unix seconds."""
+    """A running or finished job. Times are Unix seconds."""
 
     job: int
     name: str
@@ -52,35 +52,35 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float | None
     """None while it runs."""
     wait_s: float | None
-    """Queueing delay: first start less submission; None where it never started."""
+    """Queueing delay: first start minus submission; None if it never started."""
     gpu_s: float
-    """GPU-seconds of all attempts, shares counted; so far, while it runs."""
+    """GPU-seconds of all attempts, with shares counted; up to now while the job runs."""
     energy_j: float | None
-    """Joules of all attempts; None where no node has measured it."""
+    """Joules of all attempts; None if no node has measured it."""
     exit_code: int | None
     reason: str
     nodes: str
-    """Where its last attempt ran, such as `n0[0,1] n1[3]`."""
+    """Nodes and GPUs of its last attempt, such as `n0[0,1] n1[3]`."""
     gpu_types: str
     attempts: int
     preemptions: int
     array: int = 0
-    """Of a task: its array; 0 also from an older broker."""
+    """Array of a task; 0 also from an older broker."""
     task: int = 0
     asked_gpu_types: str = ""
-    """What it asked for, with commas between; "": any type. `gpu_types`: what it had."""
+    """Requested GPU types, separated by commas; "": any type. `gpu_types`: the types that it got."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
-    """A page of jobs, newest first; it may be empty, and not the last."""
+    """A page of jobs, newest first; it may be empty without being the last."""
 
     jobs: list[PastJob]
     next: Cursor | None = None
-    """`before` of the next page; None: that was the last."""
+    """`before` of the next page; None: this is the last page."""
 
 
 class JobUsage(msgspec.Struct, frozen=True, array_like=True):
-    """What one job adds to sums. Fields as in `PastJob`."""
+    """Summands of one job. Fields as in `PastJob`."""
 
     user: str
     account: str
@@ -93,7 +93,7 @@ class JobUsage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):
-    """A page of jobs that are over, newest first; it may be empty, and not the last."""
+    """A page of finished jobs, newest first; it may be empty without being the last."""
 
     jobs: list[JobUsage]
     next: Cursor | None = None

@@ -1,4 +1,4 @@
-"""What a node reports to the broker."""
+"""Reports of a node to the broker."""
 
 from typing import Final
 
@@ -20,58 +20,58 @@ END_REASONS: Final = (
     "gpu_out_of_memory",
 )
 """How a rank can have ended: by itself; by an order to end it; at its job's time limit; because its node was
-stopped, or heard nothing of a broker for too long; nobody knows how; because somebody cancelled its job where
-it runs, past the broker; because it had more memory than it may, or its node had none left; because its GPU
-had none left, as its output says. What is not among these is taken for ""."""
+stopped, or had no contact with a broker for too long; for an unknown reason; because a user cancelled its job
+on the engine, not through the broker; because it exceeded its memory limit or its node was out of memory;
+because its GPU was out of memory, according to its output. Any other value is read as ""."""
 
 
 HELD_TO: Final = ("cores", "memory", "processes", "devices")
-"""What a node can hold a job to: `Launch.cores`, `Launch.memory_mib`, a bound of its own on processes; the
-files of the GPUs that it has."""
+"""Limits that a node can enforce: `Launch.cores`, `Launch.memory_mib`, the node's own limit of processes,
+and the device files of the GPUs that a job holds."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node's engine can do, `rlsched.broker.nodes.engine`; a node of rlsched's own does it all."""
+    """Features of a node's engine, `rlsched.broker.nodes.engine`; a node of rlsched's own has all of them."""
 
     exact_gpus: bool = True
-    """Jobs get the very GPUs of the `Launch`, and not only as many."""
+    """Jobs get exactly the GPUs of the `Launch`, not only their number."""
     per_node_indices: bool = True
-    """A gang's GPUs may have other numbers on one node than on another."""
+    """The GPUs of a gang may have different numbers on each node."""
     preempts: bool = True
-    """It can stop a job so that it begins again later."""
+    """It can stop a job so that the job starts again later."""
     clocks: bool = True
     """It obeys `HoldClock`."""
     places: bool = True
-    """It takes a `Launch` for an order. Without it, it starts jobs itself, by the order of the queue
-    (`JobInfo.queue_key`), and says so (`Begin`)."""
+    """It obeys a `Launch`. Otherwise it starts jobs itself, in the order of the queue (`JobInfo.queue_key`),
+    and reports that with `Begin`."""
     holds_to: list[str] | None = None
-    """What it holds jobs to, as a whole, of `HELD_TO`; None from nodes before there were limits."""
+    """Limits that it enforces for a job as a whole, of `HELD_TO`; None from nodes older than limits."""
     gpu_memory_mib: int = 0
-    """The least that one of its GPUs has; 0: nobody knows."""
+    """Memory of its smallest GPU; 0: unknown."""
     shares: bool = False
-    """It runs several jobs on a GPU (`Launch.beside`); no node did before it said so."""
+    """It runs several jobs on a GPU (`Launch.beside`); false from nodes older than this field."""
     fences: bool = False
-    """It ends ranks by their `Launch.lost_after_s`. Jobs on a node that does not are never lost by time."""
+    """It ends ranks at their `Launch.lost_after_s`. Jobs on other nodes are never lost by time."""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a node of rlsched's own: it can do all of it, whatever it has and holds jobs to."""
+        """Whether it is a node of rlsched's own, which has all features, whatever its hardware and limits."""
         return self.exact_gpus and self.per_node_indices and self.preempts and self.clocks and self.places
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that the broker cannot give away: other jobs have them, or they are out of service."""
+    """GPUs of a node that the broker must not assign: other jobs hold them, or they are out of service."""
 
     by: str
-    """Who has them, or why they are out of service, for people; the same for as long as they are held."""
+    """Holder, or reason why they are out of service, for people; constant as long as they are held."""
     gpus: list[int]
     """GPU numbers on the node."""
     until_s: float | None = None
-    """When they come back at the latest, Unix seconds; None: nobody knows."""
+    """Latest time at which they are free again, Unix seconds; None: unknown."""
 
 
-class AttemptReport(OfRank, frozen=True, kw_only=True):
-    """What a node knows of one attempt: `running`, or `ended` with its exit code and reason (see `Ended`)."""
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+    """State of an attempt on a node: `running`, or `ended` with its exit code and reason (see `Ended`)."""
 
     state: str
     exit_code: int | None = None
@@ -112,9 +112,9 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
 class Hello(
     msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A node registers or comes back, with everything that it still runs or has ended unacknowledged.
+    """A node registers or reconnects, with all attempts that run or whose end is not acknowledged.
 
-    What is left at its default is not sent: a broker that does not know a field refuses those who use it.
+    Fields with their default are not sent: a broker that does not know a field refuses messages that use it.
     """
 
     name: str
@@ -128,58 +128,60 @@ class Hello(
     epoch: int = 0
     """Highest broker epoch that this node has obeyed."""
     cluster: str = ""
-    """The `Welcome.cluster` that it has obeyed last."""
+    """The last `Welcome.cluster` that it has obeyed."""
     attempts: list[AttemptReport] = []
     sm_clocks_mhz: list[int] = []
-    """SM clocks that all of its GPUs can be set to, highest first; empty where they cannot be set."""
+    """SM clocks to which all of its GPUs can be locked, MHz, highest first; empty if they cannot be
+    locked."""
     clocks_note: str = ""
-    """Why they cannot."""
+    """Why they cannot be locked."""
     directory_id: str = ""
-    """Random, of the directory in which it keeps its attempts."""
+    """Random ID of the directory in which it keeps its attempts."""
     wall_s: float | None = None
-    """What its clock says as it sends this, Unix seconds."""
+    """Its clock when it sends this, Unix seconds."""
     unhealthy: str = ""
-    """Why it is to get no new jobs, by its own checks; "" where it may."""
+    """Why it must get no new jobs, by its own checks; "" if it may."""
     notes: list[str] = []
-    """What people should know of it."""
+    """Notes about the node for people."""
     capabilities: Capabilities = Capabilities()
     engine_away: bool = False
     """As in `Heartbeat`."""
     held: list[Holding] = []
     """As in `Held`."""
     host: str = ""
-    """Where other nodes reach it: a name or an address; "" where it does not say."""
+    """Name or address at which other nodes reach it; "" if it sends none."""
 
 
 class Heartbeat(
     msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The node is alive. Answered by `HeartbeatAck` where it has a request number."""
+    """The node is alive. Answered by `HeartbeatAck` if it has a request number."""
 
     name: str
     unhealthy: str = ""
-    """As in `Hello`, at this moment."""
+    """As in `Hello`, at this time."""
     engine_away: bool = False
-    """Whoever says this lives, and the engine that it speaks for does not answer it: what was ordered may
-    take as long as that lasts, and no rank is lost by it. `unhealthy` says so to people."""
+    """The sender is alive, but its engine does not answer it: orders may be delayed until the engine does,
+    and no rank is lost because of that. `unhealthy` reports it to people."""
     power_w: float | None = None
-    """What its GPUs draw, W; None where not all of them say, or `Welcome.hears_power` was not said."""
+    """Power of its GPUs, W; None if not all of them report it, or without `Welcome.hears_power`."""
     wall_s: float | None = None
-    """As in `Hello`; None where `Welcome.hears_clock` was not set."""
+    """As in `Hello`; None without `Welcome.hears_clock`."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
-    """These are all GPUs of the node that others have, or that are lost; those that are no longer named are
-    back.
+    """All GPUs of the node that other users hold or that are lost; GPUs that are no longer listed are free
+    again.
 
-    The broker offers them to nobody. One that a job of its own has is held once that is over.
+    The broker does not assign them. A GPU that a job of the broker holds becomes held after that job has
+    ended.
     """
 
     held: list[Holding]
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
-    """This daemon is being stopped: no new jobs. What runs goes on, or is being ended and will be told."""
+    """This daemon is being stopped: no new jobs. Its ranks go on, or are being ended and will be reported."""
 
     name: str
 
@@ -196,12 +198,12 @@ class Launched(
 
     pid: int
     sm_clock_mhz: int = 0
-    """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
+    """Highest SM clock to which its GPUs are locked, MHz; 0: not locked."""
     clock_note: str = ""
-    """Why not the one of the `Launch`."""
+    """Why the clock differs from the `Launch`."""
     limit_s: float | None = None
-    """The time limit that it goes by and that `LimitTime` can change, infinite for none; None: it goes by
-    that of its `Launch` to its end, or `Welcome.hears_limits` was not said."""
+    """The time limit in force, which `LimitTime` can change, infinite for none; None: the limit of its
+    `Launch` cannot be changed, or without `Welcome.hears_limits`."""
 
 
 class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True):
@@ -209,36 +211,38 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
 
     message: str
     is_for_now: bool = False
-    """No fault of the job's (the node's disk is full, say): this attempt does not count."""
+    """The cause is not the job's (for example a full disk of the node): this attempt does not count."""
     is_about_owner: bool = False
-    """The node runs no jobs of the job's person: there is no such account, or none that may run jobs."""
+    """The node runs no jobs of the job's person: there is no such account, or it may not run jobs."""
 
 
-class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):
-    """This rank is over, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
+class Ended(
+    msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True
+):
+    """This rank has ended, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
 
     exit_code: int
-    """The process's own; 128 + signal number where a signal ended it; 143 where it never started."""
+    """The process's own; 128 + signal number if a signal ended it; 143 if it never started."""
     reason: str = ""
     """One of `END_REASONS`."""
     ended_s: float | None = None
-    """When it was over, Unix seconds by the node's clock; None where nobody knows."""
+    """Time of the end, Unix seconds of the node's clock; None if unknown."""
     ran_s: float | None = None
-    """How long it ran, seconds by a clock that never jumps; None where nobody knows."""
+    """Run time, seconds of a monotonic clock; None if unknown."""
     usage: RankUsage | None = None
-    """What it used from its start on; None where nobody measured it, or without `Welcome.hears_usage`."""
+    """Usage from its start on; None if not measured, or without `Welcome.hears_usage`."""
 
 
-class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
-    """The answer to `HoldClock`, of a rank that runs."""
+class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
+    """The answer to `HoldClock`, for a running rank."""
 
     sm_clock_mhz: int
     """See `Launched`."""
     clock_note: str = ""
 
 
-class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
-    """The answer to `LimitTime`, of a rank that runs: it goes by this limit now."""
+class TimeLimited(msgspec.Struct, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
+    """The answer to `LimitTime`, for a running rank: this limit is in force."""
 
     limit_s: float
 
@@ -268,7 +272,7 @@ NodeMessage = (
 
 
 class OfNode(msgspec.Struct, frozen=True, kw_only=True, tag="of_node", forbid_unknown_fields=True):
-    """What an engine says for one of its nodes: one connection and one key speak for all of them."""
+    """A message of an engine for one of its nodes: one connection and one key serve all of them."""
 
     node: str
     message: NodeMessage

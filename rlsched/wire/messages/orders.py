@@ -1,28 +1,28 @@
-"""What the broker orders a node, and tells it."""
+"""Orders and notices of the broker to a node."""
 
 import msgspec
 
 from rlsched.wire.messages.basic import Launcher, OfRank, Refused
 
 DEFAULT_GRACE_S = 30.0
-"""Between SIGTERM and SIGKILL, where neither operator nor job says otherwise."""
+"""Seconds between SIGTERM and SIGKILL, unless the operator or the job sets another value."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """The node is registered. Attempts in `forget` are not the broker's: end them and forget them.
 
-    A node that said another cluster in its `Hello` is not registered by this: it learns who the broker is. It
-    keeps its jobs and obeys no order, or joins and says `Hello` again.
+    A node whose `Hello` named another cluster is not registered by this: it learns the broker's cluster. It
+    keeps its jobs and obeys no order, or joins and sends `Hello` again.
     """
 
     epoch: int
     cluster: str
-    """Identity of the broker's journal; under another one job numbers mean other jobs."""
+    """Identity of the broker's journal; in another journal the same job numbers mean other jobs."""
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
     """(job, attempt)"""
     hears_power: bool = False
-    """Whether this broker knows `Heartbeat.power_w`; one that does not would refuse it."""
+    """Whether this broker knows `Heartbeat.power_w`; otherwise it would refuse the field."""
     hears_limits: bool = False
     """Likewise `Launched.limit_s`."""
     hears_usage: bool = False
@@ -32,88 +32,88 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
-    """The broker received the heartbeat of this request number.
+    """The broker received the heartbeat with this request number.
 
-    From when that was sent, it starts no job elsewhere for the job's `Launch.lost_after_s` at least. A node
-    that gets no later answer ends the ranks of that job by then.
+    For at least `Launch.lost_after_s` after that was sent, the broker starts the job on no other node. A node
+    that gets no later answer ends the ranks of that job within this time.
     """
 
 
-class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
-    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it twice."""
+class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
+    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it again."""
 
     epoch: int
     num_ranks: int
     nodes: list[str]
-    """Node of each rank; rank 0's is the gang's master."""
+    """Node of each rank; the node of rank 0 is the gang's master."""
     gpus: list[int]
     """GPU numbers on this node."""
     command: list[str]
     env: dict[str, str]
     cwd: str
     person: str = ""
-    """Whose job it is, as the broker knows it from a key; "" from a broker that does not say."""
+    """Owner of the job, as the broker knows it from a key; "" from an older broker."""
     time_limit_s: float | None = None
     grace_s: float | None = None
-    """Between SIGTERM and SIGKILL, whatever ends it; None from a broker that does not say."""
+    """Seconds between SIGTERM and SIGKILL, for every kind of end; None from an older broker."""
     sm_clock_mhz: int = 0
-    """Highest SM clock for its GPUs until the rank is over; 0: leave them alone."""
+    """Highest SM clock of its GPUs while the rank runs, MHz; 0: unchanged."""
     lost_after_s: float = 0.0
-    """End it before no heartbeat has been answered for so long (see `HeartbeatAck`); 0: it goes on."""
+    """End it before no heartbeat has been answered for this time, seconds (see `HeartbeatAck`); 0: never."""
     launcher: Launcher = "none"
-    gpus_of_ranks: list[int] = msgspec.field(default_factory=list)
-    """How many GPUs each rank has; empty from a broker that does not say."""
+    gpus_of_ranks: list[int] = []
+    """Number of GPUs of each rank; empty from an older broker."""
     master: str = ""
-    """Where the other nodes reach rank 0's; "" from a broker that does not say."""
+    """Address at which other nodes reach rank 0's node; "" from an older broker."""
     cores: int = 0
-    """Processors of this rank's own; 0: it asked for none. A node before there were limits passes it over."""
+    """Exclusive processors of this rank; 0: none requested. Nodes older than limits ignore it."""
     memory_mib: int = 0
-    """Host memory that this rank may have; 0: it asked for none, and gets what goes with its GPUs."""
+    """Host memory that this rank may use; 0: none requested, it gets the share of its GPUs."""
     gpu_memory_mib: int = 0
-    """What has to be free on each of its GPUs; 0: it asked for none."""
+    """Memory that must be free on each of its GPUs; 0: none requested."""
     workload: str = ""
-    """A name of the catalogue, where its user gave one; simulated GPUs behave by it."""
-    beside: list[int] = msgspec.field(default_factory=list)
-    """Jobs that may hold its GPUs too: it shares them. Others must be gone, or going, before it starts."""
+    """Name in the catalogue, if the user gave one; simulated GPUs use it."""
+    beside: list[int] = []
+    """Jobs that may share its GPUs. All other jobs must have ended, or be ending, before it starts."""
 
 
 class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
 
-    Always answered by `Ended`, also where the node has never heard of the attempt; it then remembers the
-    attempt as ended, so that a `Launch` that comes later is not obeyed.
+    Always answered by `Ended`, also if the node does not know the attempt; the node then remembers the
+    attempt as ended, so that it does not obey a `Launch` that arrives later.
     """
 
     epoch: int
     grace_s: float = DEFAULT_GRACE_S
     again: bool = False
-    """The job waits afterwards, to begin again: an engine with a queue of its own keeps it there."""
+    """The job waits afterwards, to start again: an engine with its own queue keeps it there."""
 
 
-class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
-    """Another highest SM clock for the GPUs of a rank that runs; answered by `ClockHeld`."""
+class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
+    """Change the highest SM clock of a running rank's GPUs; answered by `ClockHeld`."""
 
     epoch: int
     sm_clock_mhz: int
-    """0: let them choose their clocks."""
+    """0: unlock the clocks."""
 
 
-class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
-    """Another time limit for a rank that runs, counted from its start; answered by `TimeLimited`.
+class LimitTime(msgspec.Struct, frozen=True, kw_only=True, tag="limit_time"):
+    """Change the time limit of a running rank, counted from its start; answered by `TimeLimited`.
 
-    Only ranks that have told `Launched.limit_s` are ordered so. It is repeated until that is answered.
+    Sent only for ranks that have reported `Launched.limit_s`, and repeated until it is answered.
     """
 
     epoch: int
     limit_s: float
-    """Infinite: none."""
+    """Infinite: no limit."""
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
-    """The broker does not know this connection (it was restarted, say): send `Hello` again."""
+    """The broker does not know this connection (for example after a restart): send `Hello` again."""
 
     cluster: str = ""
-    """As in `Welcome`; "" from brokers that do not say it."""
+    """As in `Welcome`; "" from an older broker."""
     epoch: int = 0
 
 
@@ -134,7 +134,7 @@ BrokerToNode = (
 
 
 class ForNode(msgspec.Struct, frozen=True, kw_only=True, tag="for_node"):
-    """What an engine is told for one of its nodes, see `OfNode`."""
+    """A message for one node of an engine, see `OfNode`."""
 
     node: str
     message: BrokerToNode

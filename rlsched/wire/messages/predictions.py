@@ -1,10 +1,10 @@
-"""How good the broker's predictions were: part of `StatsReport`."""
+"""Quality of the broker's predictions: part of `StatsReport`."""
 
 import msgspec
 
 
 class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
-    """P(longer than `than_s`) against what happened; `auc` is None where all jobs were on one side."""
+    """P(longer than `than_s`) against the outcomes; `auc` is None if all jobs were on one side."""
 
     than_s: float
     true_frac: float
@@ -14,7 +14,7 @@ class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
-    """How good predictions were: the figures of `rlsched.workload.predict.quality`."""
+    """Quality of predictions: the figures of `rlsched.workload.predict.quality`."""
 
     median_abs_ln: float
     """Median of |ln(true / predicted median)|."""
@@ -31,22 +31,23 @@ class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecentPredictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Predictions of jobs that ended lately, and the running mean's of the same; None for fewer than 20."""
+    """Predictions for jobs that ended recently, and the running mean's for the same; None below 20 jobs."""
 
     jobs: int
     since_s: float | None
-    """When the first of them ended."""
+    """End of the first of them, Unix seconds."""
     predicted: PredictionScore | None
     running_mean: PredictionScore | None
 
 
 class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Who predicts run times, and how well that went lately. Times are Unix seconds, None where not yet."""
+    """The predictor of run times, and its recent quality. Times are Unix seconds, None if there is none
+    yet."""
 
     model: str
-    """`running-mean` or `hedge`: what the next job is predicted by."""
+    """Predictor of the next job, `running-mean` or `hedge`."""
     note: str
-    """What does not serve yet, or not at all, and why; "" where everything does."""
+    """Predictors that do not serve (yet), and why; "" if all do."""
     ended: int
     """Jobs learnt from."""
     last_jobs: RecentPredictions
@@ -54,14 +55,14 @@ class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
     last_week: RecentPredictions
     """The last seven days."""
     fits: int | None
-    """Fits of boosting since this broker started; this and what follows is None without boosting."""
+    """Fits of boosting since this broker started; this and the following fields are None without boosting."""
     fitted_s: float | None
     fitted_jobs: int | None
     """Jobs that had ended when the fit in use began."""
     next_fit_jobs: int | None
-    """So many must have ended for the next."""
+    """Number of ended jobs at which the next fit starts."""
     fitting: bool | None
     fit_error: str | None
-    """Why the last fit came to nothing; None where it did not."""
+    """Why the last fit failed; None if it did not."""
     weights: dict[str, dict[str, float]] | None
     """By size of jobs (1, 2-7, 8+ GPUs): the weight of each predictor in the hedge."""

@@ -1,4 +1,4 @@
-"""What the broker answers a client."""
+"""Answers of the broker to a client."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from rlsched.wire.messages.usage import SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as people see it. Times are Unix seconds, None where not yet."""
+    """A job as shown to people. Times are Unix seconds, None if there is none yet."""
 
     job: int
     name: str
@@ -26,7 +26,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     submit_s: float
     predicted_s: float | None
-    """What the queue goes by, predicted at submission."""
+    """Run time on which the queue order is based, predicted at submission."""
     start_s: float | None
     end_s: float | None
     exit_code: int | None
@@ -34,63 +34,63 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[list[int]]
     """GPU numbers on each of `nodes`."""
     nodes_omitted: int = 0
-    """Nodes that were left out of `nodes` and `gpus`, where there are thousands."""
+    """Number of nodes left out of `nodes` and `gpus`, if there are thousands."""
     decided_by: str
     reason: str
-    """One line: why it waits, or how it ended."""
+    """Why the job waits, or how it ended; one line."""
     predicted_by: str = ""
     """`running-mean` or `hedge`."""
     preemptible: bool = False
     priority: str = "normal"
     """As submitted."""
     preemptions: int = 0
-    """Attempts that were ended for another job's sake."""
+    """Attempts that were preempted for another job."""
     workload: str = ""
     share: str = "auto"
     """As submitted."""
     beside: list[str] = []
-    """What people call the jobs that share its GPUs now."""
+    """Displayed IDs of the jobs that share its GPUs now."""
     speed_energy: float | None = None
     """As submitted; None: the broker's."""
     sm_clock_frac: float | None = None
-    """SM clock of the current or last attempt, of the highest; None before the first."""
+    """SM clock of the current or last attempt, relative to the highest; None before the first."""
     queue_key: float | None = None
-    """Of a job in the queue: what its order goes by, the lowest first, and of equals the lower number."""
+    """Sort key of a queued job: the lowest first, and among equals the lower number."""
     sm_clocks_mhz: list[int] = []
-    """... and as each of `nodes` has set it; 0 where it has set none."""
+    """SM clock that each of `nodes` has set, MHz; 0: none set."""
     array: int = 0
-    """Of a task: its array."""
+    """Array of a task."""
     task: int = 0
     tasks: str = ""
-    """Of an array: the tasks that are still to come, such as `8-99%4`; "" of a job."""
+    """Tasks of an array that are not jobs yet, such as `8-99%4`; "" for a job."""
     num_tasks: int = 0
-    """Of an array: how many there are in all; 0 of a job."""
+    """Number of tasks of an array; 0 for a job."""
     forecast: JobForecast | None = None
-    """When it will start and end; None: nobody has said it yet, or it is over."""
+    """Forecast of its start and end; None: no forecast yet, or the job has ended."""
     num_cpus: int = 0
-    """Cores that a live job asks for; 0: none."""
+    """Cores that a live job requests; 0: none."""
     memory_mib: int = 0
-    """Host memory that it asks for; likewise."""
+    """Host memory that it requests; 0: none."""
     gpu_memory_mib: int = 0
-    """What each of its GPUs has to have, by what it asks for or has been seen to need; 0: any will do."""
+    """Minimum memory of each of its GPUs, from its request or its measured need; 0: any GPU fits."""
     gpu_types: list[str] = []
-    """GPU types that will do; empty: any."""
+    """Accepted GPU types; empty: any."""
     speed_frac: float | None = None
-    """How fast a job that has GPUs runs by the models, 1: alone, at the highest clock; None: nobody says."""
+    """Speed of a job on its GPUs by the models; 1: unshared at the highest clock; None: unknown."""
     usage: SeenUsage | None = None
-    """What it uses; None where nobody has measured it."""
+    """Its usage; None if no node has measured it."""
     energy_j: float | None = None
-    """What it has used in all attempts, joules; None where no node has measured it."""
+    """Energy of all attempts, joules; None if no node has measured it."""
     grace_s: float | None = None
-    """Between SIGTERM and SIGKILL, whatever ends it; None where the broker does not say, or it is over."""
+    """Seconds between SIGTERM and SIGKILL; None from an older broker, or if the job has ended."""
 
 
 MAX_CLOCK_SKEW_S = 5.0
-"""Clocks of node and broker that differ by more are worth a word."""
+"""A larger difference between the clocks of node and broker is reported."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as people see it."""
+    """A node as shown to people."""
 
     name: str
     state: str
@@ -101,28 +101,29 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     vc: str
     jobs: list[int]
     called: list[str] = []
-    """What people call each of them, `17_3` of a task; empty from an older broker."""
+    """Displayed ID of each job, `17_3` for a task; empty from an older broker."""
     last_seen_s: float
     clock_skew_s: float | None = None
-    """How far its clock was ahead of the broker's at its last heartbeat, seconds; None: it did not say."""
+    """Seconds by which its clock was ahead of the broker's at its last heartbeat; None: not reported."""
     max_sm_clock_mhz: int = 0
-    """The highest SM clock that all of its GPUs can be set to; 0: they cannot be set, or nobody said."""
+    """Highest SM clock to which all of its GPUs can be locked; 0: they cannot be locked, or unknown."""
     clocks_note: str = ""
-    """Why they cannot."""
+    """Why they cannot be locked."""
     reason: str = ""
-    """Why it is in this state; "" where it is up."""
+    """Why it is in this state; "" if it is up."""
     notes: list[str] = []
-    """What people should know of it in any state."""
+    """Notes for people, in any state."""
     power_w: float | None = None
-    """What its GPUs draw now, W; None where nobody has measured it."""
+    """Power of its GPUs now, W; None if not measured."""
     energy_day_j: float | None = None
-    """What they have drawn since its day began, joules; likewise."""
+    """Energy of its GPUs since its day began, joules; None if not measured."""
     gpu_frac: float | None = None
-    """Time in which its GPUs worked lately for jobs, of all its GPUs; likewise, as the next two."""
+    """Share of the recent GPU time in which its GPUs worked for jobs; None if not measured, as the next
+    two."""
     cores: float | None = None
     """CPU cores that jobs keep busy."""
     memory_mib: int | None = None
-    """Memory that jobs have."""
+    """Memory that jobs use."""
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
@@ -130,11 +131,11 @@ class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
-    """A page of jobs by number, the latest that were asked for."""
+    """A page of jobs by number, the latest of the selected ones."""
 
     jobs: list[JobInfo]
     omitted: int = 0
-    """Older jobs that were left out; ask for those before the first of `jobs`."""
+    """Number of older jobs left out; ask for jobs before the first of `jobs`."""
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
@@ -142,23 +143,23 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
 
     nodes: list[NodeInfo]
     omitted: int = 0
-    """Nodes that were left out; ask for those after the last of `nodes`."""
+    """Number of nodes left out; ask for nodes after the last of `nodes`."""
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a user, an account or a VC, None where there is none, and what it has beside each."""
+    """Limits of a user, an account or a VC, None if there is none, and the usage for each."""
 
     kind: PartyKind
     name: str
-    """`default`: what holds for all that have no limit of their own."""
+    """`default`: limits of every party without its own."""
     gpus: int | None
     jobs: int | None
     gpu_hours: float | None
     by_default: list[str]
-    """Those among `gpus`, `jobs`, `gpu_hours` that are the default's."""
+    """Limits among `gpus`, `jobs`, `gpu_hours` that come from the default."""
     gpus_now: float
     jobs_now: int
-    """Waiting and running."""
+    """Waiting and running jobs."""
     gpu_hours_used: float
     """In this calendar month, UTC."""
 
@@ -168,7 +169,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):
 
     quotas: list[QuotaInfo]
     omitted: int = 0
-    """Quotas that follow these."""
+    """Number of quotas that follow."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +178,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     person: str
     default: bool
-    """Of the accounts of this person, the one for jobs that name none."""
+    """Whether this is the account for this person's jobs that name none."""
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True, tag="accounts"):
@@ -185,11 +186,11 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True, tag="accounts"):
 
     members: list[Member]
     omitted: int = 0
-    """Members that follow these."""
+    """Number of members that follow."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
-    """Why, in words and in data."""
+    """Explanation of a decision, as text and data."""
 
     job: int
     summary: str
@@ -199,10 +200,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     forecast: JobForecast | None = None
     array: int = 0
     task: int = 0
-    """These three as of `JobInfo`."""
+    """`forecast`, `array` and `task` as in `JobInfo`."""
 
     def __str__(self) -> str:
-        """As `rlsched why` says it."""
+        """As `rlsched why` prints it."""
         called = f"{self.array}_{self.task}" if self.array else str(self.job)
         return "\n".join([f"job {called}: {self.summary}", *(f"  {line}" for line in self.details)])
 
@@ -218,24 +219,24 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
-    """Entries of the journal as they lie there."""
+    """Entries of the journal in their stored form."""
 
     cluster: str
     epoch: int
-    """The broker's; of the cluster, the highest decides."""
+    """Epoch of the broker; the highest of a cluster decides."""
     last: int
     """Number of the last entry in the journal."""
     rows: list[tuple[int, float, str, bytes, int]]
     """Number, time (Unix seconds), kind, payload, checksum."""
     is_other: bool = False
-    """The asker's copy is of another journal, or of one that went another way: it is to begin anew."""
+    """The copy is of another journal, or has diverged: it must start again."""
     access: dict[str, str] | None = None
-    """The files of the access list, by name; None where the asker has it, or it is too long."""
+    """Files of the access list by name; None if the copy has it, or it is too long."""
     ended: list[tuple[Any, ...]] | None = None
-    """Rows of ended jobs with their checksums, by number; None where none were asked for, and from an older
+    """Rows of ended jobs with their checksums, by number; None if none were requested, and from an older
     broker."""
     is_ended_all: bool = False
-    """There are no more of them."""
+    """There are no more rows of ended jobs."""
 
 
 Listing = Jobs | Nodes | History | Usage | Quotas | Accounts

@@ -1,4 +1,4 @@
-"""How the broker does: the answer to `Stats`."""
+"""State of the broker: the answer to `Stats`."""
 
 import msgspec
 
@@ -7,91 +7,93 @@ from rlsched.wire.messages.predictions import PredictionReport
 
 
 class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal's file, and the disk that it is on."""
+    """The journal's file and its disk."""
 
     path: str
     size_bytes: int
     last_commit_ms: float | None
-    """How long the last commit took; None before the first."""
+    """Duration of the last commit; None before the first."""
     free_bytes: int | None
-    """Free on its disk; None where nobody knows."""
+    """Free space on its disk; None if unknown."""
     low_bytes: int
-    """Less free than this is too little."""
+    """Free space below which the disk counts as low."""
 
 
 class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A column that is lately outside what the policy saw in training."""
+    """A column whose recent values are outside the range that the policy saw in training."""
 
     column: str
     share_frac: float
-    """Share of the last looks in which it was."""
+    """Share of the recent checks in which it was outside."""
     value: float
-    """What it was when it was last."""
+    """Its value when it was last outside."""
     low: float
     high: float
-    """Least and most in training."""
+    """Range in training."""
     only_warns: bool = False
-    """It says how the cluster was set up, and is no drift by itself."""
+    """The column describes the cluster's configuration, and does not count as drift by itself."""
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How far what a trained policy sees is from its training."""
+    """Distance of a trained policy's observations from its training."""
 
     note: str = ""
-    """Why nothing is watched; "": it is."""
+    """Why drift is not watched; "": it is."""
     active: bool = False
-    """Whether the fallback decides because of it."""
+    """Whether the fallback decides because of drift."""
     looks: int = 0
-    """Decisions, or settings of dials, that were looked at since the broker started."""
+    """Decisions, or dial settings, that were checked since the broker started."""
     outside: list[OutsideReport] = []
-    """Those that are most often outside first; ten at most."""
+    """Columns by how often they are outside, most often first; ten at most."""
     settings_refused: int = 0
-    """Times that a strategy gave no numbers, or raised, and its dials were put at 0."""
+    """Number of times that a strategy raised or returned no numbers, so that its dials were set to 0."""
     unlike: list[str] = []
-    """In which ways the cluster is none that the policy met in training."""
+    """Properties of the cluster that are outside the policy's training."""
 
 
 class GuardReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the guard stepped in."""
+    """Interventions of the guard."""
 
     decided: dict[str, int]
-    """Decisions of the fallback since the journal began, by why the policy did not decide: `late`, `illegal`,
-    `non-finite`, `failed` (it raised), `dials`, `drift`."""
+    """Decisions of the fallback since the journal began, by reason: `late`, `illegal`, `non-finite`,
+    `failed` (the policy raised), `dials`, `drift`."""
     masked: dict[str, int]
-    """Decisions since the broker started in which it forbade something: `age bound` (a job was held back for
-    too long for another one to pass), `half free` (no waiting while half of the GPUs are free)."""
+    """Decisions since the broker started in which it masked rows: `age bound` (a job has waited too long
+    to be overtaken), `half free` (no waiting while half of the GPUs are free)."""
     now: str
-    """Why the fallback decides now, "" while the policy does."""
+    """Why the fallback decides now; "" while the policy does."""
     drift: DriftReport | None = None
-    """None: the policy has learned nothing, or the broker does not tell yet."""
+    """None: the policy is not trained, or the broker is older than this field."""
 
 
 class QuestionsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Questions, since the broker started."""
+    """Questions of clients, since the broker started."""
 
     waiting: int
-    """Those that wait for an answer now."""
+    """Questions that wait for an answer now."""
     askers: int
-    """Connections that they are of."""
+    """Connections that sent them."""
     refused: int
-    """Too many of one connection waited."""
+    """Refused because too many questions of one connection waited."""
     failed: int
-    """They could not be answered."""
+    """Could not be answered."""
 
 
 class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of decision records since the broker started."""
+    """Decision records since the broker started."""
 
     kept: int
     """Records written to the file."""
     lost: dict[str, int]
-    """By kind: `made`, `remembered` (for `why`), `packed`, `written`, `drawn` (for TensorBoard)."""
+    """Lost records by stage: `made`, `remembered` (for `why`), `packed`, `written`, `drawn` (for
+    TensorBoard)."""
     troubles: dict[str, str]
-    """By kind, the line of what goes wrong now; empty where nothing does."""
+    """Current error by stage, one line each; empty if there is none."""
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in buckets: `counts[i]` at most `bounds_s[i]`, and above the bound before; the last has none."""
+    """Histogram of durations: `counts[i]` above the previous bound and up to `bounds_s[i]`; the last is
+    open."""
 
     bounds_s: list[float]
     counts: list[int]
@@ -106,42 +108,42 @@ class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
     """On nodes that are up."""
     held: int
     absent: int
-    """Held by nobody, on nodes that are down, away or drained."""
+    """Free, on nodes that are down, away or drained."""
 
 
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
-    """Who decided what, and how much there is."""
+    """Counts of decisions, and the state of the broker."""
 
     policy: str
     decisions: dict[str, int]
     """Decisions by source: policy, rule, guard, automatic."""
     contested: dict[str, int]
-    """Those among them in which more than one row was legal."""
+    """Decisions among them in which more than one row was legal."""
     queued: int
     running: int
     ended: int
     uptime_s: float
     prediction: PredictionReport | None = None
-    """None from a broker that does not tell yet."""
+    """None from an older broker."""
     forecasts: ForecastReport | None = None
-    """None from a broker that makes none."""
+    """None from a broker without forecasts."""
     speed_energy: float = 0.0
-    """What energy counts against time for jobs that do not say it themselves."""
+    """Default weight of energy against time for jobs that set none."""
     clocked: int = 0
-    """Running jobs at a lower clock than the highest."""
+    """Running jobs below the highest clock."""
     shares: bool = False
-    """Jobs that may share GPUs do."""
+    """Whether the broker shares GPUs."""
     sharing: int = 0
-    """Running jobs that share theirs."""
+    """Running jobs that share their GPUs."""
     fixed_clocks: dict[str, str] = {}
-    """Nodes whose clocks cannot be set, and why; the first 50."""
+    """Nodes whose clocks cannot be set, with the reason; the first 50."""
     version: str = ""
-    """Of rlsched; "" from a broker that does not tell, as is None below."""
+    """Version of rlsched; "" from an older broker, as is None below."""
     epoch: int = 0
-    """So many brokers have started on this journal."""
+    """Number of brokers that have started on this journal."""
     address: str = ""
     fallback: str = ""
-    """The rule that decides where the policy fails, "" where there is none."""
+    """The rule that decides if the policy fails; "" if there is none."""
     nodes: dict[str, int] = {}
     """Nodes by state."""
     unhealthy_nodes: int = 0
@@ -149,15 +151,15 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     health_failures: int = 0
     """How often a node's checks began to fail, since the journal began."""
     absent_nodes: dict[str, str] = {}
-    """Nodes that are down, away or drained, and why; the first 50."""
+    """Nodes that are down, away or drained, with the reason; the first 50."""
     gpus_out: int = 0
     """GPUs that are lost, or in use by a process that rlsched did not start, on nodes of rlsched's own."""
     nodes_with_gpus_out: dict[str, str] = {}
-    """Nodes with such GPUs, and why; the first 50."""
+    """Nodes with such GPUs, with the reason; the first 50."""
     nodes_off_clock: int = 0
     """Nodes whose clock differs from the broker's by more than `MAX_CLOCK_SKEW_S`."""
     clock_skews_s: dict[str, float] = {}
-    """Such nodes, and how far their clock is ahead, seconds; the first 50."""
+    """Seconds by which the clocks of such nodes are ahead; the first 50."""
     journal: JournalReport | None = None
     guard: GuardReport | None = None
     questions: QuestionsReport | None = None
@@ -165,23 +167,23 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     gpus: dict[str, GpusReport] = {}
     """By GPU type."""
     ineligible: dict[str, int] = {}
-    """Those among the queued that are kept out of the queue, by reason."""
+    """Queued jobs that are not eligible to start, by reason."""
     tasks_to_come: int = 0
-    """Tasks of job arrays that are no jobs yet; they are not among the queued."""
+    """Tasks of job arrays that are no jobs yet; not counted as queued."""
     queued_gpus: int = 0
-    """What the waiting jobs ask for."""
+    """GPUs that waiting jobs request."""
     oldest_queued_s: float = 0.0
-    """How long the first of them has waited."""
+    """Waiting time of the oldest queued job, seconds."""
     outcomes: dict[str, int] = {}
-    """Jobs that are over, by state."""
+    """Finished jobs by state."""
     timings: dict[str, Timing] = {}
     """Since the broker started: `decision`, `commit` (to disk), `turn` (of the broker's loop)."""
     connections: dict[str, int] = {}
-    """Since the broker started: handshakes, and what was refused or dropped, by kind."""
+    """Handshakes, and refused or dropped messages, by kind, since the broker started."""
     power_w: float | None = None
-    """What the GPUs of all nodes draw that say so; None where none does."""
+    """Power of the GPUs of all nodes that report it, W; None if none does."""
     energy_day_j: float | None = None
-    """What they have drawn today, with jobs and without, joules; likewise."""
+    """Energy of these GPUs today, with and without jobs, joules; None if none is reported."""
     used: dict[str, float] = {}
-    """Of running jobs that are measured: `gpus` (their GPUs), `gpus_busy`, `gpu_memory_mib`, `cores`,
+    """Totals of running jobs that are measured: `gpus` (their GPUs), `gpus_busy`, `gpu_memory_mib`, `cores`,
     `memory_mib`."""

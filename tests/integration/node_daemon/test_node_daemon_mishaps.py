@@ -58,7 +58,7 @@ def test_an_effect_that_raises_is_told_once_and_set_aside(broker: FakeBroker, ho
         node.terminate()
         assert node.wait(DEADLINE_S) == 0
     said = log.read_text()
-    assert said.count("following the GPUs is set aside") == 1, "and not at every turn"
+    assert said.count("following the GPUs failed") == 1, "and not at every turn"
     assert "Traceback" in said
 
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_written_is_remembered_in_memory(
     broker.epoch = 7
     broker.send(SayHello())
     broker.greet()
-    until(lambda: "epoch 7 is remembered in memory alone" in node.log)
+    until(lambda: "epoch 7 is remembered in memory only" in node.log)
     broker.launch("sh", "-c", "echo out; rm -rf $(dirname $(dirname $RLSCHED_ATTEMPT_DIR)); exit 3")
     assert broker.end_of(1).exit_code == 3
     assert broker.log(1).data == b"out\n"

@@ -231,9 +231,9 @@ def test_a_daemon_that_comes_back_adopts_jobs_of_all_owners(
     ("person", "line"),
     [
         ("eve", "eve has no account on this node"),
-        ("daemon", "'daemon' is an account of the system's on this node"),
+        ("daemon", "'daemon' is a system account on this node"),
         ("root", "root would be root on this node"),
-        ("", "the broker did not say whose job it is"),
+        ("", "the broker did not send the job's owner"),
     ],
 )
 def test_who_may_not_run_jobs_here_is_refused(
