@@ -98,7 +98,7 @@ def test_the_native_vector_environment_is_the_same(kind: Kind, sources: list[Epi
     assert native.single_action_space == sync.single_action_space
     assert course(kind, native, 300, 7) == course(kind, sync, 300, 7)
     assert course(kind, native, 20, [5, 5, 6]) == course(kind, sync, 20, [5, 5, 6])
-    with pytest.raises(ValueError, match="seed: expected 3 seeds, one a cluster, got 2"):
+    with pytest.raises(ValueError, match="seed: expected 3 seeds, one per cluster, got 2"):
         native.reset(seed=[1, 2])
 
 
