@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import gymnasium as gym
 import numpy as np
@@ -306,10 +306,18 @@ def without_dials(policy: Policy | str) -> Policy:
     return Policy.of(policy).with_settings(dials="")
 
 
+class SourceArguments(TypedDict, total=False):
+    """Arguments of `sources_of`, for constructors that pass them on."""
+
+    trace: Trace | str | Path | None
+    cluster: ClusterSpec | str | Path | None
+    sources: Sequence[EpisodeSource] | None
+
+
 def sources_of(
-    trace: Trace | str | Path | None,
-    cluster: ClusterSpec | str | Path | None,
-    sources: Sequence[EpisodeSource] | None,
+    trace: Trace | str | Path | None = None,
+    cluster: ClusterSpec | str | Path | None = None,
+    sources: Sequence[EpisodeSource] | None = None,
 ) -> Sequence[EpisodeSource]:
     """Sources of windows: several sources, or a trace with its cluster, by default a synthetic trace.
 

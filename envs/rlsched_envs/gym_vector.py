@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -12,22 +12,21 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policy import Policy
-from rlsched.workload.trace import Trace
 from rlsched_envs.actions import checked_dials, checked_rows
 from rlsched_envs.dial_env import (
     DEFAULT_POLICY,
     FOR_SB3,
     DialFleet,
+    SourceArguments,
     check_live,
     sources_of,
     spaces,
     without_dials,
 )
 from rlsched_envs.fleet import Fleet
-from rlsched_envs.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.sources import EpisodeConfig
 from rlsched_envs.vector import row_columns, row_spaces
 from rlsched_envs.windows import Drawn
 
@@ -35,7 +34,7 @@ Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 
-class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
+class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
     """N independent clusters stepped together, like single environments in `SyncVectorEnv`.
 
     A cluster whose episode has ended starts another one in the next step, which ignores its action and has
@@ -44,13 +43,20 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
     Args:
         fleet: The clusters.
         observation_space, action_space: Spaces of a single cluster.
+        render_mode: Stored only; there is nothing to render.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - Gymnasium's form
 
     def __init__(
-        self, fleet: Fleet | DialFleet, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+        self,
+        fleet: Fleet | DialFleet,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        render_mode: str | None,
     ) -> None:
+        self.render_mode = render_mode
         self._clusters, self.num_envs = fleet, fleet.dones.size
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.observation_space = batch_space(observation_space, self.num_envs)
@@ -119,9 +125,9 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
     def _seen(self) -> Floats:
         return self._clusters.observations.copy()
 
+    @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[Any], Flags | None]:
         """(Validated actions for the clusters, whether each one was illegal)."""
-        raise NotImplementedError
 
 
 class ClusterVectorEnv(FleetVectorEnv):
@@ -139,19 +145,14 @@ class ClusterVectorEnv(FleetVectorEnv):
     def __init__(
         self,
         num_envs: int = 1,
-        trace: Trace | str | Path | None = None,
-        cluster: ClusterSpec | str | Path | None = None,
         *,
-        sources: Sequence[EpisodeSource] | None = None,
         drawn: Drawn | None = None,
         policy: Policy | str = DEFAULT_POLICY,
         render_mode: str | None = None,
+        **jobs: Unpack[SourceArguments],
     ) -> None:
-        self.render_mode = render_mode
-        chosen = sources_of(trace, cluster, sources)
-        super().__init__(
-            DialFleet(chosen, num_envs, drawn or Drawn(), without_dials(policy), None), *spaces()
-        )
+        fleet = DialFleet(sources_of(**jobs), num_envs, drawn or Drawn(), without_dials(policy), None)
+        super().__init__(fleet, *spaces(), render_mode=render_mode)
 
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[Any], None]:
         return checked_dials(actions, (self.num_envs, NUM_DIALS)), None
@@ -172,19 +173,17 @@ class RowsVectorEnv(FleetVectorEnv):
     def __init__(
         self,
         num_envs: int = 1,
-        trace: Trace | str | Path | None = None,
-        cluster: ClusterSpec | str | Path | None = None,
         *,
-        sources: Sequence[EpisodeSource] | None = None,
         config: EpisodeConfig | None = None,
         oracle: bool = False,
         render_mode: str | None = None,
+        **jobs: Unpack[SourceArguments],
     ) -> None:
-        self.render_mode = render_mode
         config = config or EpisodeConfig()
         self._columns = row_columns(oracle=oracle)
-        self._fleet = Fleet(sources_of(trace, cluster, sources), num_envs, config, None)
-        super().__init__(self._fleet, *row_spaces(config.window_rows, oracle=oracle))
+        self._fleet = Fleet(sources_of(**jobs), num_envs, config, None)
+        spaces_of_one = row_spaces(config.window_rows, oracle=oracle)
+        super().__init__(self._fleet, *spaces_of_one, render_mode=render_mode)
 
     def action_masks(self) -> Flags:
         """(N, K) rows that are legal now; all rows for a cluster whose episode has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -78,9 +79,9 @@ class FleetVecEnv(VecEnv):
         check_live(self._fleets.live)
         self._actions = self._checked(actions)
 
+    @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Validate actions and convert them for the clusters."""
-        raise NotImplementedError
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all clusters; after the end of an episode, another starts and `infos` has its figures."""

@@ -29,7 +29,9 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
+from rlsched_envs.gym_vector import FleetVectorEnv
 from rlsched_envs.sources import EpisodeSource
+from rlsched_envs.vector import FleetVecEnv
 from tests.contract.environment.kinds import CLUSTER, KINDS, ROWS, Kind
 
 COUNT = 3
@@ -71,6 +73,13 @@ def course(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> 
         assert not truncated.any()
         out.append((seen.tobytes(), rewards.tolist(), terminated.tolist(), sorted(infos)))
     return out
+
+
+@pytest.mark.parametrize("base", [FleetVectorEnv, FleetVecEnv])
+def test_the_checks_of_actions_are_abstract(base: type[FleetVectorEnv | FleetVecEnv]) -> None:
+    assert base.__abstractmethods__ == {"_checked"}
+    with pytest.raises(TypeError, match="abstract"):
+        base(None, None, None)  # type: ignore[call-arg, arg-type, abstract]
 
 
 # ---- Gymnasium -----------------------------------------------------------------------------------
