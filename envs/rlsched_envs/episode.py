@@ -40,7 +40,7 @@ TURN: Final = np.dtype(
         ("partition", np.int64),  # partition of the decision
         ("chosen", np.int64),  # slot of the job whose variant is to be chosen, -1 in the first half
         ("reference_at", np.int64),  # index of the reference run's latest instant
-        ("ahead", np.int64, (3,)),  # indices of its latest instants after each interval of `_LOOKAHEAD_S`
+        ("ahead", np.int64, (3,)),  # indices of its latest instants within each of `_LOOKAHEAD_S` from now
         ("drains", np.int64),  # 1: the policy decides to the last job; 0: the reference rule continues after
         # the agent's arrivals
         ("handover_row", np.int64),

@@ -78,7 +78,7 @@ def _enter(sim: SimArrays, row: int) -> None:
 
 @kernel
 def _end(sim: SimArrays, slot: int) -> None:
-    """End a running job, which leaves."""
+    """End a running job and release its GPUs."""
     s, now_s = sim.state, sim.progress.run[0].now_s
     sim.progress.outcome.end_s[sim.progress.ends.row[slot]] = now_s
     settled_s(sim, slot)
@@ -141,7 +141,7 @@ def _spreads(sim: SimArrays, row: int) -> bool:
 
 @kernel
 def _fail_beside(sim: SimArrays, slot: int) -> None:
-    """A job at its end has met a fault of its GPUs: restart the other jobs on them."""
+    """Restart the other jobs on the GPUs of a job that ends with a GPU fault."""
     s = sim.state
     push_end(sim.progress, sim.progress.run[0].now_s, slot)  # it also runs while it leaves
     place = s.job.head[slot]

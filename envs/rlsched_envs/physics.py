@@ -61,7 +61,7 @@ def pass_time(x: ProgressArrays, seconds: float) -> None:
 
 @kernel
 def idle_gpus_w(s: StateArrays, n: int) -> float:
-    """Power of the unused GPUs of a node, if all are unused."""
+    """Power of the GPUs of a node while none is in use."""
     return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
 
 

@@ -27,7 +27,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     at once, or there is one legal choice, the environment acts by itself.
 
     **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or the config's `window_rows`. First half
-    of a decision: row 0 is *wait*, the others are waiting jobs (first jobs that fit, oldest first, then jobs
+    of a decision: row 0 is *wait*, the others are waiting jobs (the first that fit, the oldest, the first
     that do not fit). Second half: the variants of the job just chosen. Unused rows are zero. F:
     `NUM_FEATURES` = 49 columns, with units in `rlsched.decide.rows.schema.ACTOR_FEATURES`; a live broker can
     compute all of them (run times are causal predictions, never the true ones). With `oracle`, (K, F + C): C:

@@ -231,9 +231,7 @@ def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
     attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)
     done_s = attempts.end_s - attempts.start_s if attempts.done_s is None else attempts.done_s
-    lost_s = np.maximum(
-        done_s[mine] - attempts.useful_s[mine], 0.0
-    )  # sums of work at several rates have rounding errors
+    lost_s = np.maximum(done_s[mine] - attempts.useful_s[mine], 0.0)  # done_s is a rounded sum over rates
     gpus = table.trace.num_gpus[attempts.job[mine]]
     return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(lost_s * gpus))
 

@@ -59,9 +59,7 @@ class Fragmentation(NamedTuple):
 
     free_gpu_s: Floats  # (B,)
     unusable_gpu_s: Floats  # (B,) expected, not usable by a job drawn at random
-    by_gpus_frac: dict[
-        float, float | None
-    ]  # share not usable by a job of this number of GPUs, over all steps
+    by_gpus_frac: dict[float, float | None]  # share not usable by a job of this size, over all steps
 
     @property
     def total_frac(self) -> float | None:
@@ -153,9 +151,7 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
         )
         total = float((held_s[there] * np.arange(held_s.shape[1])).sum())
         by_gpus[gpus] = float((held_s * of_size).sum()) / total if total > 0 else None
-    return Fragmentation(
-        free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus
-    )  # shares have rounding errors
+    return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # shares are rounded
 
 
 class _Changes(NamedTuple):

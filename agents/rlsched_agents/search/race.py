@@ -49,7 +49,7 @@ class Budget(Protocol):
     clear: float
 
     def begin(self) -> None:
-        """Start of a decision."""
+        """Start a decision."""
 
     def more(self, played: int, actions: int) -> int:
         """Number of samples to simulate next, 0 for none.
@@ -80,7 +80,7 @@ class FixedSamples:
         return (self.at_once + 1) // 2 if played == 0 else self.at_once - played
 
     def is_up(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
 

@@ -88,9 +88,7 @@ class Search:
         if len(rows) < 2 or self._seen.of(partition).median_spread > self.max_spread:
             return Found(rows[0], 0)
         if self.budget.at_once == 0 and not self._compiled:
-            self._race(
-                state, partition, now_s, window, rows, FixedSamples(1)
-            )  # compiling does not count in the time budget
+            self._race(state, partition, now_s, window, rows, FixedSamples(1))  # compiles, untimed
         self._compiled = True
         return self._race(state, partition, now_s, window, rows, self.budget)
 

@@ -47,7 +47,7 @@ from rlsched_agents.whatif.course import Watch
 from rlsched_agents.whatif.other_choice import other_decision
 
 STOP_S: Final = 1.0
-"""Time after which a cancelled job has released its GPUs, seconds."""
+"""Time between a request to stop a job and the release of its GPUs, seconds."""
 _OWN_ENDS: Final = ("completed", "failed")
 
 
@@ -70,7 +70,7 @@ class Ends:
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
-            if seen.state == "cancelled":  # an external event ends an attempt that was not recorded
+            if seen.state == "cancelled":  # other attempts end when the cancellation arrives
                 as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
                 return (seen.end_s if as_it_was else math.inf), "cancelled"
             if not seen.attempts and seen.state in _OWN_ENDS:  # it was running at the start of the journal
@@ -288,9 +288,7 @@ class Life:
         if isinstance(entry, JobCancelled | AttemptEnding):
             job = book.jobs.get(entry.job)
             cancels = entry.outcome == "cancelled" if isinstance(entry, AttemptEnding) else True
-            follows = entry.reason.startswith(
-                NEVER
-            )  # a consequence of other jobs' outcomes, which may differ here
+            follows = entry.reason.startswith(NEVER)  # from other jobs' outcomes, which may differ here
             if job is None or not job.live or not cancels or follows:
                 return False
             if job.active is not None:
