@@ -52,7 +52,14 @@ LAST = "last.toml"
 )
 @click.option("--resume", is_flag=True, help="Continue the training in --logdir.")
 @overwriting
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), metavar="K")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Random seed of windows and candidates.",
+)
 @click.option(
     "--recipe",
     default="default",
