@@ -103,8 +103,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if self.network.order == "index":
             raise ValueError(
-                "network.order: validation knows no preemption; expected predicted_gpu_time or "
-                "predicted_size: jobs are preempted where they declare that they may be"
+                "network.order: validation does not support preemption; expected predicted_gpu_time or "
+                "predicted_size, under which only jobs that declare themselves preemptible are preempted"
             )
         if self.network.revises != self.episode.revising:
             raise ValueError(
@@ -160,8 +160,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return self
         if network.order == "index":
             raise InputError(
-                f"{name}: its queue goes by the index, and validation knows no preemption; expected a policy "
-                "of the order predicted_gpu_time or predicted_size"
+                f"{name}: its queue is ordered by the index, and validation does not support preemption; "
+                "expected a policy of the order predicted_gpu_time or predicted_size"
             )
         reserves, episode = network.order == "predicted_size", self.episode
         return msgspec.structs.replace(

@@ -283,8 +283,8 @@ def _resume(
     found = restore_run(files.last, model, normalizer, average)
     if found.timesteps >= timesteps:
         raise InputError(
-            f"{files.last}: this run has {found.timesteps:,} decisions behind it already; give "
-            "--timesteps above that to go on"
+            f"{files.last}: this run already has {found.timesteps:,} decisions; give a larger --timesteps to "
+            "continue"
         )
     if found.best_score is not None:
         kept = load_checkpoint(files.best)
