@@ -1,1 +1,1 @@
-"""What learns and what decides: heuristics, PPO, and inference without torch."""
+"""Learning and deciding: heuristics, PPO, and inference without torch."""

@@ -1,1 +1,1 @@
-"""The simulated cluster: the engine (free of gymnasium), the Gymnasium environment, the native vector one."""
+"""The simulated cluster: the engine (without gymnasium), and single and vector Gymnasium environments."""

@@ -1,10 +1,10 @@
-"""Tells Gymnasium of the environments: `import rlsched` does, where Gymnasium is imported."""
+"""Registers the environments with Gymnasium; `import rlsched` calls it if Gymnasium is imported."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Make `rlsched/Cluster-v0` and `rlsched/Rows-v0` known, for `gymnasium.make` and `make_vec`."""
+    """Register `rlsched/Cluster-v0` and `rlsched/Rows-v0` for `gymnasium.make` and `make_vec`."""
     from gymnasium.envs import registration
 
     registration.register(

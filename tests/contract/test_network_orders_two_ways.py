@@ -100,7 +100,7 @@ def test_the_trained_network_still_serves() -> None:
 
 
 def test_futures_know_no_preemption() -> None:
-    with pytest.raises(InputError, match="futures know no preemption"):
+    with pytest.raises(InputError, match="futures do not support preemption"):
         untrained(PREEMPTION, Search(samples=8))
 
 
@@ -233,5 +233,5 @@ def test_a_network_may_say_by_itself_what_it_does() -> None:
     other = PpoScheduler(weights, network, permissions=Permissions(preemption=True))
     assert (other.order, other.abilities.preempts) == (GITTINS.rule.order, True)
     assert PpoScheduler(weights, network, search=Search(samples=8)).order == EITHER.rule.order
-    with pytest.raises(InputError, match="futures know no preemption"):
+    with pytest.raises(InputError, match="futures do not support preemption"):
         PpoScheduler(weights, network, permissions=other.permissions, search=Search(samples=8))

@@ -357,7 +357,7 @@ def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
     other = TraceUse(trace="a", cluster="c", jobs=1_500, train_s=(0, 1), validation_s=(1, 2), test_s=(2, 3))
     with pytest.raises(InputError, match=r"other data .*got a on c, 1,500 jobs; .*--overwrite"):
         run(tmp_path, timesteps=96, resume=True, traces=(other,))
-    with pytest.raises(InputError, match="64 decisions behind it already"):
+    with pytest.raises(InputError, match="already has 64 decisions"):
         run(tmp_path, timesteps=64, resume=True)
     with pytest.raises(InputError, match=r"another recipe .*gamma"):
         run(tmp_path, msgspec.structs.replace(TINY, gamma=0.5), timesteps=128, resume=True)

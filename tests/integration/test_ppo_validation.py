@@ -163,7 +163,7 @@ def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> 
     assert {"qssf-backfill", "fifo-backfill"} <= table.keys()
     assert table["ppo"].items() >= table["easy*"].items()
     assert table["qssf-backfill"]["queue_ratio_frac"] != 1.0
-    with pytest.raises(ValueError, match="validation knows no preemption"):
+    with pytest.raises(ValueError, match="validation does not support preemption"):
         Recipe(network=NetworkConfig(order="index"))
 
 

@@ -104,10 +104,10 @@ def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
         (["--out", "mine.toml", "--overwrite"], "give that, too"),
         (["--out", "mine.toml", "--logdir", "used"], r"an earlier training is here \(training\.json\)"),
         (["--out", "mine.toml", "--logdir", "used", "--resume", "--overwrite"], "not both"),
-        (["--out", "mine.toml", "--logdir", "nothing", "--resume"], "nothing to go on from"),
+        (["--out", "mine.toml", "--logdir", "nothing", "--resume"], "no training to continue"),
         (["--out", "mine.toml", "--policy", "ppo"], "is no rule"),
         (["--out", "mine.toml", "--recipe", "large"], "expected one of default, quick, smoke"),
-        (["--out", "mine.toml", "--from", "sacct"], "it says what a --history is"),
+        (["--out", "mine.toml", "--from", "sacct"], "expected a --history"),
     ],
 )
 def test_what_is_wrong_is_said(

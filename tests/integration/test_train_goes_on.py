@@ -181,7 +181,7 @@ def test_what_cannot_be_gone_on_from_is_one_clear_line(
 ) -> None:
     preempting = msgspec.structs.replace(NARROW, order="index")
     save_checkpoint(tmp_path / "p.zip", a_card(preempting), initial_weights(preempting, 0))
-    with pytest.raises(InputError, match=r"p\.zip: its queue goes by the index.*expected") as caught:
+    with pytest.raises(InputError, match=r"p\.zip: its queue is ordered by the index.*expected") as caught:
         run(Trainer(), monkeypatch, *command, "--init", str(tmp_path / "p.zip"))
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)

@@ -184,7 +184,7 @@ def test_it_is_refused_where_the_future_does_not_follow() -> None:
         logged.run(Clairvoyant())
     state = ClusterState.from_spec(ONE_NODE, OrderedQueue(Order(by="area")))
     state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0)
-    with pytest.raises(InputError, match="of a simulated run alone"):
+    with pytest.raises(InputError, match="the future of a simulated run"):
         Clairvoyant().decide(state, 0, 0.0)
     with pytest.raises(InputError, match="needs the true run times"):
         load_policy(Policy("clairvoyant"), None, 100.0)

@@ -280,7 +280,7 @@ def test_every_column_has_a_legend(report: Report) -> None:
     for one in (report, full):
         text = io.StringIO()
         print_report(one, Console(file=text, width=400))
-        tables, _, legend = text.getvalue().partition("What the columns say:\n")
+        tables, _, legend = text.getvalue().partition("Columns of the tables:\n")
         explained = {line.strip().partition(": ")[0] for line in legend.splitlines()}
         heads = {name for name in LEGEND if any(name in head for head in heads_of(tables))}
         assert heads_of(tables) <= explained
@@ -290,8 +290,8 @@ def test_every_column_has_a_legend(report: Report) -> None:
 
 def test_times_have_units_and_the_verdict_stands_above_the_tables(report: Report) -> None:
     text = str(report)
-    assert text.index(report.verdict[:40]) < text.index("all jobs") < text.index("What the columns say")
-    assert "seconds" not in text.partition("What the columns say")[0]
+    assert text.index(report.verdict[:40]) < text.index("all jobs") < text.index("Columns of the tables")
+    assert "seconds" not in text.partition("Columns of the tables")[0]
     (row,) = [line for line in text.splitlines() if line.startswith(" fifo ") and "%" in line][:1]
     assert " h " in row
 

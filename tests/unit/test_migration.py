@@ -254,7 +254,7 @@ class TestItsSettings:
 
     def test_are_refused_for_a_network_that_may_not_preempt(self) -> None:
         config = NetworkConfig()
-        with pytest.raises(InputError, match="migrate: it preempts nobody here, and moves nobody"):
+        with pytest.raises(InputError, match="migrate: expected a policy with preemption"):
             PpoScheduler(
                 initial_weights(config, 0), config, permissions=Permissions(), migrate=MigrateSettings()
             )

@@ -10,7 +10,7 @@ import click
 
 from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, setting
 
-_MODELS = "write it into a file, {}, and give that with --models FILE"
+_MODELS = "write it into a file, {}, and pass that file with --models FILE"
 _CLUSTER = "write it into the cluster file: {}"
 
 
@@ -34,8 +34,10 @@ class _Evaluate(PolicyCommand):
 
 
 @click.command(cls=_Evaluate)
-@click.option("--trace", required=True, metavar="T", help="Trace: .csv, .csv.gz or .parquet.")
-@click.option("--cluster", required=True, metavar="C", help="Cluster: TOML; nodes, placement, failures.")
+@click.option("--trace", required=True, metavar="T", help="Trace to replay: .csv, .csv.gz or .parquet.")
+@click.option(
+    "--cluster", required=True, metavar="C", help="Cluster file (TOML): nodes, placement, failures."
+)
 @click.option(
     "--policy",
     "policies",
@@ -43,22 +45,29 @@ class _Evaluate(PolicyCommand):
     multiple=True,
     metavar="NAME|FILE",
     shell_complete=complete_policy,
-    help="Policy: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME]; may be "
-    "repeated.",
+    help="Policy to replay: a name from `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or "
+    "FILE.py[:NAME]; may be repeated.",
 )
 @setting
-@click.option("--baseline", metavar="NAME", help="Policy to compare with. [default: the first]")
 @click.option(
-    "--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes instead of the cluster's own."
+    "--baseline", metavar="NAME", help="Policy that the others are compared with. [default: the first]"
 )
-@click.option("--load", type=float, metavar="L", help="Scale each VC's nodes to this offered load.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="Number of nodes; replaces the number in the cluster file.",
+)
+@click.option(
+    "--load", type=float, metavar="L", help="Scale the nodes of each VC so that the offered load is L."
+)
 @click.option(
     "--since",
     type=float,
     metavar="S",
-    help="Measure jobs submitted from second S of the trace on; the replay starts 7 days earlier.",
+    help="Measure jobs submitted at or after second S of the trace; the replay starts 7 days earlier.",
 )
-@click.option("--until", type=float, metavar="S", help="Measure jobs submitted before this.")
+@click.option("--until", type=float, metavar="S", help="Measure jobs submitted before second S of the trace.")
 @click.option(
     "--seed",
     "seeds",
@@ -66,41 +75,43 @@ class _Evaluate(PolicyCommand):
     multiple=True,
     default=(0,),
     metavar="K",
-    help="Seed of the policies' draws; may be repeated, numbers are then means. [default: 0]",
+    help="Random seed of the policies; may be repeated: the report then has means over the seeds. "
+    "[default: 0]",
 )
 @click.option(
     "--models",
     is_flag=False,
     flag_value="default",
     metavar="[FILE]",
-    help="Model speed and power: sharing, clocks, cores, energy; with the settings of a TOML file.",
+    help="Model speed and power (sharing, clocks, cores, energy), with the settings of this TOML file.",
 )
 @click.option(
     "--prediction",
     metavar="KIND",
-    help="Who predicts run times that the trace does not: hedge or running-mean. [default: hedge, where the "
-    "trace names users or jobs]",
+    help="Predictor of run times that the trace lacks: hedge or running-mean. [default: hedge, if the trace "
+    "names users or jobs]",
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
-@click.option("--html", "html_path", metavar="FILE", help="Write the report as a page with plots.")
-@click.option("--jobs-out", metavar="DIR", help="Write every job and every attempt as CSV.")
-@click.option("--records", metavar="DIR", help="Write every decision, for `explain` and `board`.")
-@click.option("--logdir", metavar="DIR", help="Write curves and the decisions for TensorBoard.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the report as an HTML page with plots.")
+@click.option("--jobs-out", metavar="DIR", help="Write all jobs and all attempts as CSV files.")
+@click.option("--records", metavar="DIR", help="Write all decisions, for `explain` and `board`.")
+@click.option("--logdir", metavar="DIR", help="Write curves and decisions for TensorBoard.")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes to run policies in. [default: one a core; with --ray, tasks at once]",
+    help="Number of processes that replay policies. [default: one per core; with --ray, number of "
+    "concurrent tasks]",
 )
 @click.option(
-    "--ray", metavar="ADDRESS", help="Run on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT."
+    "--ray", metavar="ADDRESS", help="Replay on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT."
 )
 @click.pass_context
 def evaluate(
     ctx: click.Context,
     trace: str,
     cluster: str,
-    policies: tuple[str, ...],  # noqa: ARG001 - these two come together, from `said`
+    policies: tuple[str, ...],  # noqa: ARG001 - `said` passes these two together
     changes: tuple[str, ...],  # noqa: ARG001
     baseline: str | None,
     nodes: int | None,
@@ -136,7 +147,7 @@ def evaluate(
     from rlsched_agents.evaluate.tables import TABLE_WIDTH, print_report
 
     if html_path is not None:
-        import rlsched_agents.evaluate.page  # noqa: F401 - before a long run: a missing extra is said at once
+        import rlsched_agents.evaluate.page  # noqa: F401 - reports a missing extra before the long run
     chosen = distinct(one.policy for one in said(ctx))
     names = [one.name for one in chosen]
     if baseline is not None and baseline not in names:

@@ -1,4 +1,4 @@
-"""The options that say what is learned from: the same for every verb that trains."""
+"""Options for the training data, shared by all training commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = click.Path(path_type=Path)
 
 @dataclass(frozen=True)
 class LearnedFrom:
-    """What a command line says of it; fields as the options."""
+    """Training data named on a command line; the fields are the options."""
 
     traces: tuple[Path, ...]
     histories: tuple[Path, ...]
@@ -28,10 +28,10 @@ class LearnedFrom:
     predictability: str
 
     def check(self) -> None:
-        """Find out whether there is anything.
+        """Check that there is training data.
 
         Raises:
-            InputError: there is not, or a trace has no cluster.
+            InputError: there is no training data, or a trace has no cluster.
         """
         from rlsched.errors import InputError
 
@@ -43,17 +43,17 @@ class LearnedFrom:
         if self.traces and not self.clusters:
             raise InputError("expected a --cluster for the --trace")
         if self.form and not self.histories:
-            raise InputError(f"--from {self.form}: it says what a --history is, and there is none")
+            raise InputError(f"--from {self.form}: expected a --history, whose format it names; got none")
 
     def read(self, seed: int, *, quiet: bool) -> list[TrainingData]:
-        """Read all of it.
+        """Read all training data.
 
         Args:
-            seed: Of synthetic traces.
-            quiet: Say nothing of what is read and what histories hold.
+            seed: Seed of synthetic traces.
+            quiet: Do not print which files are read and what histories contain.
 
         Raises:
-            InputError: a file is not what it should be.
+            InputError: a file is invalid.
         """
         from rlsched.workload.predictability import parse_predictability
         from rlsched_agents.ppo.sources import read_data, synthetic_data
@@ -71,7 +71,7 @@ class LearnedFrom:
 
 
 def learned_from(predictability: str) -> Callable[[Any], Any]:
-    """The options of `LearnedFrom`, which the command gets first; `--predictability` is this by default."""
+    """Decorate a command with the options of `LearnedFrom`; `predictability` is the default of its option."""
     options = (
         click.option(
             "--trace",
@@ -79,8 +79,8 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=FILE,
             metavar="T",
-            help="Trace to learn from; may be repeated, each with its --cluster. Its last 20 % stay "
-            "untouched.",
+            help="Trace to learn from; may be repeated, each with its own --cluster. The last 20 % are not "
+            "used.",
         ),
         click.option(
             "--history",
@@ -88,15 +88,15 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=FILE,
             metavar="FILE",
-            help="History of your own to learn from, as it is: sacct's output, or whatever `rlsched trace "
-            "convert` reads; may be repeated, each with its --cluster. Its last 20 % confirm.",
+            help="Job history of your site to learn from: output of sacct, or any format that `rlsched trace "
+            "convert` reads; may be repeated, each with its own --cluster. The last 20 % confirm the result.",
         ),
         click.option(
             "--from",
             "form",
             default="",
             metavar="FORMAT",
-            help="Format of the --history (see: rlsched trace convert --help). [default: as recognised]",
+            help="Format of the --history (see: rlsched trace convert --help). [default: detected]",
         ),
         click.option(
             "--cluster",
@@ -104,22 +104,22 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             multiple=True,
             type=FILE,
             metavar="C",
-            help="Cluster (TOML) of each trace, then of each history; one alone serves all. A history may do "
-            "without where its format describes nodes.",
+            help="Cluster file (TOML): one per trace, then one per history, or a single one for all. Not "
+            "required for a history whose format describes the nodes.",
         ),
         click.option(
             "--synthetic",
             multiple=True,
             type=click.Choice(["helios", "philly", "itp"]),
             metavar="LIKE",
-            help="Learn from a synthetic trace as well: helios, philly or itp; may be repeated.",
+            help="Also learn from a synthetic trace: helios, philly or itp; may be repeated.",
         ),
         click.option(
             "--predictability",
             default=predictability,
             show_default=True,
             metavar="LEVEL",
-            help="How well durations of synthetic jobs are predicted (see: rlsched trace synth --help).",
+            help="Accuracy of the predicted durations of synthetic jobs (see: rlsched trace synth --help).",
         ),
     )
 
@@ -147,10 +147,10 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
 
 
 def make_writable(folder: Path) -> None:
-    """Make a folder and try it now, because a long run must not end on one that cannot be written.
+    """Create a folder and check that it is writable, before a long run.
 
     Raises:
-        InputError: it cannot.
+        InputError: the folder cannot be created or written.
     """
     from tempfile import TemporaryFile
 

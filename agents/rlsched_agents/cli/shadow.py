@@ -12,14 +12,14 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=_PATH)
-@click.option("--day", metavar="YYYY-MM-DD", help="This local day alone. [default: all days]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--html", "html_path", type=_PATH, metavar="FILE", help="Write a page.")
+@click.option("--day", metavar="YYYY-MM-DD", help="Report only this local day. [default: all days]")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--html", "html_path", type=_PATH, metavar="FILE", help="Write the report as an HTML page.")
 def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | None) -> int:
-    """Say by day how a policy agrees with your Slurm, and what would have changed.
+    """Report per day how often a policy agrees with your Slurm, and what it would have changed.
 
-    DIR is the --dir of `rlsched engine slurm --shadow`, which may be running. Claims are made only where the
-    site's rule, replayed, comes close to what Slurm did.
+    DIR is the --dir of `rlsched engine slurm --shadow`, which may still run. Differences in waiting time are
+    reported only if a replay of the site's own rule comes close to what Slurm did.
 
     \b
     Example:
@@ -35,7 +35,7 @@ def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | No
     from rlsched_agents.shadow.report import report
 
     if html_path is not None:
-        import rlsched_agents.shadow.page as page  # a missing extra is said at once
+        import rlsched_agents.shadow.page as page  # reports a missing extra before the long run
     found = report(directory, day)
     if html_path is not None:
         page.write_page(found, html_path)
@@ -44,11 +44,11 @@ def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | No
         return 0
     click.echo(
         f"shadow of Slurm's cluster {found.cluster}, partitions {', '.join(found.partitions)}: policy "
-        f"{found.policy}; {found.guarding.standing:,} jobs wait that it would start now\n"
+        f"{found.policy}; it would start {found.guarding.standing:,} waiting jobs now\n"
     )
     for one in tables.all_of(found):
         if one.rows:
             print_table(one.title, one.columns, one.rows, one.note)
     if found.refused:
-        click.echo(f"nothing is claimed of waits: {found.refused}")
+        click.echo(f"nothing is claimed about waiting times: {found.refused}")
     return 0

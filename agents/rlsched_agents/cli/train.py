@@ -1,4 +1,4 @@
-"""`rlsched train`: find settings and dials of a policy that pay, on jobs of the past, and say by how much."""
+"""`rlsched train`: find better settings and dials of a policy from past jobs, and measure the gain."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
-"""Columns of a terminal below which one interval has to do."""
+"""Terminal width in columns below which only the interval of the cost is printed."""
 LAST = "last.toml"
-"""What a training had come to at its end, in its folder, confirmed or not."""
+"""File in the log folder with the last policy of a training, confirmed or not."""
 
 
 @click.command()
@@ -34,30 +34,44 @@ LAST = "last.toml"
     default="tuned",
     show_default=True,
     metavar="P",
-    help="The policy to do better than: a preset, or a TOML file. Its own strategy, if any, is left out.",
+    help="Policy to improve: a preset or a TOML file. Its own strategy, if any, is ignored.",
 )
 @click.option(
     "--out",
     required=True,
     type=FILE,
     metavar="POLICY",
-    help="Policy to write (.toml), beside a card (.md) and, if it sets dials, a strategy (.json) of the same "
-    "name; only where it is confirmed to be better.",
+    help="Policy file to write (.toml), with a card (.md) and, if it sets dials, a strategy (.json) of the "
+    "same name. Written only if the policy is confirmed to be better.",
 )
-@click.option("--logdir", type=FILE, metavar="DIR", help="Folder for TensorBoard and for --resume.")
-@click.option("--resume", is_flag=True, help="Go on with the training of --logdir.")
+@click.option(
+    "--logdir",
+    type=FILE,
+    metavar="DIR",
+    help="Folder for TensorBoard logs and for the state that --resume reads.",
+)
+@click.option("--resume", is_flag=True, help="Continue the training in --logdir.")
 @overwriting
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), metavar="K")
+@click.option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="K",
+    help="Random seed of windows and candidates.",
+)
 @click.option(
     "--recipe",
     default="default",
     show_default=True,
     metavar="NAME",
-    help="default, quick (a fifth of that), smoke (to see that it runs), or a .toml.",
+    help="Recipe: default, quick (a fifth of default), smoke (checks that training runs), or a .toml file.",
 )
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one a core]")
-@click.option("--json", "as_json", is_flag=True, help="What came of it as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 def train(
     given: LearnedFrom,
     *,
@@ -72,13 +86,13 @@ def train(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Find a policy for your jobs: other settings, and a strategy that sets dials by the state.
+    """Train a policy on your jobs: better settings, and a strategy that sets dials by the cluster's state.
 
-    Histories and traces are cut by time: windows of the first 70 % teach, later ones choose, and windows of a
-    last stretch say, once, what was found is worth against the policy as it is. Of a --history the last 20 %
-    confirm; of a --trace 5 % choose, 5 % confirm, and the last 20 % are left for testing. The last lines
-    say in words what came out, where the last weights are, and what to try. After Ctrl-C, --resume goes on
-    where --logdir was given.
+    Histories and traces are split by time. Windows of the first 70 % train, later windows choose, and windows
+    of a last part confirm, once, the gain over the original policy. A --history uses its last 20 % to
+    confirm; a --trace uses 5 % to choose and 5 % to confirm, and keeps the last 20 % for testing. The last
+    lines of the output give the result, the file of the last weights and the next step. After Ctrl-C,
+    --resume continues if --logdir was given.
 
     \b
     Example:
@@ -92,11 +106,11 @@ def train(
     if out.suffix != ".toml":
         raise InputError(f"--out {out}: expected a name that ends in .toml: a policy is TOML")
     if resume and logdir is None:
-        raise InputError("--resume goes on with the training of --logdir: give that, too")
+        raise InputError("--resume continues the training in --logdir: give that, too")
     if logdir is not None:
         check_logdir(logdir, resume=resume, overwrite=overwrite)
     elif overwrite:
-        raise InputError("--overwrite removes what is in --logdir: give that, too")
+        raise InputError("--overwrite removes the contents of --logdir: give that, too")
 
     from rlsched.decide.policies.policy import Policy
     from rlsched.terminal.progress import Progress
@@ -106,12 +120,14 @@ def train(
     from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
 
     chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
-    rule.rule  # noqa: B018 - an error now, before anything is read
+    rule.rule  # noqa: B018 - raises before anything is read
     make_writable(out.parent)
     data = given.read(seed, quiet=quiet)
     chosen, asked = chosen.fitted(data), chosen.drawn.jobs
     if chosen.drawn.jobs < asked and not quiet:
-        click.echo(f"windows of {chosen.drawn.jobs:,} jobs, not {asked:,}: there are few jobs", err=True)
+        click.echo(
+            f"windows of {chosen.drawn.jobs:,} jobs instead of {asked:,}: the data has too few jobs", err=True
+        )
     training = Training(
         Lesson.of(data, chosen, rule, seed),
         chosen,
@@ -131,10 +147,10 @@ def train(
         with Progress(shown=not quiet) as progress:
             shown = _Shown(total, drawing, progress)
             found = training.run(shown.tell, resume=resume, say=progress.say)
-            progress.say("working out what came out")
+            progress.say("evaluating the result")
         return _finish(found, chosen, data, seed, out, logdir, drawing, as_json=as_json)
     except KeyboardInterrupt:
-        again = "go on with the same command and --resume" if logdir else "nothing was kept: no --logdir"
+        again = "continue with the same command and --resume" if logdir else "nothing was kept: no --logdir"
         click.echo(f"stopped; {again}", err=True)
         return EXIT_INTERRUPTED
     finally:
@@ -153,7 +169,7 @@ def _finish(
     *,
     as_json: bool,
 ) -> int:
-    """Write what is better, and say what came out, where the last weights are, and what to try."""
+    """Write the policy if it is better; print the result, the file of the last weights and the next step."""
     import msgspec
 
     from rlsched.terminal.show import print_json, print_text
@@ -177,7 +193,7 @@ def _finish(
         from rlsched_agents.dials.importance import columns_used, importance_of
 
         drawing.outcome(found, card)
-        if columns_used(found.strategy):  # constants follow nothing
+        if columns_used(found.strategy):  # constants do not depend on columns
             sources = [source for one in data for source in one.confirmation]
             drawing.importance(importance_of(found.strategy, found.policy, sources, recipe.drawn, seed))
     last = found.write_last(logdir / LAST) if logdir is not None else []
@@ -186,7 +202,7 @@ def _finish(
         print_json({**found.report(), **files})
         return 0
     _print(found)
-    where = f"{last[0]}, a policy as any other" if last else "not kept: give a --logdir"
+    where = f"{last[0]}, a policy as any other" if last else "not kept: give --logdir to keep them"
     print_text(f"last weights: {where}")
     print_text(f"to try: {found.advice.replace('FILE', str(out))}")
     print_text(f"{found.verdict}; {f'written to {out}' if written else 'nothing was written'}")
@@ -194,14 +210,14 @@ def _finish(
 
 
 class _Shown:
-    """How far a training is, in words, and as curves where there is a folder."""
+    """Progress of a training, as text and, if there is a log folder, as curves."""
 
     def __init__(self, total: dict[str, int], drawing: Drawing | None, progress: Progress) -> None:
         self._total, self._drawing, self._progress = total, drawing, progress
         self._bars: dict[str, object] = {}
 
     def tell(self, stage: str, generation: Generation) -> None:
-        """One more generation of a stage."""
+        """Show one more generation of a stage."""
         total = self._total[stage]
         text = f"{generation.number} of {total}  cost {generation.cost:.4f}"
         if generation.signal is not None:
@@ -214,7 +230,7 @@ class _Shown:
 
 
 def _print(found: Trained) -> None:
-    """What was chosen, and what it was worth where nothing was chosen."""
+    """Print the comparisons, and the reasons for rejected candidates."""
     from rlsched.terminal.show import console, print_table, print_text
 
     rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
@@ -222,7 +238,7 @@ def _print(found: Trained) -> None:
         rows.append((found.stage, "confirm", found.confirmed))
     narrow = console().width < NARROW
     print_table(
-        "Over the policy as it is, below 1 is better",
+        "Relative to the original policy; below 1 is better",
         ("what", "windows" if narrow else "windows that", "cost", "delay", "energy", "better in"),
         [
             (
@@ -235,14 +251,14 @@ def _print(found: Trained) -> None:
             for name, what, one in rows
         ],
         whole=True,
-        note="delay and energy have intervals on a wider terminal, and with --json" if narrow else "",
+        note="a wider terminal and --json also show the intervals of delay and energy" if narrow else "",
     )
     for stage in found.stopped:
-        click.echo(f"{stage}: ended early, for its pairs told nothing of where to go")
+        click.echo(f"{stage}: stopped early: no significant gradient signal")
     for sentence in found.why_not:
         print_text(sentence)
 
 
 def _figure(figure: object, narrow: bool) -> str:
-    """With its interval, or alone."""
+    """A figure, with its interval or, if `narrow`, without."""
     return str(figure).partition(" ")[0] if narrow else str(figure)

@@ -1,4 +1,4 @@
-"""`rlsched train-rows`: train PPO on the choice of the next job, for research."""
+"""`rlsched train-rows`: train PPO to choose the next job, for research."""
 
 from __future__ import annotations
 
@@ -24,24 +24,28 @@ EXIT_INTERRUPTED = 130
     required=True,
     type=click.IntRange(min=1),
     metavar="N",
-    help="Decisions to train on, earlier parts of a resumed run included.",
+    help="Decisions to train on, including earlier parts of a resumed run.",
 )
 @click.option(
     "--logdir",
     required=True,
     type=FILE,
     metavar="DIR",
-    help="Folder for TensorBoard, and for checkpoints/last.zip, which --resume goes on from.",
+    help="Folder for TensorBoard logs and for checkpoints/last.zip, which --resume loads.",
 )
 @click.option(
     "--out",
     required=True,
     type=FILE,
     metavar="CHECKPOINT",
-    help="Policy to write: a .zip, or a folder that also gets a CARD.md.",
+    help="Policy to write: a .zip file, or a folder that also gets a CARD.md.",
 )
-@click.option("--init", type=FILE, metavar="CHECKPOINT", help="Start from the weights of this policy.")
-@click.option("--resume", is_flag=True, help="Go on with the run of --logdir. Only for files you trust.")
+@click.option("--init", type=FILE, metavar="CHECKPOINT", help="Start from the weights of this checkpoint.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Continue the run in --logdir. Loads its files: use it only with files you trust.",
+)
 @overwriting
 @click.option(
     "--seed",
@@ -49,7 +53,7 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     type=click.IntRange(min=0),
     metavar="K",
-    help="Seed of weights, episodes and draws.",
+    help="Random seed of weights, episodes and draws.",
 )
 @click.option(
     "--runs",
@@ -57,14 +61,15 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
-    help="Runs of as many seeds, from --seed on; the best by validation is written.",
+    help="Number of runs, with seeds from --seed up; the best by validation is written.",
 )
 @click.option(
     "--recipe",
     default="default",
     show_default=True,
     metavar="NAME",
-    help="Hyper-parameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml.",
+    help="Hyperparameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml "
+    "file.",
 )
 @click.option(
     "--threads",
@@ -72,10 +77,12 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
-    help="Threads of torch; more than one pays on an idle machine alone.",
+    help="Threads of torch; more than one helps only on an idle machine.",
 )
-@click.option("--no-validation", is_flag=True, help="Keep the last policy instead of the best by validation.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--no-validation", is_flag=True, help="Keep the last policy instead of the best one by validation."
+)
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 def train_rows(
     given: LearnedFrom,
     *,
@@ -92,15 +99,16 @@ def train_rows(
     no_validation: bool,
     quiet: bool,
 ) -> int:
-    """Train PPO on the choice of the next job (research).
+    """Train PPO to choose the next job (research).
 
-    What is chosen here is the next row of a list of jobs. No training of it was ever confirmed to be better
-    than the rule that it begins as. `rlsched train` trains what prices all decisions.
+    The policy chooses the next row of a list of jobs. No training was ever confirmed to be better than the
+    rule that it starts from. Use `rlsched train` for production: it trains the prices (dials) that affect all
+    decisions.
 
-    Each trace is cut by time: the first 70 % for training, the next 10 % for validation, the last 20 % are
-    left for testing. Every so often the policy runs on the first half of the validation part beside the
-    heuristics; the best one is written if the second half confirms that it is better than what the run began
-    with, else that. Ctrl-C saves, and --resume goes on exactly where it stopped.
+    Each trace is split by time: the first 70 % for training, the next 10 % for validation, the last 20 % are
+    kept for testing. At intervals, the policy and the heuristics run on the first half of the validation
+    part. The best policy is written if the second half confirms that it beats the initial policy, otherwise
+    the initial policy is written. Ctrl-C saves; --resume continues exactly where the run stopped.
 
     \b
     Example:
@@ -130,13 +138,13 @@ def train_rows(
         if runs > 1 and not any(own.logdir.exists() for own in files_of(files, seed, runs).values()):
             raise InputError(
                 f"--resume: expected a training of --runs {runs} from --seed {seed} on in {logdir}, found "
-                "none of its folders seed-K; give the --runs and --seed of its beginning, or another --logdir"
+                "none of its folders seed-K; give its original --runs and --seed, or another --logdir"
             )
         init = noted_init(files, seed, runs)
     if (origin := begun(files, seed, runs) if resume and init is None else init) is not None:
         checkpoint = load_checkpoint(origin)
         chosen = chosen.going_on(checkpoint.card.network, str(origin))
-        first_weights(checkpoint, chosen)  # an error now, before anything is written
+        first_weights(checkpoint, chosen)  # raises before anything is written
     data = given.read(seed, quiet=quiet)
     for folder in (logdir, out.parent if out.suffix == ".zip" else out):
         make_writable(folder)
@@ -204,7 +212,7 @@ def train_rows(
         )
         click.echo(f"last weights: {_last_weights(files, result.card.seeds[0], seed, runs)}")
     if result.stopped:
-        click.echo(f"stopped; go on with the same command and --resume (it reads {files.last})", err=True)
+        click.echo(f"stopped; continue with the same command and --resume (it reads {files.last})", err=True)
         return EXIT_INTERRUPTED
     if not quiet:
         click.echo(f"to try: {_advice(result.verdict, out)}")
@@ -215,37 +223,40 @@ def train_rows(
 def _last_weights(files: RunFiles, kept: int, first: int, runs: int) -> str:
     from rlsched_agents.ppo.seeds import files_of
 
-    return f"{files_of(files, first, runs)[kept].last} (`--policy ppo:PATH` serves them, --resume goes on)"
+    return f"{files_of(files, first, runs)[kept].last} (`--policy ppo:PATH` serves them, --resume continues)"
 
 
 def _advice(verdict: Verdict | None, out: Path) -> str:
-    """What to do next."""
+    """The next step for the user."""
     if verdict is None:
-        return "a longer trace, or no --no-validation: only windows that chose nothing can confirm a policy"
+        return (
+            "a longer trace, or no --no-validation: a policy is confirmed only on windows that were not used "
+            "to choose it"
+        )
     if verdict.better:
         return (
-            f"`rlsched evaluate --policy ppo:{out}` on jobs that were not learned from, then `rlsched policy "
+            f"`rlsched evaluate --policy ppo:{out}` on jobs outside the training data, then `rlsched policy "
             f"set ppo:{out}`"
         )
     return (
-        "more --timesteps, another --recipe (mixture, steady), or --runs 3; or `rlsched train`, which finds "
+        "more --timesteps, another --recipe (mixture, steady), or --runs 3; or `rlsched train`, which tunes "
         "settings and dials of a rule"
     )
 
 
 def _confirmed(verdict: Verdict | None, init: Path | None) -> str:
-    """What the windows that chose nothing said."""
+    """The result on the confirmation windows, in words."""
     if verdict is None:
-        return "whether it beats the rule is not known: no windows confirmed it"
-    began = f"the policy of {init}" if init is not None else "the reference rule, as which it began"
+        return "whether it beats the rule is not known: there were no windows to confirm it"
+    began = f"the policy of {init}" if init is not None else "the reference rule, from which it started"
     scores = f"{verdict.score:.3f} against {verdict.start_score:.3f}, lower is better"
     if verdict.better:
-        return f"confirmed on windows that chose nothing: better than {began} ({scores})"
-    return f"not better than {began} on windows that chose nothing ({scores}): that is what was kept"
+        return f"confirmed on held-out windows: better than {began} ({scores})"
+    return f"not better than {began} on held-out windows ({scores}): the initial policy was kept"
 
 
 def _report(table: dict[str, dict[str, float]], temperature: float) -> None:
-    """The validation table of the policy that was written."""
+    """Print the validation table of the written policy."""
     if not table:
         return
     from rlsched.terminal.show import print_table

@@ -1,4 +1,4 @@
-"""A folder that an earlier training has written to: refused, gone on with, or cleared."""
+"""Checks for a folder that an earlier training has written to: refuse it, continue it, or clear it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITTEN: Final = (
     "seed-*/events.out.tfevents.*",
     "seed-*/checkpoints/*.zip",
 )
-"""What trainings leave there."""
+"""Files and folders that trainings write there."""
 
 Command = TypeVar("Command", bound=Any)
 
@@ -27,33 +27,37 @@ Command = TypeVar("Command", bound=Any)
 def overwriting(command: Command) -> Command:
     """The option `--overwrite`."""
     option = click.option(
-        "--overwrite", is_flag=True, help="Remove what an earlier training left in --logdir, and begin anew."
+        "--overwrite",
+        is_flag=True,
+        help="Remove the files of an earlier training in --logdir and start again.",
     )
     made: Command = option(command)
     return made
 
 
 def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
-    """Find out whether a training may write there.
+    """Check that a training may write to the folder.
 
     Raises:
-        InputError: an earlier one has, and nobody says what is to become of it.
+        InputError: the folder has files of an earlier training, and neither `resume` nor `overwrite` is set.
     """
     if resume and overwrite:
-        raise InputError("give --resume or --overwrite, not both: one goes on with what the other removes")
+        raise InputError(
+            "give --resume or --overwrite, not both: --resume continues the training that --overwrite removes"
+        )
     left = written_in(logdir)
     if left and not resume and not overwrite:
         raise InputError(
             f"--logdir {logdir}: an earlier training is here ({left[0].relative_to(logdir)}); --resume goes "
-            "on with it, --overwrite removes it and begins anew, and another --logdir keeps both"
+            "on with it, --overwrite removes it and starts again, another --logdir keeps both"
         )
 
 
 def clear(logdir: Path) -> None:
-    """Remove what trainings have left there, and nothing else.
+    """Remove the files of earlier trainings, and nothing else.
 
     Raises:
-        InputError: it cannot be removed.
+        InputError: a file cannot be removed.
     """
     for path in written_in(logdir):
         try:
@@ -63,5 +67,5 @@ def clear(logdir: Path) -> None:
 
 
 def written_in(logdir: Path) -> list[Path]:
-    """What trainings have left there."""
+    """The files and folders of earlier trainings."""
     return [path for pattern in _WRITTEN for path in sorted(logdir.glob(pattern))]

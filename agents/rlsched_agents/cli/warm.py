@@ -1,4 +1,4 @@
-"""`rlsched warm`: compile ahead what verbs compile at their first use."""
+"""`rlsched warm`: compile in advance what other commands compile on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "tuned"
 BUDGET_MS = 60_000.0
-"""Of a decision: a first one takes as long as it takes to compile."""
+"""Time limit of a decision, milliseconds: a first decision includes compiling."""
 
 
 @click.command(cls=PolicyCommand)
@@ -27,7 +27,8 @@ BUDGET_MS = 60_000.0
     "policies",
     multiple=True,
     metavar="NAME|FILE",
-    help=f"Policy: a name of `rlsched policies`, ppo:PATH, or a file; may be repeated. [default: {DEFAULT}]",
+    help="Policy: a name from `rlsched policies`, ppo:PATH, or a file; may be repeated. [default: "
+    f"{DEFAULT}]",
 )
 @setting
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
@@ -35,13 +36,13 @@ BUDGET_MS = 60_000.0
 def warm(
     ctx: click.Context,
     policies: Sequence[str],
-    changes: Sequence[str],  # noqa: ARG001 - comes with the policies, from `said`
+    changes: Sequence[str],  # noqa: ARG001 - `said` passes it together with the policies
     as_json: bool,
 ) -> None:
-    """Compile ahead what a broker and `evaluate` compile at their first use of a policy.
+    """Compile the kernels that a broker and `evaluate` compile on first use of a policy.
 
-    What is compiled stays on disk until the version changes, or for 30 days without use. After this
-    `rlsched up` and `rlsched broker` are ready within seconds.
+    Compiled kernels stay on disk until the version changes, or for 30 days without use. Afterwards `rlsched
+    up` and `rlsched broker` are ready within seconds.
 
     \b
     Example:
@@ -49,7 +50,7 @@ def warm(
       rlsched warm --policy ppo --policy easy --json
     """
     if not as_json:
-        click.echo("looking for what is compiled already", err=True)
+        click.echo("looking for kernels that are already compiled", err=True)
     from rlsched.compile.kernel_cache import folder
     from rlsched.decide.policies.policy import Policy
 
@@ -70,11 +71,11 @@ def warm(
     if as_json:
         print_json({"policies": rows, "folder": place})
     else:
-        click.echo(f"kept in {place}")
+        click.echo(f"stored in {place}")
 
 
 def compile_for(policy: Policy) -> None:
-    """Compile what a broker, and a replay without models, need under a policy.
+    """Compile the kernels that a broker, and a replay without models, need for a policy.
 
     Raises:
         InputError: the policy cannot be loaded.
@@ -95,7 +96,7 @@ def compile_for(policy: Policy) -> None:
 
 
 def replay(policy: Policy) -> None:
-    """Replay a few jobs under a policy, with models where it needs them."""
+    """Replay a few jobs under a policy, with models if the policy needs them."""
     from rlsched.decide.registry import load_scheduler
     from rlsched.workload.synth import synthesize
     from rlsched_agents.evaluate.simulate import simulate

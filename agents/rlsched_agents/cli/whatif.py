@@ -1,4 +1,4 @@
-"""`rlsched whatif`: what other policies would have made of a site's history, if a replay is true to it."""
+"""`rlsched whatif`: replay a site's history under other policies, if the replay reproduces the history."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ _FILE = click.Path(path_type=Path)
 
 @click.command(cls=PolicyCommand)
 @click.argument("history", metavar="HISTORY", type=_FILE)
-@click.option(
-    "--from", "form", default="", metavar="FORMAT", help="Format of HISTORY. [default: as recognised]"
-)
+@click.option("--from", "form", default="", metavar="FORMAT", help="Format of HISTORY. [default: detected]")
 @click.option(
     "--cluster",
     type=_FILE,
     metavar="C",
-    help="Cluster (TOML) that it happened on; not needed where the format describes nodes.",
+    help="Cluster file (TOML) of the history; not required if the format describes the nodes.",
 )
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     metavar="NAME|FILE",
-    help="Policy to look at; may be repeated. [default: tuned, qssf-backfill, easy]",
+    help="Policy to evaluate; may be repeated. [default: tuned, qssf-backfill, easy]",
 )
 @setting
 @click.option(
@@ -42,26 +40,30 @@ _FILE = click.Path(path_type=Path)
     is_flag=False,
     flag_value="default",
     metavar="[FILE]",
-    help="Model speed and power: energy, sharing, clocks; with the settings of a TOML file.",
+    help="Model speed and power (energy, sharing, clocks), with the settings of this TOML file.",
 )
 @click.option(
     "--prediction",
     default="running-mean",
     show_default=True,
     metavar="KIND",
-    help="Who predicts run times: running-mean, or hedge as in a broker, which takes minutes the first time.",
+    help="Predictor of run times: running-mean, or hedge as in a broker (takes minutes the first time).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Write a page with plots.")
-@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes. [default: one a core]")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--html", "html_path", type=_FILE, metavar="FILE", help="Write the report as an HTML page with plots."
+)
+@click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"
+)
+@click.option("--quiet", is_flag=True, help="Do not show progress.")
 @click.pass_context
 def whatif(
     ctx: click.Context,
     history: Path,
     form: str,
     cluster: Path | None,
-    policies: tuple[str, ...],  # noqa: ARG001 - these two come together, from `said`
+    policies: tuple[str, ...],  # noqa: ARG001 - `said` passes these two together
     changes: tuple[str, ...],  # noqa: ARG001
     models: str | None,
     prediction: str,
@@ -70,11 +72,12 @@ def whatif(
     workers: int | None,
     quiet: bool,
 ) -> int:
-    """Say what other policies would have made of your history, if a replay is true to it.
+    """Report how other policies would have scheduled your history, if the replay reproduces it.
 
-    First the rule that the site went by is sought: the history is replayed under several rules, and each
-    replay is compared with the recorded starts. The best has a grade; below C nothing is claimed (exit code
-    2). Then policies replay the history, and are compared with that rule on its last fifth.
+    The first step identifies the site's own rule: it replays the history under several rules and compares
+    each replay with the recorded starts. The best rule gets a grade; below C no results are reported (exit
+    code 2). The second step replays the history under each policy and compares it with that rule on the last
+    fifth of the history.
 
     \b
     Example:
@@ -95,7 +98,7 @@ def whatif(
     from rlsched_agents.whatif.look import POLICIES, Asked, look
 
     if html_path is not None:
-        import rlsched_agents.whatif.page as page  # before a long run: a missing extra is said at once
+        import rlsched_agents.whatif.page as page  # reports a missing extra before the long run
     from rlsched.decide.policies.policy import Policy
 
     chosen = distinct(one.policy for one in said(ctx)) or [Policy(name) for name in POLICIES]

@@ -1,1 +1,1 @@
-"""Strategies that set dials: how they are trained, by evolution or by PPO, and how they are judged."""
+"""Strategies that set dials: training by evolution or by PPO, and evaluation."""

@@ -1,4 +1,4 @@
-"""The card of a strategy: what it was trained on, what it does, and what that was worth. Markdown."""
+"""The Markdown card of a strategy: training data, behaviour, and measured gain."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _STRONGEST = 3
 
 
 def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed: int) -> str:
-    """The card.
+    """Return the card as Markdown.
 
     Args:
-        found: What came of the training.
-        recipe: Its numbers.
-        uses: What it was trained on.
-        seed: Of its draws.
+        found: The result of the training.
+        recipe: The recipe of the training.
+        uses: The training data.
+        seed: Seed of the training.
     """
     lines = [
-        "# A policy that was trained",
+        "# A trained policy",
         "",
         f"By `rlsched train` {rlsched.__version__}, seed {seed}; digest of its strategy "
-        f"`{found.strategy.digest}`. What was chosen: {found.stage or 'nothing'}.",
+        f"`{found.strategy.digest}`. Chosen: {found.stage or 'nothing'}.",
         "",
         f"{found.verdict[0].upper()}{found.verdict[1:]}.",
         "",
@@ -39,21 +39,21 @@ def card_text(found: Trained, recipe: DialRecipe, uses: Sequence[TraceUse], seed
         found.policy.toml.strip(),
         "```",
         "",
-        f"Changed of its settings: {f'`{found.setting}`' if found.setting else 'nothing'}.",
+        f"Changed setting: {f'`{found.setting}`' if found.setting else 'nothing'}.",
         "",
         "## What it learned",
         "",
-        "A dial is added to a setting of the rule. A constant is its position where all columns are 0; the "
-        "columns are those that move it most. The last figure is the cost with this dial frozen at 0 over "
-        "the cost with it: above 1, it helps.",
+        "A dial is added to a setting of the rule. A constant is the position of the dial where all columns "
+        "are 0; the columns are the ones that move the dial most. The last figure is the cost with this dial "
+        "frozen at 0, divided by the cost with it: above 1, the dial helps.",
         "",
         *_table(("dial", "range", "constant", "moved most by", "frozen"), _dial_rows(found)),
         "",
-        "## What it is worth",
+        "## Measured gain",
         "",
-        "Geometric means of ratios over the settings that were there, with 95 % bootstrap intervals over "
-        "stretches of the traces. Cost is time in the system and energy, weighed; delay is what a job takes "
-        "longer than alone.",
+        "Geometric means of ratios to the original settings, with 95 % bootstrap intervals over stretches of "
+        "the traces. Cost is the weighted sum of time in the system and energy; delay is the time that a job "
+        "takes beyond its run time on GPUs of its own.",
         "",
         *_table(("what", "windows that", "cost", "delay", "energy", "better in", "windows"), _worth(found)),
         "",

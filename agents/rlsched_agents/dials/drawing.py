@@ -1,4 +1,4 @@
-"""A training for TensorBoard: its curves, what it was made with, and what came of it."""
+"""TensorBoard log of a training: curves, configuration and result."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rlsched_agents.dials.verdict import Trained
 from rlsched_agents.ppo.sources import TrainingData
 
 DESCRIPTIONS: Final = {
-    "settings/cost_frac": "Cost of other settings, in turn, over the policy's own, on windows that choose.",
-    "(constants|following)/cost_frac": "Mean cost of a generation's candidates over that of the settings, on "
-    "windows that teach; below 1 is better.",
-    "(constants|following)/signal_to_noise": "How plainly all pairs so far point somewhere; 0 is chance.",
-    "chosen/.*/cost_frac": "Cost of what this stage found over the policy's settings, windows that choose.",
-    "chosen/.*/(low|high)_frac": "End of the 95 % interval of that cost.",
-    "chosen/best_cost_frac": "The least of these costs.",
-    "confirmed/(cost|delay|energy)_frac": "What was chosen over the policy's settings, windows that confirm.",
-    "confirmed/cost_(low|high)_frac": "End of the 95 % interval of the cost that was confirmed.",
-    "run/made_with": "The recipe, and the policy to do better than.",
-    "run/data": "What it learned from.",
-    "run/outcome": "What came out.",
-    "importance/columns": "Permutation importance: how much less is saved on held-out windows when this "
-    "column is that of another moment, per cent of the cost of the settings.",
+    "settings/cost_frac": "Cost of each other setting / cost of the policy's own, on windows that choose.",
+    "(constants|following)/cost_frac": "Mean cost of a generation's candidates / cost of the settings, "
+    "on windows that train; below 1 is better.",
+    "(constants|following)/signal_to_noise": "Signal-to-noise ratio of the search direction; 0 is chance.",
+    "chosen/.*/cost_frac": "Cost of the result of this stage / cost of the settings, on windows that choose.",
+    "chosen/.*/(low|high)_frac": "Bounds of the 95 % interval of that cost.",
+    "chosen/best_cost_frac": "The lowest of these costs.",
+    "confirmed/(cost|delay|energy)_frac": "Chosen policy / the policy's settings, on windows that confirm.",
+    "confirmed/cost_(low|high)_frac": "Bounds of the 95 % interval of the confirmed cost.",
+    "run/made_with": "The recipe and the policy to improve.",
+    "run/data": "The training data.",
+    "run/outcome": "The result.",
+    "importance/columns": "Permutation importance: how much less the strategy saves on held-out windows if "
+    "this column has its value of another moment, per cent of the cost of the settings.",
     "importance/table": "The same as a table.",
 }
 LAYOUT: Final = {
@@ -38,7 +38,7 @@ LAYOUT: Final = {
         "cost over the policy's own settings (1)": ["(settings|constants|following)/cost_frac"],
         "signal to noise": ["(constants|following)/signal_to_noise"],
     },
-    "What it is worth": {
+    "Measured gain": {
         "cost by stage, windows that choose": ["chosen/.*/cost_frac"],
         "cost, windows that confirm": ["confirmed/cost.*_frac"],
     },
@@ -52,14 +52,14 @@ METRICS: Final = (
 
 
 class Drawing:
-    """The event file of a training.
+    """The TensorBoard event file of a training.
 
     Args:
-        logdir: Its folder.
-        recipe: Its numbers.
-        policy: What is to be done better than.
-        data: What it learns from.
-        seed: Of its draws.
+        logdir: Folder of the event file.
+        recipe: The recipe of the training.
+        policy: The policy to improve.
+        data: The training data.
+        seed: Seed of the training.
 
     Raises:
         InputError: tensorboard is not installed, or the folder cannot be written.
@@ -80,7 +80,7 @@ class Drawing:
         self._curves.flush()
 
     def tell(self, stage: str, generation: Generation) -> None:
-        """One more generation of a stage."""
+        """Add one more generation of a stage."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:
             points[f"{stage}/signal_to_noise"] = generation.signal
@@ -88,7 +88,7 @@ class Drawing:
         self._curves.flush()
 
     def outcome(self, found: Trained, card: str) -> None:
-        """What came of it; `card` is the card of what was written, "" of nothing."""
+        """Add the result; `card` is the card of the written policy, "" if none was written."""
         points: dict[str, float] = {}
         for name, one in found.chosen.items():
             points[f"chosen/{name}/cost_frac"] = one.cost.ratio
@@ -110,16 +110,16 @@ class Drawing:
         self._curves.flush()
 
     def importance(self, found: Importance) -> None:
-        """What the strategy lives by; without matplotlib as a table alone."""
+        """Add the importance of the strategy's columns; without matplotlib, only as a table."""
         table = found.table()
         try:
             png, width, height = picture(found)
             self._curves.image("importance/columns", png, (width, height))
         except ImportError:
-            table += "\n\nA picture needs matplotlib: install rlsched[report]."
+            table += "\n\nThe plot needs matplotlib: install rlsched[report]."
         self._curves.text("importance/table", table)
         self._curves.flush()
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the file."""
         self._curves.close()

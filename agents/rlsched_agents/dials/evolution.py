@@ -1,9 +1,9 @@
-"""Evolution of linear strategies: antithetic pairs, each on a window of its own; a step along what helped.
+"""Evolution strategies for linear strategies: antithetic pairs, each pair on its own window, Adam's step.
 
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
-Adam's step (Kingma, Ba, ICLR 2015). The two of a pair see the same window with the same luck. Many pairs on
-one window each tell more than few pairs on many windows: with fewer pairs than weights, most of a step is
-chance, however well each pair is measured.
+Adam's step (Kingma, Ba, ICLR 2015). Both candidates of a pair run on the same window with the same random
+numbers. Many pairs on one window each give a better gradient than few pairs on many windows: with fewer pairs
+than weights, most of a step is chance, however precisely each pair is measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge
 
 _ONE_IN_TEN: Final = 1.28
-"""Quantile of a standard normal variate: of n weights, chance alone makes a signal of sd sqrt(2 / n)."""
+"""90 % quantile of a standard normal variate. With n weights, chance gives a signal with sd sqrt(2 / n)."""
 COLUMNS: Final = (
     "waiting_per_gpu",
     "waiting_jobs",
@@ -36,24 +36,24 @@ COLUMNS: Final = (
     "energy_weight",
     "preempts",
 )
-"""What a linear strategy goes by, beside a constant."""
+"""Columns that a linear strategy reads, in addition to a constant."""
 
 
 class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a strategy evolves.
+    """Hyperparameters of the evolution of a strategy.
 
     Attributes:
-        generations: Steps.
-        pairs: Pairs of candidates a generation, one as far from the mean as the other, opposite.
-        most: A pair's difference of ln(cost) counts as this much at most.
-        spread: Standard deviation of what is added to each weight.
-        step: Adam's step size ...
-        final_step_frac: ... and what is left of it at the end.
-        averaged_frac: What comes of it is the mean over the last part of the generations, so long.
-        patience: After so many generations it ends if their pairs tell no more of a direction than chance
-            does once in ten times.
-        dials: Those that move.
-        columns: Those that they go by; none: constants alone, a static setting.
+        generations: Number of generations.
+        pairs: Pairs of candidates per generation; the two of a pair lie opposite each other around the mean.
+        most: Upper limit of the difference of ln(cost) of a pair; larger differences are clipped.
+        spread: Standard deviation of the noise on each weight.
+        step: Adam's step size at the start.
+        final_step_frac: Step size at the end, as a fraction of `step`.
+        averaged_frac: The result is the mean over this last fraction of the generations.
+        patience: Number of generations after which evolution stops if its signal is below the level that
+            chance exceeds in one of ten cases.
+        dials: Dials that evolve.
+        columns: Columns that the dials depend on; empty: only constants, a static setting.
     """
 
     generations: int = 40
@@ -76,13 +76,13 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """What one generation was like.
+    """Figures of one generation.
 
     Attributes:
-        number: From 1 on.
-        cost: Geometric mean over its candidates of cost over the reference's.
-        signal: Signal to noise of all pairs so far: the square of their mean pull over what chance alone
-            would make of it, less 1; 0: nothing but chance; None: there are no pairs.
+        number: Counted from 1.
+        cost: Geometric mean over the candidates of cost / cost of the reference.
+        signal: Signal to noise of all pairs so far: the square of the mean gradient over its expectation
+            under chance, less 1; 0: only chance; None: there are no pairs.
     """
 
     number: int
@@ -91,13 +91,13 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Evolution:
-    """One evolution, generation by generation; all of its state is plain.
+    """One evolution, generation by generation; its state is plain data.
 
     Args:
-        judge: Windows to learn from.
-        config: How.
-        seed: Of the draws.
-        start: (D, F + 1) weights to begin with.
+        judge: Training windows.
+        config: Hyperparameters.
+        seed: Seed of the draws.
+        start: (D, F + 1) initial weights.
     """
 
     def __init__(self, judge: Judge, config: EvolutionConfig, seed: int, start: Floats | None = None) -> None:
@@ -113,13 +113,13 @@ class Evolution:
 
     @property
     def found(self) -> Floats:
-        """(D, F + 1) what has come of it so far."""
+        """(D, F + 1) current result."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 
     @property
     def _first_averaged(self) -> int:
-        """Generations before the first that counts."""
+        """Number of generations before the averaged ones."""
         return int(self.config.generations * (1.0 - self.config.averaged_frac))
 
     @property
@@ -133,13 +133,13 @@ class Evolution:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended because it found no direction."""
+        """Whether evolution has stopped because it found no direction."""
         if self.number != self.config.patience:
             return False
         return self.signal < _ONE_IN_TEN * float(np.sqrt(2.0 / self._pulls.size))
 
     def step(self) -> Generation:
-        """One generation."""
+        """Run one generation."""
         config, judge = self.config, self._judge
         which = self._windows(config.pairs)
         noise = self._rng.normal(size=(config.pairs, int(self._mask.sum())))
@@ -164,7 +164,7 @@ class Evolution:
         return Generation(self.number, cost, self.signal)
 
     def _windows(self, count: int) -> NDArray[np.int64]:
-        """So many windows, each as often as the others, as far as that goes."""
+        """Draw this number of windows, each as often as the others as far as possible."""
         every = len(self._judge.settings)
         rounds = [self._rng.permutation(every) for _ in range(-(-count // every))]
         return np.concatenate(rounds)[:count]
@@ -185,7 +185,7 @@ class Evolution:
         self.mean[...] = self._moved(-self.config.step * share * first / (np.sqrt(second) + 1e-8))
 
     def get_state(self) -> dict[str, Any]:
-        """Where it stands, as arrays and plain data."""
+        """The state as arrays and plain data."""
         return {
             "number": self.number,
             "count": self._count,
@@ -194,7 +194,7 @@ class Evolution:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where `get_state` was called."""
+        """Restore the state that `get_state` returned."""
         self.number, self._count = int(state["number"]), int(state["count"])
         self._rng.bit_generator.state = state["rng"]
         for mine, theirs in zip(self._arrays, state["arrays"], strict=True):

@@ -1,4 +1,4 @@
-"""What a strategy sees while it sets dials on windows that teach: the ranges that its file carries."""
+"""Ranges of the observations that a strategy meets on training windows; its file carries them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rlsched_envs.training.vector import ClusterVecEnv
 from rlsched_envs.training.windows import Drawn
 
 CLUSTERS: Final = 32
-"""Windows that are played side by side, each to its end; those that end earlier go on with another."""
+"""Windows that are simulated in parallel, each to its end; a cluster that finishes early starts another."""
 
 
 def familiar_to(
     strategy: Strategy, policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int
 ) -> Familiar:
-    """Ranges of all columns, over all settings of dials on `CLUSTERS` windows or more.
+    """Ranges of all columns, over all settings of the dials on at least `CLUSTERS` windows.
 
     Args:
-        strategy: Sets the dials.
-        policy: The rule whose dials they are.
-        sources: What the windows are drawn from.
-        drawn: What they are like.
-        seed: Of the draws.
+        strategy: The strategy that sets the dials.
+        policy: The rule that has the dials.
+        sources: Traces that windows are drawn from.
+        drawn: How windows are drawn.
+        seed: Seed of the draws.
     """
     venv = ClusterVecEnv(sources, CLUSTERS, seed=seed, drawn=drawn, policy=policy)
     layers = [np.array(layer) for layer in strategy.layers]

@@ -1,8 +1,8 @@
-"""What a strategy lives by: how much it saves less on held-out windows when a column tells it nothing.
+"""Importance of a strategy's columns: the loss of savings on held-out windows without each column.
 
 Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): at each setting of the dials
-the column's value is that of some other moment of some window, drawn anew. All else is as it was, the jobs
-too.
+the column gets its value of another moment of some window, drawn each time. Everything else, including the
+jobs, stays the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched_envs.training.windows import Drawn
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Played once as they are, and once for each column that counts."""
+"""Number of windows, simulated once as they are and once for each column in use."""
 _RESAMPLES: Final = 2000
 
 
@@ -32,8 +32,9 @@ class Column(msgspec.Struct, frozen=True):
     """One column.
 
     Attributes:
-        name: One of `rlsched.decide.dials.observing.NAMES`.
-        lost: Per cent of the reference's cost that are saved less without it; below 0: it misleads.
+        name: A name from `rlsched.decide.dials.observing.NAMES`.
+        lost: Loss of savings without the column, per cent of the reference's cost; below 0: the column
+            misleads.
         low, high: 95 % bootstrap interval over the windows.
     """
 
@@ -44,12 +45,12 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Importance(msgspec.Struct, frozen=True):
-    """Of all columns that have a weight.
+    """Importance of all columns that have a weight.
 
     Attributes:
-        saved: Per cent of the cost of the settings that the strategy saves with all of them.
-        columns: The most important one first.
-        windows: How many windows say so.
+        saved: Savings of the strategy with all columns, per cent of the cost of the settings.
+        columns: The columns, most important first.
+        windows: Number of windows.
     """
 
     saved: float
@@ -57,7 +58,7 @@ class Importance(msgspec.Struct, frozen=True):
     windows: int
 
     def table(self) -> str:
-        """As Markdown."""
+        """The importance as a Markdown table."""
         head = ["| column | per cent lost without it | 95 % |", "|---|---:|---|"]
         rows = [f"| {one.name} | {one.lost:.2f} | {one.low:.2f} to {one.high:.2f} |" for one in self.columns]
         said = (
@@ -80,15 +81,15 @@ def importance_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Importance:
-    """Play the same windows with one column after the other telling nothing.
+    """Run the same windows once for each column, with that column shuffled.
 
     Args:
-        strategy: Sets the dials: what ES or PPO has found.
-        policy: The rule whose dials they are.
-        sources: What windows are drawn from; nothing of them has taught.
-        drawn: What they are like.
-        seed: Of the draws.
-        windows: How many.
+        strategy: The trained strategy that sets the dials.
+        policy: The rule that has the dials.
+        sources: Traces that windows are drawn from; they must not overlap with the training data.
+        drawn: How windows are drawn.
+        seed: Seed of the draws.
+        windows: Number of windows.
     """
     fit = [source for source in sources if source.submit_s.size >= max(drawn.jobs // 3, 1)]
     fleet = DialFleet(fit, windows, drawn, policy, seed)
@@ -113,15 +114,15 @@ def _played(
     values: Floats | None = None,
     draws: np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """(W,) per cent saved in each window, and (N, F) all that was seen while it was played.
+    """(W,) per cent saved in each window, and (N, F) all observations of the run.
 
     Args:
-        fleet: Plays them, from the first draw of this seed on.
-        layers: Of the strategy.
-        seed: Of the windows.
-        column: The one that tells nothing; -1: none.
-        values: (N,) what it is, in turn.
-        draws: Where it is drawn from.
+        fleet: Runs the windows, from the first draw of this seed on.
+        layers: Layers of the strategy.
+        seed: Seed of the windows.
+        column: The column to shuffle; -1: none.
+        values: (N,) values of the column.
+        draws: Random generator that draws from `values`.
     """
     windows = fleet.dones.size
     fleet.reseed(seed)
@@ -142,7 +143,7 @@ def _played(
 
 
 def picture(found: Importance, most: int = 20) -> tuple[bytes, int, int]:
-    """Bars, the most important column first: a PNG, its width and height.
+    """Bar chart, most important column first: a PNG, its width and height in pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

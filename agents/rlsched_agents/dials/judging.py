@@ -1,4 +1,4 @@
-"""What a strategy is worth on windows: costs over those of a reference, and intervals that say how sure."""
+"""Evaluation of strategies on windows: costs relative to a reference, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""A delay counts as this part of the run times at least: with idle cores a job can be faster than alone."""
+"""Lower limit of a delay, as a fraction of the run time: idle cores can make a job faster than expected."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Runs that a process is handed at once: they take a second or less."""
+"""Runs per message to a process; a chunk takes a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
-"""The strategy that leaves every dial where the settings have it."""
+"""The strategy that leaves all dials at the settings."""
 
 _pools: tuple[Windows, ...] = ()
-"""Of this process: what the processes of a `Judge` find when they begin."""
+"""Windows of this process, set when a worker process of a `Judge` starts."""
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """(n, 2) delay and energy of (pool, strategy, window in the pool), by these settings."""
+    """(n, 2) delay and energy of each task (pool, strategy, window in the pool) under a policy's settings."""
     costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
     return np.array([(one.delay_s, one.energy_j) for one in costs])
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """What came of windows; (n,) each.
+    """Results of windows; (n,) each.
 
     Attributes:
-        delay_s: JCT beyond the run times alone at full clock, job-seconds.
-        work_s: Those run times.
-        energy_j: Energy of the jobs.
+        delay_s: JCT beyond the run times on GPUs of their own at full clock, job-seconds.
+        work_s: Sum of these run times, job-seconds.
+        energy_j: Energy of the jobs, joules.
     """
 
     delay_s: Floats
@@ -53,30 +53,30 @@ class Costs(msgspec.Struct, frozen=True):
 
     @property
     def floored_s(self) -> Floats:
-        """Delays, of which each is a part of the run times at least (`LEAST_DELAY_FRAC`)."""
+        """Delays, each at least `LEAST_DELAY_FRAC` of the run times."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
-        """Those of some windows."""
+        """Results of some of the windows."""
         return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept])
 
     def over(self, other: Costs, energy_weight: Floats) -> Floats:
-        """(n,) ln(cost over another's): time in the system and energy, weighed, each relative."""
+        """(n,) ln(cost / cost of the other): time in the system and energy, weighted, each relative."""
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         energy = self.energy_j / np.maximum(other.energy_j, 1.0)
         return np.log((1.0 - energy_weight) * time + energy_weight * energy)
 
 
 class Judge:
-    """Runs strategies on windows, in several processes.
+    """Runs strategies on windows in several processes.
 
     Args:
-        pools: Windows, each pool under models of its own; they count as one list.
-        workers: Processes; None: one a core.
-        policy: Whose settings hold where none is named; None: those that the windows were made for.
+        pools: Windows, each pool with its own models; they count as one list.
+        workers: Number of processes; None: one per core.
+        policy: Policy whose settings apply if a call names none; None: the policy of the windows.
 
     Attributes:
-        settings: All windows.
+        settings: Settings of all windows.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Judge:
         self.energy_weight = np.array([one.energy_weight for one in self.settings])
         self._pool_of = np.repeat(np.arange(len(pools)), [len(pool) for pool in pools])
         self._at = np.concatenate([np.arange(len(pool)) for pool in pools])
-        pools[0].run(ALL_ZERO, [0])  # compiled once, before there are other processes
+        pools[0].run(ALL_ZERO, [0])  # compile once, before other processes start
         self._processes = ProcessPoolExecutor(
             workers or os.cpu_count() or 1, mp_context=multiprocessing.get_context("fork")
         )
 
     def close(self) -> None:
-        """End its processes."""
+        """Stop the worker processes."""
         self._processes.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Judge:
@@ -111,7 +111,7 @@ class Judge:
         which: NDArray[np.int64] | None = None,
         policy: Policy | None = None,
     ) -> list[Costs]:
-        """Run each strategy on all windows, or on these, by the settings of a policy."""
+        """Run each strategy on all windows, or on the windows `which`, under the settings of a policy."""
         chosen = np.arange(len(self.settings)) if which is None else which
         pairs = [(layers, int(k)) for layers in strategies for k in chosen]
         found = self.run_pairs(pairs, policy)
@@ -119,7 +119,7 @@ class Judge:
         return [found.rows(slice(first, first + chosen.size)) for first in firsts]
 
     def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
-        """Run each strategy on the window that stands beside it, by the settings of a policy."""
+        """Run each strategy on the window it is paired with, under the settings of a policy."""
         tasks = [
             [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
             for at in range(0, len(pairs), _CHUNK)
@@ -129,14 +129,14 @@ class Judge:
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A geometric mean of ratios, and its 95 % bootstrap interval over groups of windows that may overlap.
+    """A geometric mean of ratios, with its 95 % bootstrap interval over groups of windows that may overlap.
 
     Attributes:
-        ratio: Below 1: better.
-        low, high: Its interval.
-        better_frac: Share of the windows that are better.
-        windows: How many.
-        groups: How many groups.
+        ratio: The mean; below 1 is better.
+        low, high: Bounds of the interval.
+        better_frac: Fraction of the windows with a ratio below 1.
+        windows: Number of windows.
+        groups: Number of groups.
     """
 
     ratio: float
@@ -151,7 +151,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
-    """The mean of (n,) logarithms of ratios, resampled group by group."""
+    """Mean of (n,) logarithms of ratios, resampled by group."""
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     total, count = np.bincount(of, log_ratios), np.bincount(of)
     picks = np.random.default_rng(seed).integers(0, names.size, (_RESAMPLES, names.size))

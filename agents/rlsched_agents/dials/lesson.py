@@ -1,4 +1,4 @@
-"""What a training of a strategy goes by: the numbers that shape it, and the windows that it is shown."""
+"""Inputs of a strategy's training: the recipe and the windows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Stretches of a trace, a window long each, that an interval has to rest on."""
+"""Minimum number of stretches of a trace, each one window long, for an interval."""
 LEAST_JOBS: Final = 250
-"""Windows are cut to so many jobs where a trace is short, and no further."""
+"""Minimum length of a window, jobs: windows of short traces are cut to this length at most."""
 MIXED_FRAC: Final = 0.5
-"""Share of windows on clusters of several GPU types where a trace's cluster has several."""
+"""Share of windows on clusters of several GPU types if a trace's cluster has several."""
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
     "share.min_gain=0.3",
@@ -36,23 +36,23 @@ SETTINGS_TRIED: Final = (
     "types.price=0.25",
     "types.price=0.75",
 )
-"""Settings that are tried in the place of a policy's, each alone, as `--set` has them."""
+"""Alternative settings, as `--set` takes them; each is tried separately."""
 
 
 class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every number that shapes the training of a strategy.
+    """Hyperparameters of the training of a strategy.
 
     Attributes:
-        drawn: What windows are like.
-        windows: Windows that teach ...
-        choosing: ... that choose ...
-        confirming: ... and that confirm.
-        settings: What is tried in the place of the policy's settings, one by one, as `--set` has it. What
-            turns on something that the policy does not do is left out, and prices of GPU types where no
-            window has several.
-        constants: How constant dials evolve.
-        following: How, from there on, dials evolve that follow the cluster's state.
-        scales: Factors on the assumed figures of the catalogue; windows are dealt out to them in turn.
+        drawn: How windows are drawn.
+        windows: Number of windows that train.
+        choosing: Number of windows that choose.
+        confirming: Number of windows that confirm.
+        settings: Alternatives to the policy's settings, as `--set` takes them, tried one by one. Settings of
+            features that the policy does not use are skipped, and so are prices of GPU types if no window has
+            several.
+        constants: Evolution of constant dials.
+        following: Evolution, starting there, of dials that follow the cluster's state.
+        scales: Factors on the assumed figures of the catalogue, assigned to the windows in turn.
     """
 
     drawn: Drawn = Drawn()
@@ -67,11 +67,11 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
-        """The same for these traces: with windows so short that those that confirm lie in stretches enough,
-        and on clusters of several GPU types, too, where a trace's own has several.
+        """The recipe fitted to these traces: windows short enough for `LEAST_STRETCHES` stretches in the part
+        that confirms, and mixed GPU types if a trace's own cluster has several.
 
         Raises:
-            InputError: there are too few jobs even so.
+            InputError: there are too few jobs even for the shortest windows.
         """
         sizes = [source.submit_s.size for one in data for source in one.confirmation]
         least = min(LEAST_JOBS, self.drawn.jobs)
@@ -91,13 +91,13 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Other settings of a policy, by what is changed."""
+        """Other settings of a policy, keyed by the change."""
         found = {}
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()
             if getattr(policy.settings, table, None) is None:
                 continue
-            if table == "types" and self.drawn.mixed_frac == 0.0:  # no window has a choice of them
+            if table == "types" and self.drawn.mixed_frac == 0.0:  # no window offers a choice of types
                 continue
             try:
                 other = policy.changed([change])
@@ -109,17 +109,17 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _rounded(jobs: float) -> int:
-    """Up to two figures."""
+    """Round up to two significant figures."""
     unit = 10 ** max(len(str(int(jobs))) - 2, 0)
     return int(-(-jobs // unit) * unit)
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """Windows that teach, choose and confirm.
+    """Windows that train, choose and confirm.
 
     Attributes:
-        policy: Whose settings hold in them.
+        policy: The policy whose settings apply in the windows.
         teaching, choosing, confirming: The windows.
     """
 
@@ -130,10 +130,10 @@ class Lesson:
 
     @classmethod
     def of(cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int) -> Lesson:
-        """Draw them; where a trace has too little for a part, others have more of it.
+        """Draw the windows; a trace that is too short for a part is replaced by others there.
 
         Raises:
-            InputError: no trace has enough for one of them.
+            InputError: no trace is long enough for one of the parts.
         """
         parts = {
             "teaches": ([one.train for one in data], recipe.windows),
@@ -156,7 +156,7 @@ class Lesson:
 def _windows(
     sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
 ) -> tuple[Windows, ...]:
-    """So many windows, dealt out to the sources by their weights, and to the scales in turn."""
+    """Draw this number of windows from the sources by their weights, with the scales in turn."""
     weights = np.array([source.weight for source in sources])
     picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))
     settings = [draw_setting(sources[k], recipe.drawn, rng) for k in picks]

@@ -1,8 +1,9 @@
-"""PPO on the dials: noise that is kept for a whole rollout, and mirrored between two clusters of one window.
+"""PPO on the dials, with noise that stays the same for a rollout and is mirrored between paired clusters.
 
-Generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) by Stable-Baselines3. What a
-strategy is worth shows over hours of a cluster, so noise that changes from step to step explores nothing. And
-the other of a pair is the best baseline there is: half the difference of their returns is what the noise did.
+Generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) by Stable-Baselines3. The value of a
+strategy shows only after hours of simulated time, so noise that changes at each step explores nothing. The
+second cluster of a pair runs the same window and is the best baseline: half the difference of the two returns
+is the effect of the noise.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Hyper-parameters of PPO on the dials.
 
     Attributes:
-        clusters: Simulated side by side, in pairs.
-        rollout_steps: Settings of the dials of each between two updates; noise is kept as long.
-        rollouts: Updates.
+        clusters: Number of clusters simulated in parallel, in pairs.
+        rollout_steps: Settings of the dials per cluster between two updates; noise stays the same for as
+            long.
+        rollouts: Number of rollouts and updates.
         batch_size: Steps in a minibatch.
         epochs: Passes over a rollout.
-        gamma: Discount a step, ten minutes or less.
+        gamma: Discount per step (ten minutes or less).
         gae_lambda: Decay of the advantage estimator.
         learning_rate: Adam's step size.
-        target_kl: An update ends where the policy has moved so far.
-        width: Of the two hidden layers.
-        noise: Standard deviation of the noise on a dial's position, at first.
-        pair_weight: What half the difference of a pair's returns counts beside the step's own advantage.
+        target_kl: KL divergence at which an update stops.
+        width: Units of each of the two hidden layers.
+        noise: Initial standard deviation of the noise on the position of a dial.
+        pair_weight: Weight of half the difference of a pair's returns, relative to the advantage of the step.
     """
 
     clusters: int = 64
@@ -60,7 +62,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class MirroredNoise(StateDependentNoiseDistribution):
-    """gSDE whose noise for cluster 2 k + 1 is that for cluster 2 k with the other sign."""
+    """gSDE with mirrored noise: cluster 2 k + 1 has the noise of cluster 2 k with the opposite sign."""
 
     def sample_weights(self, log_std: torch.Tensor, batch_size: int = 1) -> None:
         """Draw noise for half of the clusters, and mirror it."""
@@ -72,7 +74,7 @@ class MirroredNoise(StateDependentNoiseDistribution):
 
 
 class DialPolicy(ActorCriticPolicy):
-    """Two hidden layers of tanh, a tanh at the end; its noise is mirrored."""
+    """Two hidden tanh layers and a tanh output, with mirrored noise."""
 
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         assert self.dist_kwargs is not None
@@ -81,7 +83,7 @@ class DialPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
 
     def begin_at(self, positions: Floats) -> None:
-        """Let the mean be these constant positions of the dials, -1 to 1."""
+        """Set the mean to these constant positions of the dials, -1 to 1."""
         net = self.action_net
         assert isinstance(net, torch.nn.Linear)
         with torch.no_grad():
@@ -99,12 +101,12 @@ class DialPolicy(ActorCriticPolicy):
 
 
 class PairedBuffer(RolloutBuffer):
-    """Rollouts whose advantages also say which of a pair fared better."""
+    """Rollouts whose advantages include the difference between the clusters of a pair."""
 
     pair_weight = 1.0
 
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
-        """Each step's own advantage, and a step's part of half the difference of the pair's returns."""
+        """Add to each step's own advantage a share of half the difference of the pair's returns."""
         super().compute_returns_and_advantage(last_values, dones)
         total = self.rewards.sum(axis=0)
         half = (total[0::2] - total[1::2]) / 2.0 / self.buffer_size
@@ -113,7 +115,7 @@ class PairedBuffer(RolloutBuffer):
 
 
 class _Told(BaseCallback):
-    """Tells after each rollout how it went; noise is drawn when a rollout begins."""
+    """Reports each rollout; noise is drawn when a rollout starts."""
 
     def __init__(self, tell: Callable[[int, float, float], None]) -> None:
         super().__init__()
@@ -142,17 +144,17 @@ def train_ppo(
     """Train a network that sets the dials.
 
     Args:
-        sources: Where windows are drawn from.
-        drawn: What they are like.
-        policy: The rule.
+        sources: Traces that windows are drawn from.
+        drawn: How windows are drawn.
+        policy: The rule that has the dials.
         config: Hyper-parameters.
-        seed: Of weights, windows and noise.
-        start: (D,) constant positions of the dials to begin with, -1 to 1.
-        tell: Called after every rollout with its number, the mean reward, and the spread of half the
-            difference of pairs, both over a rollout.
+        seed: Seed of weights, windows and noise.
+        start: (D,) initial constant positions of the dials, -1 to 1.
+        tell: Called after each rollout with its number, the mean reward, and the standard deviation of half
+            the difference of pairs, both over the rollout.
 
     Returns:
-        The matrices of a `Strategy`: the mean that was trained is what is served.
+        The matrices of a `Strategy`: the trained mean, without noise.
     """
     venv = ClusterVecEnv(
         sources, config.clusters, seed=seed, drawn=drawn, policy=policy, in_pairs=True, copy=False

@@ -1,4 +1,4 @@
-"""Recipes of strategies that have a name."""
+"""Named recipes for the training of strategies."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ RECIPES = {"default": DEFAULT, "quick": QUICK, "smoke": SMOKE}
 
 
 def load_recipe(name: str) -> DialRecipe:
-    """A recipe by its name, or from a TOML file; what that leaves out is as in `default`.
+    """Load a recipe by name or from a TOML file; fields missing in the file are as in `default`.
 
     Raises:
-        InputError: there is none of that name, or the file cannot be read.
+        InputError: there is no recipe of this name, or the file cannot be read.
     """
     if name.endswith(".toml"):
         found = settle(read_table(name, "recipe"), DialRecipe, name)

@@ -1,8 +1,8 @@
-"""A training, from windows to a verdict: other settings first, then constant dials, then dials that follow.
+"""A training, from windows to a verdict: other settings, then constant dials, then dials that follow state.
 
-Windows of the training part teach, those of the first part after it choose, those of the second part confirm,
-once. What is written is the best that was chosen, where it is confirmed to be better than the policy's own
-settings; else nothing.
+Windows of the first part train, windows of the second part choose, windows of the third part confirm, once.
+The best chosen policy is written if it is confirmed to be better than the policy's own settings; otherwise
+nothing is written.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ STATE_FILE: Final = "training.json"
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Whether a strategy is better than the settings on the windows that it has learned from: where pairs say
-    little, evolution drifts."""
+    """Whether a strategy beats the settings on its training windows: with a weak signal, evolution drifts."""
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
 
 
 @dataclass
 class Training:
-    """One training, which can stop between two generations and go on later.
+    """One training, which can stop between two generations and continue later.
 
     Attributes:
-        lesson: Its windows.
-        recipe: Its numbers.
-        seed: Of its draws.
-        state_file: Where it keeps how far it is; None: nowhere.
-        workers: Processes; None: one a core.
+        lesson: Windows of the training.
+        recipe: Hyperparameters.
+        seed: Seed of the draws.
+        state_file: File for the state of the training; None: the state is not kept.
+        workers: Number of processes; None: one per core.
     """
 
     lesson: Lesson
@@ -67,18 +66,19 @@ class Training:
         """Try settings, evolve, choose, confirm.
 
         Args:
-            tell: Called after every generation with its stage; may raise to stop, all is kept by then.
-            resume: Whether to go on from `state_file`.
-            say: Called with a line where something else begins that takes a while.
+            tell: Called after each generation with its stage; may raise to stop, as the state is already
+                written.
+            resume: Whether to continue from `state_file`.
+            say: Called with a line at the start of each longer phase.
 
         Raises:
-            InputError: there is nothing to go on from.
+            InputError: there is no state to continue from.
         """
         state = self._read() if resume else {}
         say("trying other settings")
         tried, setting = self._try_settings(state, tell, say)
         policy = self.recipe.others(self.lesson.policy)[setting] if setting else self.lesson.policy
-        say("evolving dials on windows that teach")
+        say("evolving dials on training windows")
         with self._judge("teaching", policy) as judge:
             constants = self._evolve(judge, CONSTANTS, self.recipe.constants, None, state, tell)
             start = constants.found if _teaches(judge, constants.found) else None
@@ -87,13 +87,13 @@ class Training:
         lost = tuple(name for name, one in stages.items() if one.is_lost)
         layers: dict[str, Layers] = {SETTINGS: ALL_ZERO} if setting else {}
         layers |= {name: (one.found,) for name, one in stages.items()}
-        say("choosing on windows that taught nothing")
+        say("choosing on windows outside the training")
         chosen, best, passed_over = self._choose(layers, policy)
         last = Strategy.of(following.found)
         if not best:
             still = Strategy.of(*ALL_ZERO)
             return Trained(self.lesson.policy, still, "", "", tried, chosen, None, {}, lost, last)
-        say(f"confirming {best} on windows that chose nothing")
+        say(f"confirming {best} on held-out windows")
         found = layers[best]
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
@@ -112,8 +112,9 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, Compared], str]:
-        """Each other setting over the policy's own on the windows that choose, and the best; "": none is
-        better beyond doubt, which of a dozen the luckiest seldom is."""
+        """Cost of each other setting relative to the policy's own, on the windows that choose, and the best
+        one; "": none is significantly better. Without this test, the best of a dozen is often only the
+        luckiest."""
         others = self.recipe.others(self.lesson.policy)
         try:
             table = {
@@ -125,7 +126,7 @@ class Training:
             raise self._no_training(f"stage {SETTINGS}: {error}") from None
         if len(table) < len(others):
             with self._judge("choosing") as judge:
-                say("trying other settings: the policy's own, which others are compared with")
+                say("trying other settings: first the policy's own, as the reference")
                 (zero,) = judge.run([ALL_ZERO])
                 for name in [name for name in others if name not in table]:
                     say(f"trying other settings: {len(table) + 1} of {len(others)}, {name}")
@@ -146,7 +147,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Evolution:
-        """One stage, or the rest of it."""
+        """Run one stage, or the rest of it."""
         seed = self.seed * 2 + (stage == FOLLOWING)
         evolution = Evolution(judge, config, seed, start)
         if stage in state:
@@ -164,14 +165,14 @@ class Training:
     def _choose(
         self, found: dict[str, Layers], policy: Policy
     ) -> tuple[dict[str, Compared], str, dict[str, Interval]]:
-        """Each stage over the settings on the windows that choose, and the one to confirm; "": none.
+        """Each stage relative to the settings on the windows that choose, and the stage to confirm; "": none.
 
-        A later one, of which there is more to go wrong, is taken if it is better than the one before it
-        beyond doubt.
+        A later stage, which has more ways to fail, is taken only if it is significantly better than the one
+        before.
 
         Returns:
-            The stages over the settings, the one to confirm, and the cost over that one of each stage that
-            looks better and was not taken.
+            The stages relative to the settings, the stage to confirm, and for each stage that looks better
+            but was not taken, its cost relative to the taken one.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -190,7 +191,7 @@ class Training:
 
     def _read(self) -> dict[str, Any]:
         if self.state_file is None or not self.state_file.is_file():
-            raise InputError(f"{self.state_file}: nothing to go on from; leave out --resume")
+            raise InputError(f"{self.state_file}: no training to continue; leave out --resume")
         try:
             kept = msgspec.json.decode(self.state_file.read_bytes())
             stages: dict[str, Any] = dict(kept["stages"])
@@ -210,13 +211,13 @@ class Training:
 
     def _no_training(self, why: str) -> InputError:
         return InputError(
-            f"{self.state_file}: expected a training that rlsched train has kept, cannot go on with it: "
+            f"{self.state_file}: expected a training that rlsched train has kept, cannot continue it: "
             f"{' '.join(why.split())}; begin again with --overwrite"
         )
 
     @property
     def _of(self) -> str:
-        """What tells one training from another."""
+        """Key that identifies a training."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
@@ -224,7 +225,7 @@ class Training:
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
     def _write(self, state: dict[str, Any]) -> None:
-        """Keep how far it is, whole or not at all."""
+        """Write the state atomically."""
         if self.state_file is None:
             return
         self.state_file.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +235,7 @@ class Training:
 
 
 def _frozen(judge: Judge, found: Floats, mine: Costs, policy: Policy) -> dict[str, Any]:
-    """By dial: what freezing it at 0 costs."""
+    """Cost, by dial, of freezing the dial at 0."""
     table = {}
     for row, name in enumerate(RANGES):
         if found[row].any():

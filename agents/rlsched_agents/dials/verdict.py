@@ -1,4 +1,4 @@
-"""What came of a training: what is better, by how much, and what is written of it."""
+"""The result of a training: the chosen policy, its measured gain, and the files to write."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
 LEAST_WINDOWS: Final = 200
-"""Fewer windows are too few to confirm anything."""
+"""Minimum number of windows for a confirmation."""
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One strategy over another on the same windows; below 1 is better.
+    """One strategy relative to another on the same windows; below 1 is better.
 
     Attributes:
-        cost: Time in the system and energy, weighed.
-        delay: JCT beyond the run times alone at full clock.
+        cost: Weighted sum of time in the system and energy.
+        delay: JCT beyond the run times on GPUs of their own at full clock.
         energy: Energy of the jobs.
         by_source: Geometric mean of cost by trace.
     """
@@ -33,7 +33,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 def compared(judge: Judge, mine: Costs, other: Costs) -> Compared:
-    """One strategy over another on all windows of a judge."""
+    """Compare one strategy with another on all windows of a judge."""
     cost = mine.over(other, judge.energy_weight)
     groups = [one.group for one in judge.settings]
     source = np.array([one.source for one in judge.settings])
@@ -46,23 +46,24 @@ def compared(judge: Judge, mine: Costs, other: Costs) -> Compared:
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """What came of a training.
+    """The result of a training.
 
     Attributes:
-        policy: Whose settings are to be served; its dials are not among them.
-        strategy: What is to set its dials; all 0 where nothing is.
-        stage: `settings`, `constants`, `following`, or "" where none is better than the policy's own settings
-            on what chooses.
-        setting: What is changed of those, as `--set` has it; "": nothing.
-        tried: By other setting: over the policy's own, on the windows that choose.
-        chosen: By stage: likewise.
-        confirmed: The chosen one over the policy's own settings, on those that confirm; None: none was
-            chosen.
-        frozen: By dial: cost with this dial at 0 over cost with it, on those that confirm; above 1: it helps.
-        stopped: Stages that ended early because they found no direction.
-        last: What evolution had come to when it ended, whether that is better or not.
-        passed_over: By stage that costs less than the chosen one where it was chosen: its cost over the
-            chosen one's, on the same windows.
+        policy: Policy with the settings to serve, without dials.
+        strategy: Strategy that sets the dials; all 0 if none was chosen.
+        stage: `settings`, `constants`, `following`, or "" if none is better than the policy's own settings on
+            the windows that choose.
+        setting: Changed setting, as `--set` takes it; "": none.
+        tried: By other setting: cost relative to the policy's own, on the windows that choose.
+        chosen: By stage: the same.
+        confirmed: The chosen policy relative to the policy's own settings, on the windows that confirm; None:
+            none was chosen.
+        frozen: By dial: cost with this dial at 0 / cost with it, on the windows that confirm; above 1, it
+            helps.
+        stopped: Stages that stopped early because they found no direction.
+        last: Last strategy of the evolution, better or not.
+        passed_over: By stage that costs less than the chosen one where it was chosen: its cost relative to
+            the chosen one, on the same windows.
     """
 
     policy: Policy
@@ -86,18 +87,18 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def sets_dials(self) -> bool:
-        """Whether it is more than other settings."""
+        """Whether the result sets dials, in addition to settings."""
         return _is_any(self.strategy)
 
     @property
     def verdict(self) -> str:
-        """In words, for people."""
+        """The verdict in words."""
         if self.confirmed is None:
-            return "keep what you have: on the windows that choose, nothing was better than the settings"
+            return "keep what you have: nothing was better than the settings on the windows that choose"
         cost, delay = self.confirmed.cost, self.confirmed.delay
         measured = (
-            f"cost (time and energy, weighed) {cost}, delay {delay}, energy {self.confirmed.energy} of the "
-            f"settings, {cost.windows} windows that chose nothing"
+            f"cost (time and energy, weighted) {cost}, delay {delay}, energy {self.confirmed.energy} of the "
+            f"settings, {cost.windows} windows held out"
         )
         if self.is_better:
             gain = f"{1.0 - cost.ratio:.1%} [{1.0 - cost.high:.1%}, {1.0 - cost.low:.1%}]"
@@ -109,7 +110,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def why_not(self) -> list[str]:
-        """Why what costs less in the table was not taken: a sentence each, for people."""
+        """One sentence for each cheaper candidate in the table that was not taken, with the reason."""
         found = []
         looks = min(self.tried, key=lambda name: self.tried[name].cost.ratio, default="")
         if looks and not self.setting and self.tried[looks].cost.ratio < 1.0:
@@ -127,43 +128,43 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What to try next, for people: a sentence."""
+        """The next step for the user, one sentence."""
         if self.is_better:
             return (
-                "compare it on jobs that were not learned from (`rlsched evaluate --policy FILE`), then let "
-                "it decide (`rlsched policy set FILE`)"
+                "compare it on jobs outside the training data (`rlsched evaluate --policy FILE`), then "
+                "activate it (`rlsched policy set FILE`)"
             )
         if self.confirmed is not None and self.confirmed.cost.windows < LEAST_WINDOWS:
             return "a recipe with more windows (`--recipe default`), or a longer history"
         if len(self.stopped) == len(self.chosen) > 0:
             return (
-                "a history under more load, or another --policy: evolution found no direction, and dials "
-                "change little where jobs hardly wait"
+                "a history with a higher load, or another --policy: evolution found no direction, and dials "
+                "change little if jobs hardly wait"
             )
         if self.confirmed is not None:
-            return (
-                "another --seed or a longer history: what was chosen may have been lucky where it was chosen"
-            )
-        return "a longer history, another --policy to begin with, or settings of your own in a recipe (.toml)"
+            return "another --seed or a longer history: the chosen policy may have been lucky"
+        return "a longer history, another --policy to start from, or settings of your own in a recipe (.toml)"
 
     def write(self, path: Path) -> list[Path]:
-        """Write the policy (TOML), and beside it, by the same name, its strategy (JSON) if it sets dials.
+        """Write the policy (TOML) and, if it sets dials, a strategy (JSON) of the same name next to it.
 
         Returns:
-            What was written.
+            The written files.
         """
         return _written(path, self.policy, self.strategy, self.verdict)
 
     def write_last(self, path: Path) -> list[Path]:
-        """Write what evolution had come to at its end, in the same way, though it is not confirmed.
+        """Write the last result of the evolution in the same form, although it is not confirmed.
 
         Returns:
-            What was written.
+            The written files.
         """
-        return _written(path, self.policy, self.last, "where evolution ended; not confirmed to be better")
+        return _written(
+            path, self.policy, self.last, "last result of the evolution; not confirmed to be better"
+        )
 
     def report(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The result as plain data for JSON."""
         return {
             "stage": self.stage,
             "setting": self.setting,

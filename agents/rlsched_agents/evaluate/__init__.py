@@ -1,1 +1,1 @@
-"""Replays a trace under several policies and says how they did: numbers, tables, files."""
+"""Replays a trace under several policies and reports the results as numbers, tables and files."""

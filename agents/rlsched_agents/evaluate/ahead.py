@@ -1,4 +1,4 @@
-"""Kernels that several replays need and nobody has compiled yet: compiled at once, where there are cores."""
+"""Parallel compilation of kernels that several replays need and that are not in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_envs.sim.engine import Predictions
 
 
 def first_jobs(task: Task) -> Task:
-    """A task with its first two jobs alone, which needs the same kernels."""
+    """A copy of a task with only its first two jobs, which needs the same kernels."""
     return replace(
         task,
         trace=task.trace.select(slice(0, 2)),
@@ -27,14 +27,14 @@ def first_jobs(task: Task) -> Task:
 
 
 def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
-    """Compile the kernels of compiled rules in so many processes; how many were not there yet.
+    """Compile the kernels of compiled rules in this number of processes; returns how many were missing.
 
-    See `rlsched.compile.ahead`: with one of them, or one process, nothing is done.
+    See `rlsched.compile.ahead`: with one task or one process, nothing is done.
 
     Args:
-        tasks: Replays that are nothing but a compiled rule.
-        workers: Processes.
-        replay: What replays a task, in a process beside; it can be pickled.
+        tasks: Replays of compiled rules.
+        workers: Number of processes.
+        replay: Replays a task in a worker process; it must be picklable.
     """
     missing: dict[Any, Task] = {}
     if not COMPILING.by_verb:

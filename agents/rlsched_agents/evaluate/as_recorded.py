@@ -1,4 +1,4 @@
-"""What really happened to the jobs of a trace, where it says how long they waited."""
+"""Recorded outcomes of the jobs of a trace, if the trace has their waiting times."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PERCENTS: Final = (50, 99, 99.9)
 
 class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
     """Waits and JCT as the site recorded them: under its own scheduler, on the nodes that it had and that
-    worked then, with its users' priorities and limits. Beside a replay they are for orientation.
+    worked then, with its users' priorities and limits. They are for orientation next to a replay.
 
     Attributes:
         jobs: Measured jobs whose wait is recorded and that can run here.
-        of_jobs: Measured jobs.
-        queue_mean_s: Mean of `queue_s`, seconds; so its percentiles and its maximum.
-        jct_mean_s: Mean of `queue_s` + `duration_s`; so its percentiles.
-        scaled: Whether the cluster here has other nodes than its file says (`--load`, `--nodes`).
+        of_jobs: Number of measured jobs.
+        queue_mean_s: Mean of `queue_s`, seconds; also its percentiles and its maximum.
+        jct_mean_s: Mean of `queue_s` + `duration_s`; also its percentiles.
+        scaled: Whether the simulated cluster has other nodes than its file (`--load`, `--nodes`).
     """
 
     jobs: int
@@ -40,26 +40,27 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """What it is, and what keeps it from being compared."""
+        """Description of the numbers, with the reasons why they are not comparable."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
-        nodes = "; the cluster here was scaled, and has other nodes than that" if self.scaled else ""
+        nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (
-            f"recorded is what happened at the site itself{known}: under its own scheduler, with nodes that "
-            f"failed, with its priorities and limits, and with jobs that this trace leaves out{nodes}. It is "
-            "for orientation, and no part of the comparison."
+            f"recorded is what happened at the site{known}: under its own scheduler, with nodes that failed, "
+            f"with its priorities and limits, and with jobs that this trace leaves out{nodes}. It is for "
+            "orientation, and no part of the comparison."
         )
 
 
 def as_recorded(
     trace: Trace, measured: NDArray[np.bool_], rejected: NDArray[np.bool_], *, scaled: bool
 ) -> AsRecorded | None:
-    """What a trace says of its measured jobs; None where it says of none how long it waited.
+    """Recorded outcomes of the measured jobs of a trace; None if the trace has no waiting times.
 
     Args:
         trace: J jobs.
-        measured: (J,) which of them are measured.
-        rejected: (J,) which of them can never run here: they are left out, as no policy has them.
-        scaled: Whether the cluster has other nodes than its file says.
+        measured: (J,) whether each job is measured.
+        rejected: (J,) whether each job can never run here; these jobs are left out, as in the policies'
+            results.
+        scaled: Whether the cluster has other nodes than its file.
     """
     if QUEUE not in trace.extra:
         return None

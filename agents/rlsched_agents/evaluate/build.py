@@ -1,4 +1,4 @@
-"""The outcomes of an evaluation put together into one report."""
+"""Combines the outcomes of an evaluation into one report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
 
 NAMED_JOBS = 5
-"""Rejected jobs that are named for each reason; --jobs-out has all of them."""
+"""Number of rejected jobs named for each reason; --jobs-out lists all of them."""
 
 
 def build_report(
@@ -47,18 +47,18 @@ def build_report(
     *,
     scaled: bool = False,
 ) -> Report:
-    """Put the outcomes of an evaluation together.
+    """Combine the outcomes of an evaluation into a report.
 
     Args:
         trace: The whole trace.
-        spec: The cluster that was replayed on.
-        window: Which jobs are measured.
-        seeds: Seeds that were asked for.
-        outcomes: Every policy's, one a seed; a single one stands for all seeds.
+        spec: The simulated cluster.
+        window: Defines which jobs are measured.
+        seeds: The requested seeds.
+        outcomes: Outcomes of all policies, one per seed; a single outcome stands for all seeds.
         baseline: The policy to compare with; None: the first.
-        models: Those that the outcomes were run under.
-        prediction: Who predicted the run times that the trace does not.
-        scaled: Whether the cluster has other nodes than its file says.
+        models: Models used by the outcomes.
+        prediction: Predictor of the run times that the trace lacks.
+        scaled: Whether the cluster has other nodes than its file.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -113,12 +113,12 @@ def build_report(
 
 
 def predicted_by(jobs: Trace, kind: str, policies: Iterable[Policy]) -> str:
-    """Where predicted run times come from, in one sentence; "" where the predictor is not known.
+    """Source of the predicted run times, in one sentence; "" if the predictor is not known.
 
     Args:
         jobs: The measured jobs, with the predictions of the trace itself.
-        kind: Who predicted what the trace does not, one of `rlsched.workload.predict.kinds.KINDS`.
-        policies: Those that were run.
+        kind: Predictor of what the trace lacks, one of `rlsched.workload.predict.kinds.KINDS`.
+        policies: The evaluated policies.
     """
     if not kind:
         return ""
@@ -136,7 +136,7 @@ def predicted_by(jobs: Trace, kind: str, policies: Iterable[Policy]) -> str:
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:
-    """Runs side by side, seed by seed; a single run stands beside each of the other side's."""
+    """Pair the runs of two sides by seed; a single run is paired with each run of the other side."""
     seeds = max(len(ours), len(theirs))
     return (ours * seeds if len(ours) == 1 else ours), (theirs * seeds if len(theirs) == 1 else theirs)
 
@@ -148,7 +148,7 @@ def rejected_reasons(table: JobTable, measured: NDArray[np.bool_]) -> dict[str, 
 
 
 def rejected_lines(table: JobTable, measured: NDArray[np.bool_]) -> list[str]:
-    """One line a reason: how many jobs, why, and the first of them by name."""
+    """One line per reason: number of jobs, reason, and names of the first jobs."""
     jobs_of: dict[str, list[str]] = {}
     for job in np.flatnonzero(measured & table.rejected):
         jobs_of.setdefault(table.reject_reason[job], []).append(str(table.trace.job_id[job]))

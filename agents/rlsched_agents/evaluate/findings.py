@@ -1,4 +1,4 @@
-"""What an evaluation has found, as numbers and sentences."""
+"""Results of an evaluation, as numbers and sentences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rlsched_envs.sim.modelling import Models
 
 
 class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy is.
+    """Settings of an evaluated policy.
 
     Attributes:
-        toml: Its settings.
-        digest: Of its settings: equal policies, equal digests.
+        toml: The settings as TOML.
+        digest: Digest of the settings: equal policies have equal digests.
     """
 
     toml: str
@@ -23,32 +23,32 @@ class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What policies came to on the same jobs. None: nothing computes it, or nothing to compute it from.
+    """Results of policies on the same jobs. None: not computed, or no data to compute it from.
 
     Attributes:
         trace: Name of the trace.
         cluster: Name of the cluster.
-        nodes: Its nodes, after --nodes or --load.
-        gpus: Its GPUs that jobs can be given; a MIG slice is one.
-        load_frac: Offered load of the measured jobs on it.
-        seeds: Seeds of the policies' draws; numbers are means over them.
-        policies: By name, in the order asked for.
-        settings: What each of them is, by name.
-        since_s: First second of the window, None: the trace's start.
-        until_s: End of the window, None: the trace's end.
-        baseline: The policy that `paired` compares with.
-        paired: Every other policy against the baseline, on the same jobs.
+        nodes: Number of nodes, after --nodes or --load.
+        gpus: Number of GPUs that jobs can be given; a MIG slice counts as one.
+        load_frac: Offered load of the measured jobs on the cluster.
+        seeds: Seeds of the policies; numbers are means over the seeds.
+        policies: By name, in the order of the request.
+        settings: Settings of each policy, by name.
+        since_s: First second of the window; None: start of the trace.
+        until_s: End of the window; None: end of the trace.
+        baseline: The policy that the others are compared with in `paired`.
+        paired: Each other policy relative to the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
-        models: The models that every policy ran under; None: jobs ran as the trace says.
-        mig_slices: MIG slices among the GPUs.
-        devices: GPUs in its nodes, whole or cut.
-        prediction: Who predicted the run times that the trace does not: `hedge` or `running-mean`.
-        predicted_by: Where the predicted run times of the measured jobs come from, in one sentence.
-        verdict: What came out, in one sentence (`verdict.verdict_of`).
-        cautions: What to know before these numbers are shown to anybody, a sentence each.
-        recorded: What the trace says of what really happened to the jobs; None: it does not say.
-        fed_truth: Policies that are fed the true run times: bounds, which no broker can run.
-        crowded_vcs: Offered load of each VC above 1, on nodes of its own.
+        models: The models of all runs; None: jobs ran as recorded in the trace.
+        mig_slices: Number of MIG slices among the GPUs.
+        devices: Number of GPUs in the nodes, whole or partitioned.
+        prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`.
+        predicted_by: Source of the predicted run times of the measured jobs, in one sentence.
+        verdict: The result in one sentence (`verdict.verdict_of`).
+        cautions: Caveats of these numbers, one sentence each.
+        recorded: Recorded outcomes of the jobs; None: the trace has none.
+        fed_truth: Policies that receive the true run times: bounds, which no broker can run.
+        crowded_vcs: Offered load of each VC above 1, on its own nodes.
     """
 
     trace: str

@@ -1,7 +1,7 @@
-"""One sequence of 4,000 jobs on which a checkpoint writes down what it gains and what it is shown.
+"""A fixed sequence of 4,000 jobs, on which a checkpoint records its gain and its inputs.
 
-A later change of simulator, candidates or features that makes the policy worse, or shows it something else
-under the same schema, is then found by a test and not by an operator.
+If a later change of simulator, candidates or features makes the policy worse, or changes its inputs under the
+same schema, a test fails before an operator notices.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ JOBS: Final = 4_000
 LOAD: Final = 0.95
 GPUS: Final = 64
 SEED: Final = 4_000
-"""No trace that anything is trained or validated on has this seed."""
+"""Seed of the sequence; no training or validation trace has it."""
 REFERENCE: Final = "qssf-backfill"
 LOOKED_AT: Final = 1_000
-"""Decisions whose rows are summed up."""
+"""Number of decisions whose rows are summed."""
 FILE: Final = "sequence.json"
 
 
 class FixedSequence(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """Results of a policy on the sequence.
 
     Attributes:
         schema_hash: Hash of the feature schema.
         queue_mean_s: Mean queueing delay under the policy.
         reference_queue_mean_s: The same under `qssf-backfill`.
         rows: Candidate rows of the reference's first decisions.
-        legal_rows: Those of them that could be taken.
-        columns: By feature: its mean over these rows.
+        legal_rows: Number of these rows that were legal.
+        columns: Mean over these rows by feature.
     """
 
     schema_hash: str
@@ -57,12 +57,12 @@ class FixedSequence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float:
-        """Queueing of the policy over that of the reference."""
+        """Queueing delay of the policy / that of the reference."""
         return self.queue_mean_s / self.reference_queue_mean_s
 
 
 def run_sequence(policy: Scheduler) -> FixedSequence:
-    """Replay the sequence by a policy, by the reference, and by a network that is the reference still."""
+    """Replay the sequence with the policy, the reference, and a network that still equals the reference."""
     trace, spec = synthesize(LIKE, JOBS, LOAD, GPUS, seed=SEED, predictability="informative")
 
     def engine(order: Order) -> Engine:
@@ -101,21 +101,21 @@ def run_sequence(policy: Scheduler) -> FixedSequence:
 
 
 def write_sequence(folder: Path, found: FixedSequence) -> None:
-    """Put it beside a checkpoint."""
+    """Write the results next to a checkpoint."""
     (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
 def read_sequence(folder: Path) -> FixedSequence:
-    """What stands beside a checkpoint.
+    """Read the results stored with a checkpoint.
 
     Raises:
-        InputError: nothing does, or it is damaged.
+        InputError: the file is missing or damaged.
     """
     path = folder / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=FixedSequence)
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(
-            f"{path}: expected what the policy did on the fixed sequence, got {error}; "
-            "benchmarks/make_rows_checkpoint.py --sequence writes it"
+            f"{path}: expected the results of the policy on the fixed sequence, got {error}; "
+            "benchmarks/make_rows_checkpoint.py --sequence writes the file"
         ) from error

@@ -1,4 +1,4 @@
-"""`Jobs`: what happened to each job of a run, as arrays."""
+"""`Jobs`: outcomes of the jobs of a run, as arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Jobs:
-    """The measured jobs of a run: M of them, in the order of submission.
+    """The measured jobs of a run: M jobs, in the order of submission.
 
     Attributes:
-        table: All jobs of the run, the warm-up's too.
-        cluster: What they ran on.
-        measured: (J,) which of these are measured.
+        table: All jobs of the run, including the warm-up.
+        cluster: The cluster of the run.
+        measured: (J,) whether each job is measured.
     """
 
     table: JobTable
@@ -35,44 +35,44 @@ class Jobs:
 
     @property
     def job_id(self) -> NDArray[np.str_]:
-        """(M,) their ids."""
+        """(M,) job ids."""
         return self.table.trace.job_id[self.measured]
 
     @property
     def num_gpus(self) -> Floats:
-        """(M,) GPUs that each asked for."""
+        """(M,) requested GPUs."""
         return self.table.trace.num_gpus[self.measured]
 
     @property
     def submit_s(self) -> Floats:
-        """(M,) submission, seconds of the trace."""
+        """(M,) submission times, seconds of the trace."""
         return self.table.trace.submit_s[self.measured]
 
     @property
     def start_s(self) -> Floats:
-        """(M,) first start, nan where there was none."""
+        """(M,) first starts, seconds of the trace; nan if the job did not start."""
         return self.table.start_s[self.measured]
 
     @property
     def end_s(self) -> Floats:
-        """(M,) last end, nan where there was none."""
+        """(M,) last ends, seconds of the trace; nan if the job did not end."""
         return self.table.end_s[self.measured]
 
     @property
     def queue_s(self) -> Floats:
-        """(M,) queueing delay: first start less submission, seconds."""
+        """(M,) queueing delays: first start less submission, seconds."""
         return queue_s(self.table)[self.measured]
 
     @property
     def jct_s(self) -> Floats:
-        """(M,) job completion time: last end less submission, seconds."""
+        """(M,) job completion times: last end less submission, seconds."""
         return jct_s(self.table)[self.measured]
 
     def write(self, path: str | Path) -> None:
-        """Write one row a job as CSV, and one row an attempt beside it (`NAME.segments.csv`).
+        """Write one row per job as CSV, and one row per attempt next to it (`NAME.segments.csv`).
 
         Raises:
-            InputError: the place cannot be written to.
+            InputError: the file cannot be written.
         """
         path = Path(path)
         write_jobs(self.table, self.cluster, self.measured, path.parent, path.stem)

@@ -1,4 +1,4 @@
-"""Schedules as CSV: one row a job, and one row an attempt."""
+"""Schedules as CSV: one row per job, and one row per attempt."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEGMENT_COLUMNS: Final = (
 
 
 class Places:
-    """Names of global GPU numbers: node and number on the node, in the order of `ClusterSpec.expand`."""
+    """Names of global GPU numbers: node and index on the node, in the order of `ClusterSpec.expand`."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         nodes = spec.expand()
@@ -63,7 +63,7 @@ class Places:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers, three or more in a row as a range: `0,1`, `0-7`, `0-2,5`."""
+    """Ascending numbers; three or more consecutive ones become a range: `0,1`, `0-7`, `0-2,5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -74,20 +74,20 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def file_stem(policy: str) -> str:
-    """The name of a policy as a file name: `:` and `/` become `_`, and the star of a changed one a word."""
+    """The name of a policy as a file name: `:` and `/` become `_`, the star of a changed policy a word."""
     return policy.replace(":", "_").replace("/", "_").replace("*", "_changed")
 
 
 def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
-    """File name of one seed's run: the first seed has the policy's own, the others `NAME.seedK`."""
+    """File name of a run: the first seed has the policy's own name, the other seeds `NAME.seedK`."""
     return file_stem(policy) + ("" if seed == seeds[0] else f".seed{seed}")
 
 
 class _Books:
     """The cells `share`, `sm_clock_frac` and `energy_j` of jobs and of attempts.
 
-    Without models a job has what it asked for, at full clock, and there is no energy. With them share and
-    clock are means over the time that it had its GPUs.
+    Without models a job has the share it requested, at full clock, and no energy. With models, share and
+    clock are means over the time that it held its GPUs.
     """
 
     def __init__(self, table: JobTable) -> None:
@@ -121,7 +121,7 @@ class _Books:
 
 
 def _cell(value: float) -> str:
-    """Nine digits, nan blank: sums over time round in the last ones of a float."""
+    """Format with nine digits, nan as blank: the last digits of sums over time have rounding errors."""
     return "" if np.isnan(value) else f"{value:.9g}"
 
 
@@ -130,14 +130,14 @@ def write_jobs(
 ) -> None:
     """Write `folder`/`stem`.csv and `stem`.segments.csv for the measured jobs, in submission order.
 
-    Times are seconds of the trace; blank where unknown or never. A job that did not start has its row in the
-    first file and none in the second; one of several attempts has its first start, its last end and its last
-    GPUs in the first file. A job without GPUs has blanks from its node on, but for its energy. Share and
-    clock are means over the time that it held its GPUs; without models it has what it asked for at full
-    clock, and the energy is blank.
+    Times are seconds of the trace; blank if unknown or never. A job that did not start has a row only in the
+    first file; a job of several attempts has its first start, its last end and its last GPUs in the first
+    file. A job without GPUs has blanks from its node on, except for its energy. Share and clock are means
+    over the time that it held its GPUs; without models a job has the share it requested at full clock, and
+    the energy is blank.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: the folder is not writable.
     """
     folder = Path(folder)
     places = Places(spec)
@@ -173,7 +173,7 @@ def write_jobs(
 
 
 def seconds(value: float) -> str:
-    """Whole seconds without a point, others in full precision, nan blank."""
+    """Whole seconds without a decimal point, others in full precision, nan as blank."""
     if np.isnan(value):
         return ""
     return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,4 +1,4 @@
-"""What a replayed schedule comes to, in numbers: pure functions of a `JobTable`."""
+"""Metrics of a replayed schedule: pure functions of a `JobTable`."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Jobs = NDArray[np.intp] | slice
-"""Rows of some jobs, (J,) of them."""
+"""Indices of some jobs, (J,)."""
 
 ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
-"""Jobs that run shorter than this count as if they ran so long (Feitelson 2001, see `bounded_slowdown`)."""
+"""Lower limit of run times in `bounded_slowdown`, seconds (Feitelson 2001)."""
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one size or one VC. Times in seconds, None where no job of the group ended.
+    """Jobs of one size or one VC. Times in seconds; None if no job of the group ended.
 
-    Fields with a default are younger than the others: a report without them can still be read.
+    Fields with a default were added later: reports without them remain readable.
 
     Attributes:
         jobs: Jobs submitted.
-        rejected: Those that can never run.
-        unfinished: Those that had not ended when the replay stopped.
-        jct_mean_s: Mean JCT (last end - submission) of those that ended.
-        jct_p99_s: Its 99th percentile; so the others.
-        queue_mean_s: Mean queueing delay (`queue_s`) of those that ended.
-        queue_p50_s: Its median; so the other percentiles.
-        queue_p99_s: Its 99th percentile.
-        queue_max_s: The longest queueing delay: how far starvation went.
-        bounded_slowdown_mean: Mean `bounded_slowdown` of those that ended.
-        bounded_slowdown_p99: Its 99th percentile.
-        fragmentation_frac: By size only: share of the free GPU-seconds that a job of this size could not have
+        rejected: Jobs that can never run.
+        unfinished: Jobs that had not ended when the replay stopped.
+        jct_mean_s: Mean JCT (last end - submission) of the jobs that ended.
+        jct_p99_s: 99th percentile of JCT; the other percentiles likewise.
+        queue_mean_s: Mean queueing delay (`queue_s`) of the jobs that ended.
+        queue_p50_s: Median queueing delay; the other percentiles likewise.
+        queue_p99_s: 99th percentile of the queueing delay.
+        queue_max_s: Longest queueing delay, a measure of starvation.
+        bounded_slowdown_mean: Mean `bounded_slowdown` of the jobs that ended.
+        bounded_slowdown_p99: 99th percentile of it.
+        fragmentation_frac: Only by size: share of the free GPU-seconds that a job of this size could not have
             used (`occupancy.fragmentation`).
     """
 
@@ -76,62 +76,64 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one workload, over the jobs submitted in the window. None: nothing to compute it from.
+    """One policy on one workload, over the jobs submitted in the window. None: no data to compute it from.
 
-    Percentiles interpolate linearly between the two nearest jobs (numpy's default), as pandas does, so
-    that they compare with published simulators. JCT and queueing delay are of the jobs that ended; `jobs` is
-    all that were submitted: ended + rejected + unfinished. Fields with a default are younger than the others:
-    a report without them can still be read.
+    Percentiles interpolate linearly between the two nearest jobs (default of numpy and pandas), so they are
+    comparable with published simulators. JCT and queueing delay cover the jobs that ended; `jobs` counts all
+    submitted jobs: ended + rejected + unfinished. Fields with a default were added later: reports without
+    them remain readable.
 
     Attributes:
         jobs: Jobs submitted.
         rejected: Jobs that can never run on this cluster.
         unfinished: Jobs that had not ended when the replay stopped.
-        jct_mean_s: Mean of last end - submission, seconds; so its percentiles.
-        queue_mean_s: Mean queueing delay (`queue_s`), seconds; so its percentiles and its maximum (how far
-            starvation went).
+        jct_mean_s: Mean of last end - submission, seconds; its percentiles likewise.
+        queue_mean_s: Mean queueing delay (`queue_s`), seconds; its percentiles and its maximum (a measure of
+            starvation) likewise.
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
-            submitted before the window count while they run in it. GPUs that jobs share count once.
-        energy_kwh: Drawn for the measured jobs: their parts of their GPUs, and their busy cores; not what is
-            idle. None without models.
-        preemptions: Attempts of measured jobs that were stopped for another job's sake.
-        decisions: Decisions that the scheduler took over the whole replay, warm-up included.
-        decision_p99_us: 99th percentile of the time that a decision took; None where decisions were not
-            timed one by one (compiled rules).
-        wall_s: Wall time of the replay without what was compiled for it, seconds.
+            submitted before the window count while they run in it. Shared GPUs count once.
+        energy_kwh: Energy of the measured jobs: their shares of their GPUs, and their busy cores, without
+            idle power. None without models.
+        preemptions: Attempts of measured jobs that were preempted.
+        decisions: Number of decisions of the scheduler over the whole replay, including the warm-up.
+        decision_p99_us: 99th percentile of the time per decision, microseconds; None if decisions were not
+            timed individually (compiled rules).
+        wall_s: Wall time of the replay without compiling, seconds.
         by_gpus: By number of GPUs, smallest first.
         by_vc: By VC, `-` for jobs without one.
-        by_source: Decisions by who took them; empty where that was not counted.
-        bounded_slowdown_mean: Mean `bounded_slowdown`; so its percentile.
-        lost_gpu_s: GPU-seconds that attempts of measured jobs held and that brought the jobs no further:
-            work thrown away by a preemption, a failure or a node's failure, and restart costs. Work that a
-            time limit ended is not part of it: nobody does it again. Where speeds change: at full speed.
-        decision_p50_us: Median of the time that a decision took; None where `decision_p99_us` is.
-        gpu_used_frac: As `gpu_utilisation_frac`, of GPUs at work instead of allocated ones: the catalogue's
-            utilisation of each running job, less what holds it up, together 1 - product(1 - alone) where jobs
-            share GPUs (`physics`). None without models.
+        by_source: Number of decisions by source; empty if not counted.
+        bounded_slowdown_mean: Mean `bounded_slowdown`; its percentile likewise.
+        lost_gpu_s: GPU-seconds of attempts of measured jobs without lasting progress: work lost to a
+            preemption, a failure or a node failure, and restart costs. Work ended by a time limit does not
+            count, since it is not repeated. If speeds vary: at full speed.
+        decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is.
+        gpu_used_frac: As `gpu_utilisation_frac`, for busy instead of allocated GPUs: the catalogue's
+            utilisation of each running job, less stalls; jobs that share GPUs have together 1 - product(1 -
+            own utilisation) (`physics`). None without models.
         fragmentation_frac: Share of the free GPU-seconds, from the first to the last submission, that a job
-            drawn at random could not have used (`occupancy.fragmentation`). None where placements were not
-            kept, and where nothing was free.
-        over_time: Allocation and fragmentation in steps of time; None where that time is zero.
-        migrations: Preemptions whose job started again at the very same instant, whether it was moved
-            (`migrate`) or `gittins` found another place for it; they count in `preemptions` too.
-        by_end: Jobs that ended, by how: `completed`, `timeout` (killed at the time limit), `failed` (a
-            failure, and no retry left).
-        energy_per_job_kwh: Mean over the measured jobs that ended. None without models, as all that follows.
-        cluster_energy_kwh: Drawn by the whole cluster over the whole replay (`replay_s`), warm-up included.
-        idle_energy_kwh: The part of it that no job has: nodes, and GPUs that nobody holds.
+            drawn at random could not have used (`occupancy.fragmentation`). None if placements were not kept,
+            or no GPU was free.
+        over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
+        migrations: Preemptions whose job started again at the same instant, either moved (`migrate`) or
+            placed elsewhere by `gittins`; they also count in `preemptions`.
+        by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
+            `failed` (a failure, and no retry left).
+        energy_per_job_kwh: Mean over the measured jobs that ended. This and the following fields are None
+            without models.
+        cluster_energy_kwh: Energy of the whole cluster over the whole replay (`replay_s`), including the
+            warm-up.
+        idle_energy_kwh: The part of it that belongs to no job: nodes, and GPUs without a job.
         replay_s: From the first replayed submission to the last event, seconds.
-        shared_frac: Share of the jobs with whole GPUs that ended and shared them for a time.
-        sm_clock_mean_frac: Mean SM clock of the GPUs that measured jobs held, of the maximum.
-        measured_cells_frac: Share of the catalogue's cells behind the result that are measured or fitted, not
+        shared_frac: Share of the jobs with whole GPUs that ended and shared their GPUs at some time.
+        sm_clock_mean_frac: Mean SM clock of the GPUs of measured jobs, relative to the maximum.
+        measured_cells_frac: Share of the catalogue cells used for the result that are measured or fitted, not
             assumed (`modelled.Basis`).
-        power_down: What nodes that sleep did. None without a power-down rule.
-        floor_mean_s: Mean run time, alone and at full speed, of the jobs that ended: no policy gets JCT below
-            it, but for cores that are idle beside a job.
-        delay_mean_s: Mean JCT less that: waiting, at the first start and after each preemption, work done
-            again, and what sharing and clocks cost.
+        power_down: Results of power-down. None without a power-down rule.
+        floor_mean_s: Mean run time, on GPUs of its own at full speed, of the jobs that ended: a lower bound
+            on JCT, except for the effect of idle cores on a job's node.
+        delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
+            repeated work, and slowdown by sharing and clocks.
     """
 
     jobs: int
@@ -180,39 +182,39 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """JCT of every job, (J,) seconds: last end - submission; nan where it did not end."""
+    """JCT of each job, (J,) seconds: last end - submission; nan if it did not end."""
     return np.asarray(table.end_s[jobs] - table.trace.submit_s[jobs], dtype=np.float64)
 
 
 def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Queueing delay of every job, (J,) seconds: first start - submission; nan where it did not start.
+    """Queueing delay of each job, (J,) seconds: first start - submission; nan if it did not start.
 
-    A job that had to wait for others, or for room in its array, is counted from when it was eligible, as in
-    Slurm's accounting (`sacct`, field Eligible).
+    The delay of a job with dependencies or an array limit starts when it becomes eligible, as in Slurm's
+    accounting (`sacct`, field Eligible).
     """
     since_s = table.trace.submit_s if table.eligible_s is None else table.eligible_s
     return np.asarray(table.start_s[jobs] - since_s[jobs], dtype=np.float64)
 
 
 def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Bounded slowdown of every job, (J,): max(1, JCT / max(duration, 10 s)); nan where it did not end.
+    """Bounded slowdown of each job, (J,): max(1, JCT / max(duration, 10 s)); nan if it did not end.
 
-    Where a job is not preempted that is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for
-    Parallel Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
+    Without preemption this is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for Parallel
+    Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
     """
     run_s = np.maximum(table.trace.duration_s[jobs], SLOWDOWN_THRESHOLD_S)
     return np.maximum(1.0, jct_s(table, jobs) / run_s)
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
-    """Some of the jobs by how they ended; those that did not are left out."""
+    """Number of these jobs by outcome; jobs that did not end are left out."""
     done = which & ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Preemptions of some of the jobs, by whatever rule, whose next attempt begins at the same instant."""
+    """Number of preemptions of these jobs, by any rule, whose next attempt starts at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]
@@ -221,15 +223,15 @@ def migrations(table: JobTable, which: Mask) -> int:
 
 
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
-    """Preemptions of some of the jobs, and the GPU-seconds that their attempts held for nothing.
+    """Preemptions of these jobs, and GPU-seconds that their attempts lost.
 
-    The second is the sum of (work done - useful work) x GPUs over the attempts that are over; an attempt at
-    full speed does work from its start to its end.
+    The loss is the sum of (work done - useful work) x GPUs over the finished attempts; an attempt at full
+    speed does work from its start to its end.
     """
     attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)
     done_s = attempts.end_s - attempts.start_s if attempts.done_s is None else attempts.done_s
-    lost_s = np.maximum(done_s[mine] - attempts.useful_s[mine], 0.0)  # work done at many rates is rounded
+    lost_s = np.maximum(done_s[mine] - attempts.useful_s[mine], 0.0)  # done_s is a rounded sum over rates
     gpus = table.trace.num_gpus[attempts.job[mine]]
     return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(lost_s * gpus))
 
@@ -240,12 +242,12 @@ def ended(table: JobTable) -> Mask:
 
 
 def quantile(values: Floats, percent: float) -> float | None:
-    """Percentile with linear interpolation between neighbours; None of nothing."""
+    """Percentile with linear interpolation between neighbours; None for no values."""
     return quantiles(values, [percent])[0]
 
 
 def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]:
-    """Several of them at once, for which the values are looked through once."""
+    """Several percentiles in one pass over the values."""
     if not len(values):
         return [None] * len(percents)
     found: list[float] = np.percentile(values, percents, method="linear").tolist()
@@ -253,15 +255,15 @@ def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]
 
 
 def mean(values: Floats) -> float | None:
-    """Arithmetic mean; None of nothing."""
+    """Arithmetic mean; None for no values."""
     return float(np.mean(values)) if len(values) else None
 
 
 def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     """Allocated GPU-seconds / capacity between the first and the last submission of the measured jobs.
 
-    Every job of the replay counts while it runs in that time; those that share GPUs count once. None
-    where that time is zero.
+    Each job of the replay counts while it runs in that time; jobs that share GPUs count once. None if that
+    time is zero.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -276,8 +278,8 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """GPU-seconds that holders of (H,) GPUs between (H,) times have of a span, over the capacity; 0 without
-    a span."""
+    """GPU-seconds of (H,) GPUs held between (H,) times within a span, divided by the capacity; 0 for an empty
+    span."""
     first, last = span_s
     if last <= first:
         return 0.0
@@ -288,7 +290,7 @@ def used_frac(
 def by_size(
     table: JobTable, measured: Mask, fragments: Fragmentation | None = None
 ) -> dict[str, GroupMetrics]:
-    """Metrics of each number of GPUs that occurs among the measured jobs, ascending."""
+    """Metrics by number of GPUs of the measured jobs, ascending."""
     sizes = table.trace.num_gpus
     useless = {} if fragments is None else fragments.by_gpus_frac
     return {
@@ -298,13 +300,13 @@ def by_size(
 
 
 def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
-    """Metrics of each VC that occurs among the measured jobs, by name; `-`: without one."""
+    """Metrics by VC of the measured jobs, by name; `-`: no VC."""
     vcs = table.trace.vc
     return {str(vc) or "-": group(table, measured & (vcs == vc)) for vc in np.unique(vcs[measured])}
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Metrics of some of the jobs; their fragmentation is not computed here."""
+    """Metrics of these jobs; their fragmentation is an argument."""
     done = np.flatnonzero(which & ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
@@ -339,14 +341,14 @@ def schedule_metrics(
     wall_s: float = 0.0,
     basis: Basis | None = None,
 ) -> Metrics:
-    """Everything that the report says of one replay.
+    """All metrics that the report has of one replay.
 
     Args:
         table: The replayed jobs.
         num_gpus: GPUs of the cluster.
         measured: (J,) jobs of the window; None: all of them.
         wall_s: Wall time of the replay, seconds.
-        basis: What a run with models rests on; None: that is not said.
+        basis: Catalogue cells behind a run with models; None: not reported.
     """
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
@@ -405,7 +407,7 @@ def schedule_metrics(
 
 
 def mean_over_seeds(runs: list[Metrics]) -> Metrics:
-    """The mean of every number over the runs of several seeds; None where a run knows none."""
+    """Mean of each number over the runs of several seeds; None if a run lacks it."""
     if len(runs) == 1:
         return runs[0]
     return msgspec.convert(_merged([msgspec.to_builtins(run) for run in runs]), Metrics)

@@ -1,4 +1,4 @@
-"""What a run with models comes to: energy, GPUs at work, sharing, clocks, and what all that rests on."""
+"""Metrics of a run with models: energy, GPU use, sharing, clocks, and the catalogue cells behind them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ Mask = NDArray[np.bool_]
 
 J_PER_KWH: Final = 3.6e6
 _ALONE: Final = 1.0 - 1e-6
-"""A mean share of its GPUs below this: others had a part of them."""
+"""A job whose mean share of its GPUs is below this limit shared them."""
 
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What nodes that sleep did over the whole replay, warm-up included. Waits that it caused are queueing.
+    """Results of power-down over the whole replay, including the warm-up. Waits for a boot count as queueing.
 
     Attributes:
-        wake_up_events: Moments at which one or more sleeping nodes were woken.
-        wake_ups_a_day: The same, a day of the replay.
-        nodes_booted: Wakes of sleeping nodes.
+        wake_up_events: Instants at which one or more sleeping nodes were woken.
+        wake_ups_a_day: Wake-up events per day of the replay.
+        nodes_booted: Number of node boots from sleep.
         asleep_node_h: Node-hours asleep.
-        saved_kwh: What the same nodes without their jobs would have drawn more, had they stayed on.
+        saved_kwh: Energy that the same nodes without their jobs would have used in addition if they had
+            stayed on.
     """
 
     wake_up_events: int
@@ -45,7 +46,7 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelMetrics(NamedTuple):
-    """What `metrics.Metrics` has under the same names; all None without models."""
+    """The fields of `metrics.Metrics` with the same names; all None without models."""
 
     energy_kwh: float | None = None
     energy_per_job_kwh: float | None = None
@@ -58,7 +59,7 @@ class ModelMetrics(NamedTuple):
 
 
 def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
-    """What the nodes of a replay did that could sleep; None where all stayed on."""
+    """Results of power-down in a replay; None if no node could sleep."""
     slept, energy = table.slept, table.energy
     if slept is None or energy is None:
         return None
@@ -73,13 +74,13 @@ def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
 
 
 def books_of(table: JobTable) -> tuple[Attempts, Books] | None:
-    """The attempts of a run with models, and what its models say of them."""
+    """The attempts of a run with models, with their modelled quantities."""
     attempts = table.attempts
     return None if attempts.books is None else (attempts, attempts.books)
 
 
 def gpus_held(trace: Trace, attempts: Attempts) -> Floats:
-    """GPUs that each attempt is on, (S,); one for a job that asks for a share of one."""
+    """Number of GPUs of each attempt, (S,); 1 for a job that requests a share of a GPU."""
     return np.ceil(trace.num_gpus[attempts.job])
 
 
@@ -89,7 +90,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
     Args:
         table: The replayed jobs.
         num_gpus: GPUs of the cluster.
-        measured: (J,) jobs of the window.
+        measured: (J,) whether each job is in the window.
     """
     found = books_of(table)
     if found is None or table.energy is None:
@@ -117,9 +118,9 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
 
 
 def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float | None:
-    """GPU-seconds at work over capacity, from the first to the last submission of the measured jobs.
+    """Busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    An attempt that is partly in that time counts in proportion.
+    An attempt that overlaps that time partly counts in proportion.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -132,7 +133,7 @@ def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float
 
 
 def used_gpus(table: JobTable, attempts: Attempts, books: Books) -> Floats:
-    """GPUs at work for each attempt, its mean, (S,); 0 for one that took no time or still runs."""
+    """Mean number of busy GPUs of each attempt, (S,); 0 for zero length or while it runs."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)
@@ -140,9 +141,9 @@ def used_gpus(table: JobTable, attempts: Attempts, books: Books) -> Floats:
 
 
 def mean_of_jobs(table: JobTable, books: Books) -> tuple[Floats, Floats]:
-    """(share of its GPUs, SM clock) of each job, means over the time that it had them, (J,).
+    """(share of its GPUs, SM clock) of each job, means over the time that it held them, (J,).
 
-    Nan for jobs without GPUs, and for those that never had them for any time.
+    Nan for jobs without GPUs, and for jobs that held GPUs for no time.
     """
     attempts, jobs = table.attempts, len(table.trace)
     timed = np.flatnonzero((attempts.end_s > attempts.start_s) & (table.trace.num_gpus[attempts.job] > 0))
@@ -157,13 +158,13 @@ def mean_of_jobs(table: JobTable, books: Books) -> tuple[Floats, Floats]:
 
 
 class Basis:
-    """What results with models rest on: the catalogue's figures for the jobs that are measured.
+    """Catalogue figures behind results with models, for the measured jobs.
 
     Args:
         trace: J jobs.
-        spec: The cluster.
-        measured: (J,) jobs of the window.
-        models: The models.
+        spec: The cluster of the run.
+        measured: (J,) whether each job is in the window.
+        models: The models of the run.
     """
 
     def __init__(self, trace: Trace, spec: ClusterSpec, measured: Mask, models: Models) -> None:
@@ -176,12 +177,12 @@ class Basis:
         self._has_slices = spec.num_slices > 0
 
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
-        """Share of the catalogue's cells behind a result that are measured or fitted, not assumed.
+        """Share of the catalogue cells behind a result that are measured or fitted, not assumed.
 
-        A cell counts as often as its workload is measured; the cost of more nodes where a job has more than
-        one GPU. Those of sharing count where jobs shared GPUs, the
-        clock-bound share where clocks were lowered, speeds where there are several GPU types, cores where the
-        cluster tells them, and memory and speeds where GPUs are cut into MIG slices.
+        A cell counts as often as its workload is measured; the cost of several nodes counts if a job has more
+        than one GPU. Cells of sharing count if jobs shared GPUs, the clock-bound share if clocks were
+        lowered, speeds if there are several GPU types, cores if the cluster file has them, and memory and
+        speeds if GPUs are partitioned into MIG slices.
         """
         fields = ["util_frac", "dynamic_w"]
         if metrics.shared_frac or self._has_slices:
@@ -199,7 +200,7 @@ class Basis:
 
 
 def asked_shares(trace: Trace) -> Floats:
-    """Share of each of its GPUs that each job asks for, (J,); nan for jobs without GPUs."""
+    """Share of each of its GPUs that each job requests, (J,); nan for jobs without GPUs."""
     demands, which = trace_demands(trace)
     asked = [one.share_milli / WHOLE_GPU_MILLI if one.gpus else np.nan for one in demands]
     return np.array(asked, np.float64)[which]

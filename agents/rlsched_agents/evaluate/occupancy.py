@@ -1,4 +1,4 @@
-"""What the GPUs of a replayed schedule were doing over time: allocated, or free and of what use."""
+"""Allocation and fragmentation of GPUs over time in a replayed schedule."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ MAX_STEPS: Final = 200
 class OverTime(msgspec.Struct, frozen=True, kw_only=True):
     """Means over equal steps of time, from the first to the last submission of the measured jobs.
 
-    The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that makes no more than
-    200 steps (weeks may be more).
+    The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that gives at most 200
+    steps (more for weeks).
 
     Attributes:
         from_s: Start of the first step, seconds of the trace.
         to_s: End of the last step, which may be shorter than the others.
         step_s: Length of a step, seconds.
-        gpus_allocated: GPUs that were allocated, each step's mean.
-        gpus_used: GPUs at work; an attempt's mean counts as long as it runs. None without models.
-        fragmentation_frac: `fragmentation` of each step, None where no GPU was free in it; None in all where
-            placements were not kept, or jobs asked for shares of a GPU.
+        gpus_allocated: Allocated GPUs, mean of each step.
+        gpus_used: Busy GPUs, with the mean of each attempt over its run time. None without models.
+        fragmentation_frac: `fragmentation` of each step, None if no GPU was free in it; None as a whole if
+            placements were not kept, or jobs requested shares of a GPU.
     """
 
     from_s: float
@@ -55,29 +55,27 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(NamedTuple):
-    """Free GPU-seconds of B steps, on nodes that some measured job may use, and how many are useless."""
+    """Free and unusable GPU-seconds of B steps, on nodes that some measured job may use."""
 
     free_gpu_s: Floats  # (B,)
-    unusable_gpu_s: Floats  # (B,) expected, of no use to a job drawn at random
-    by_gpus_frac: dict[
-        float, float | None
-    ]  # share that is of no use to a job of so many GPUs, over all steps
+    unusable_gpu_s: Floats  # (B,) expected, not usable by a job drawn at random
+    by_gpus_frac: dict[float, float | None]  # share not usable by a job of this size, over all steps
 
     @property
     def total_frac(self) -> float | None:
-        """Unusable over free, of all steps; None where nothing was ever free."""
+        """Unusable / free over all steps; None if no GPU was ever free."""
         free = float(self.free_gpu_s.sum())
         return float(self.unusable_gpu_s.sum()) / free if free > 0 else None
 
     @property
     def by_step_frac(self) -> list[float | None]:
-        """Unusable over free of each step; None where nothing was free."""
+        """Unusable / free of each step; None if no GPU was free."""
         pairs = zip(self.unusable_gpu_s.tolist(), self.free_gpu_s.tolist(), strict=True)
         return [unusable / free if free > 0 else None for unusable, free in pairs]
 
 
 def step_edges(table: JobTable, measured: Mask) -> Floats | None:
-    """Edges of the steps, (B + 1,) seconds; None where the measured jobs came at one instant."""
+    """Edges of the steps, (B + 1,) seconds; None if all measured jobs were submitted at one instant."""
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
@@ -88,17 +86,17 @@ def step_edges(table: JobTable, measured: Mask) -> Floats | None:
 
 
 def step_length_s(span_s: float) -> float:
-    """Length of a step for so much time, seconds."""
+    """Length of a step for a span of this length, seconds."""
     return next((step_s for step_s in STEPS_S if span_s <= step_s * MAX_STEPS), STEPS_S[-1])
 
 
 def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -> OverTime:
-    """Put the steps together.
+    """Combine the series of a replay.
 
     Args:
         table: The replayed jobs.
-        edges: What `step_edges` gave.
-        fragments: What `fragmentation` gave for the same edges.
+        edges: Edges of the steps, from `step_edges`.
+        fragments: Result of `fragmentation` for the same edges.
     """
     attempts = table.attempts
     taken = _within(gpu_holds(table), edges)
@@ -118,23 +116,22 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
 
 
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
-    """Free GPU-seconds of each step, and those of them that are of no use.
+    """Free and unusable GPU-seconds of each step.
 
-    None without placements, and where jobs ask for shares of a GPU: the measure here is for whole ones. A GPU
-    that several jobs hold is not free. Jobs without GPUs do not count, and what jobs ask for beside GPUs is
-    not looked at.
+    None without placements, and if jobs request shares of a GPU: the measure is defined for whole GPUs. A GPU
+    held by several jobs is not free. Jobs without GPUs do not count, and resources other than GPUs are
+    ignored.
 
     The measure is that of Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs: the
-    free GPUs of a node are fragments for a job that the node cannot take as it is, and jobs are drawn at
-    random from a workload, here the measured jobs that can run. Where this differs: a job is drawn for each
-    partition from the jobs that may run there, since VCs are hard partitions; a gang larger than the
-    partition's largest node needs whole nodes (its remainder is not looked at); and nodes that no measured
-    job may use are left out.
+    free GPUs of a node are fragments for a job that does not fit on the node, and jobs are drawn at random
+    from a workload, here the measured jobs that can run. Differences: a job is drawn for each partition from
+    the jobs that may run there, since VCs are hard partitions; a gang larger than the partition's largest
+    node needs whole nodes (its remainder is ignored); and nodes that no measured job may use are left out.
 
     Args:
-        table: The replayed jobs, with their placements.
+        table: The replayed jobs with their placements.
         edges: (B + 1,) edges of the steps, seconds.
-        measured: (J,) jobs of the window.
+        measured: (J,) whether each job is in the window.
     """
     changes = _changes(table, edges)
     if changes is None:
@@ -154,23 +151,23 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
         )
         total = float((held_s[there] * np.arange(held_s.shape[1])).sum())
         by_gpus[gpus] = float((held_s * of_size).sum()) / total if total > 0 else None
-    return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # shares round
+    return Fragmentation(free_gpu_s, np.minimum(unusable_gpu_s, free_gpu_s), by_gpus)  # shares are rounded
 
 
 class _Changes(NamedTuple):
-    """Changes of the free GPUs of nodes, in the order of (node, time), one for each such pair."""
+    """Changes of the free GPUs of nodes, ordered by (node, time), one for each such pair."""
 
     time_s: Floats  # (E,)
     node: Small  # (E,)
-    change: Ints | Small  # (E,) GPUs that become free, or less than 0 that are taken
+    change: Ints | Small  # (E,) GPUs that become free; below 0: GPUs that are taken
 
     def at(self, which: Ints | Mask) -> _Changes:
-        """Some of them."""
+        """A selection of the changes."""
         return _Changes(self.time_s[which], self.node[which], self.change[which])
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Between the first and the last edge; None where a placement was not kept, or jobs asked for shares."""
+    """Changes between the first and last edge; None if a placement was not kept, or jobs requested shares."""
     changes = _unordered_changes(table, edges)
     if changes is None:
         return None
@@ -183,7 +180,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """The same in any order, and as many as there are for one node at one time."""
+    """The same changes, unordered, with several per node and time."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -202,9 +199,9 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Whose GPUs stand side by side on one node, which node that is, and how many they are.
+    """Group placed GPUs by node: index of the placement, node, and number of GPUs.
 
-    GPUs that a job was given on one node in several goes may come in as many parts.
+    GPUs given to a job on one node in several steps may form several groups.
     """
     node = gpu_node[placed.gpu]
     new = np.ones(len(node), dtype=np.bool_)
@@ -218,7 +215,7 @@ def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
 def _free_and_unusable(
     changes: _Changes, sizes: Ints, kind: Ints, useless: Floats, counted: Mask, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Free GPU-seconds of each step on nodes of the kinds that count, and those that are of no use."""
+    """Free and unusable GPU-seconds of each step on nodes of the counted kinds."""
     kept = counted[kind]
     if not kept.all():
         changes = changes.at(kept[changes.node])
@@ -237,9 +234,9 @@ def _free_and_unusable(
 def _time_by_free(
     changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
 ) -> Floats:
-    """Node-seconds by kind of node and by its free GPUs, (kinds, most GPUs + 1)."""
+    """Node-seconds by kind of node and number of free GPUs, (kinds, most GPUs + 1)."""
     everyone = np.arange(len(sizes))
-    at = np.searchsorted(changes.node, everyone)  # each node's start goes before its changes
+    at = np.searchsorted(changes.node, everyone)  # the start of each node comes before its changes
     node = np.insert(changes.node, at, everyone)
     since_s = np.insert(changes.time_s, at, edges[0])
     free = np.insert(sizes[changes.node] + _running_sum(changes.node, changes.change), at, sizes)
@@ -250,11 +247,11 @@ def _time_by_free(
 
 
 Kind = tuple[str | None, int]
-"""Kind of node: the VC it serves, None for all, and its GPUs."""
+"""Kind of node: its VC (None: all VCs) and its number of GPUs."""
 
 
 def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
-    """How many of these jobs there are, by VC and GPUs."""
+    """Number of these jobs by VC and GPUs."""
     vc, gpus = table.trace.vc[jobs], table.trace.num_gpus[jobs]
     first, which = distinct_rows([vc, gpus])
     of_each = zip(vc[first].tolist(), gpus[first].tolist(), strict=True)
@@ -262,9 +259,9 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 
 
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
-    """By kind of node: (size + 1,) expected useless GPUs for a job of this demand, by the node's free GPUs.
+    """By kind of node: (size + 1,) expected unusable GPUs for a job of this demand, by the node's free GPUs.
 
-    Kinds that none of the jobs may use are missing.
+    Kinds that no job may use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -283,7 +280,7 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """What `_useless` gave as (kinds, most GPUs + 1), 0 where missing, and which kinds are not missing."""
+    """The result of `_useless` as (kinds, most GPUs + 1), 0 for missing kinds, and which kinds exist."""
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
         values = useless.get(kind, np.zeros(0))
@@ -292,23 +289,23 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 
 
 class Holds(NamedTuple):
-    """Times in which GPUs are allocated, none of them twice; H of them."""
+    """H intervals of allocated GPUs, without overlap."""
 
-    attempt: Ints  # (H,) position in the table's attempts of one that has those GPUs
+    attempt: Ints  # (H,) index in the table's attempts of an attempt on these GPUs
     start_s: Floats  # (H,)
-    end_s: Floats  # (H,) nan while they are held
+    end_s: Floats  # (H,) nan while the GPUs are held
 
     def at(self, which: Mask) -> Holds:
-        """Some of them."""
+        """A selection of the intervals."""
         return Holds(self.attempt[which], self.start_s[which], self.end_s[which])
 
 
 def gpu_holds(table: JobTable) -> Holds:
-    """From when to when GPUs were allocated: from the first of the jobs that share them to the last.
+    """Intervals in which GPUs were allocated: from the first to the last of the jobs that share them.
 
-    Whole GPUs that jobs share were given to one of them, and the others joined it on all of them
-    (`cluster.kernels.join`): those of the same first GPU at the same time are one hold. A job that asked for
-    a share of a GPU holds that share by itself. Without models nobody joins.
+    Shared whole GPUs are allocated to one job, and the other jobs join it on all of them
+    (`cluster.kernels.join`): jobs with the same first GPU at the same time form one interval. A job that
+    requested a share of a GPU holds that share separately. Without models no job joins another.
     """
     attempts = table.attempts
     if attempts.books is None:
@@ -337,12 +334,12 @@ def gpu_holds(table: JobTable) -> Holds:
 
 
 def every_attempt(attempts: Attempts) -> Holds:
-    """From when to when each attempt ran."""
+    """The run interval of each attempt."""
     return Holds(np.arange(len(attempts)), attempts.start_s, attempts.end_s)
 
 
 def _within(times: Holds, edges: Floats) -> Holds:
-    """Those between the first and the last edge, cut off there."""
+    """Intervals between the first and the last edge, clipped there."""
     over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
     kept = (times.start_s < edges[-1]) & ~over
     end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
@@ -350,14 +347,14 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Mean of each step, (B,), of a sum to which each time adds so many GPUs."""
+    """Mean over each step, (B,), of a sum to which each interval contributes its GPUs."""
     at_s, change = np.concatenate((times.start_s, times.end_s)), np.concatenate((gpus, -gpus))
     order = np.argsort(at_s, kind="stable")
     return _integral(at_s[order], change[order], 0.0, edges) / np.diff(edges)
 
 
 def _running_sum(node: Small, change: Ints | Small) -> Ints:
-    """Sum of the changes of the same node up to each one; changes of a node stand together."""
+    """Running sum of the changes of each node; changes of a node must be adjacent."""
     total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
     first = np.flatnonzero(node[1:] != node[:-1]) + 1
     before[first] = np.diff(total[first - 1], prepend=0)
@@ -368,9 +365,9 @@ def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) ->
     """Integral of a step function over each step, (B,).
 
     Args:
-        time_s: (E,) when it changes, within the edges, ascending.
-        change: (E,) by how much.
-        at_first: Its value at the first edge, before any change.
+        time_s: (E,) times of change, within the edges, ascending.
+        change: (E,) size of the change.
+        at_first: Value at the first edge, before any change.
         edges: (B + 1,) edges of the steps, ascending.
     """
     at_s = np.append(edges[0], time_s)

@@ -1,4 +1,4 @@
-"""What a replay was made with, kept in its store of decisions: whoever has the store can run it again."""
+"""Inputs of a replay, kept in its store of decisions so that the replay can be repeated."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _PREDICTED, _SPREAD, _EXTRA = "predictions.predicted_s", "predictions.spread", "
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay was made with, beside its jobs.
+    """Inputs of a replay, except its jobs.
 
     Attributes:
-        version: `ORIGIN_VERSION` of who wrote it.
+        version: `ORIGIN_VERSION` of the writer.
         trace: Name of the trace; its jobs and their predictions are in `JOBS_FILE`.
-        trace_origin: Wall-clock time of its second 0; None: not known.
+        trace_origin: Wall-clock time of second 0 of the trace; None: unknown.
         policy: Name of the policy.
-        policy_toml: Its settings, paths absolute.
-        seed: Of its draws.
-        until_s: Jobs submitted before this were replayed to their end; None: all.
-        cluster: What was replayed on, after scaling.
-        models: How fast jobs ran and what they drew; None: as the trace says.
-        max_retries: As in `RunRules`, and so the next two.
+        policy_toml: Settings of the policy, with absolute paths.
+        seed: Seed of the policy.
+        until_s: Jobs submitted before this time were replayed to their end; None: all.
+        cluster: The simulated cluster, after scaling.
+        models: Models of speed and power; None: jobs ran as recorded in the trace.
+        max_retries: As in `RunRules`, like `costs` and `node_events`.
         costs: Restart costs.
-        node_events: Nodes that went down, drained and came up.
+        node_events: Failures, drains and returns of nodes.
     """
 
     version: int = ORIGIN_VERSION
@@ -62,10 +62,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_origin(task: Task, folder: Path) -> None:
-    """Write down what a task is made of.
+    """Write the inputs of a task into a store.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder is not writable.
     """
     origin = Origin(
         trace=task.trace.name,
@@ -92,15 +92,15 @@ def keep_origin(task: Task, folder: Path) -> None:
 
 
 def has_origin(folder: Path) -> bool:
-    """Whether a store says what it was made with."""
+    """Whether a store has the inputs of its replay."""
     return (folder / ORIGIN_FILE).is_file()
 
 
 def task_of(folder: Path) -> Task:
-    """The task that made a store.
+    """The task that wrote a store.
 
     Raises:
-        InputError: the store does not say it, or in another version's way.
+        InputError: the store has no inputs, or they are of another version.
     """
     try:
         origin = msgspec.json.decode((folder / ORIGIN_FILE).read_bytes(), type=Origin)
@@ -118,11 +118,11 @@ def task_of(folder: Path) -> Task:
         trace = Trace(name=origin.trace, extra=extra, origin=origin.trace_origin, **arrays)
     except FileNotFoundError as error:
         raise InputError(
-            f"{folder}: this store does not say what it was made with ({ORIGIN_FILE}, {JOBS_FILE}); replay "
-            "again with `rlsched evaluate --records`"
+            f"{folder}: expected a store with the inputs of its replay ({ORIGIN_FILE}, {JOBS_FILE}), found "
+            "none; replay again with `rlsched evaluate --records`"
         ) from error
     except (OSError, ValueError, TypeError, KeyError, BadZipFile, msgspec.MsgspecError) as error:
-        raise InputError(f"{folder}: what this store was made with cannot be read: {error}") from error
+        raise InputError(f"{folder}: the inputs of this store's replay cannot be read: {error}") from error
     return Task(
         Policy.parse(origin.policy_toml, name=origin.policy, where=str(folder / ORIGIN_FILE)),
         origin.seed,

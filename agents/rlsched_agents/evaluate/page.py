@@ -1,4 +1,4 @@
-"""The page of `rlsched evaluate --html`: how policies compare, drawn."""
+"""The page of `rlsched evaluate --html`: plots that compare policies."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.jobs import Jobs
 
 MOST_DRAWN = len(COLOURS)
-"""Policies in one plot: there are no more colours that can be told apart. Tables have all of them."""
+"""Maximum number of policies in one plot, limited by distinguishable colours. Tables list all policies."""
 MOST_OWNERS = 10
 _POINTS = 120
 
 
 def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
-    """Write the page, all of it or nothing.
+    """Write the page atomically.
 
     Args:
-        report: How the policies compare.
-        jobs: The jobs of each.
-        path: Where to.
+        report: Comparison of the policies.
+        jobs: The jobs of each policy.
+        path: File to write.
 
     Raises:
-        InputError: the place cannot be written to.
+        InputError: the file cannot be written.
     """
     canvas = Canvas()
     drawn = drawn_policies(report)
@@ -62,7 +62,7 @@ def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
 
 
 def drawn_policies(report: Report) -> list[str]:
-    """Those that plots show: the baseline, and the first others."""
+    """The policies shown in plots: the baseline and the first of the others."""
     others = [name for name in report.policies if name != report.baseline]
     return [report.baseline, *others[: MOST_DRAWN - 1]]
 
@@ -148,7 +148,7 @@ def _over_time(report: Report, drawn: Sequence[str], canvas: Canvas) -> Iterator
 
 
 def _gains(report: Report, jobs: Mapping[str, Jobs], canvas: Canvas) -> Iterator[Section]:
-    """Who waits less than under the baseline, and who longer."""
+    """Sections that show which jobs wait less and which wait longer than under the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):
@@ -190,7 +190,7 @@ def _shares(gained_s: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _owners(caption: str, kind: str, whose: NDArray[np.str_], gained_s: NDArray[np.float64]) -> str:
-    """The owners whose jobs gained most hours, and those whose jobs lost most."""
+    """The owners whose jobs gained the most hours, and the owners whose jobs lost the most."""
     names, group = np.unique(whose, return_inverse=True)
     gained_h = np.bincount(group, np.nan_to_num(gained_s), minlength=len(names)) / 3600
     jobs = np.bincount(group, minlength=len(names))

@@ -1,4 +1,4 @@
-"""How one policy compares with another on the same jobs, with an interval."""
+"""Comparison of two policies on the same jobs, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
 MIN_BLOCKS: Final = 10
-"""A bootstrap over fewer makes too narrow an interval: there is none then."""
+"""Minimum number of blocks of a bootstrap: with fewer, its interval is too narrow and is omitted."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
     """A ratio with its 95 % bootstrap interval; below 1 is better than the baseline.
 
     Attributes:
-        ratio: Ours / the baseline's.
-        low: Lower end of the interval; None: fewer than ten blocks to draw from.
-        high: Upper end; None with `low`.
+        ratio: Value of the policy / value of the baseline.
+        low: Lower bound of the interval; None: fewer than ten blocks to draw from.
+        high: Upper bound; None with `low`.
     """
 
     ratio: float
@@ -37,25 +37,25 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None
 
     def __str__(self) -> str:
-        """`0.812 [0.75, 0.88]`, and `0.812` where there is no interval."""
+        """`0.812 [0.75, 0.88]`, or `0.812` without an interval."""
         if self.low is None or self.high is None:
             return f"{self.ratio:.3f}"
         return f"{self.ratio:.3f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy against the baseline, over the jobs that ended under both.
+    """One policy relative to the baseline, over the jobs that ended under both.
 
     Attributes:
         jobs: Jobs compared.
-        jct_mean_ratio: Mean JCT / the baseline's; None where the baseline's is zero.
-        queue_mean_ratio: Mean queueing delay / the baseline's; None where the baseline's is zero.
+        jct_mean_ratio: Mean JCT / the baseline's; None if the baseline's is zero.
+        queue_mean_ratio: Mean queueing delay / the baseline's; None if the baseline's is zero.
         wins_frac: Share of jobs that waited less than under the baseline.
         losses_frac: Share of jobs that waited longer.
-        blocks: Days with submissions, which the intervals are drawn from; None in older reports.
-        energy_ratio: Energy of these jobs / under the baseline; None without models.
-        waiting_blocks: Of these days, those whose jobs waited under either: an interval of queueing delay
-            says nothing where they are few. None in older reports.
+        blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
+        energy_ratio: Energy of these jobs / their energy under the baseline; None without models.
+        waiting_blocks: Number of these days with jobs that waited under either policy: with few such days, an
+            interval of queueing delay is meaningless. None in older reports.
     """
 
     jobs: int
@@ -69,9 +69,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Bootstrap over blocks: (B,) sums a block, ratio of the totals; None where the baseline's total is 0.
+    """Bootstrap over blocks: ratio of the totals of (B,) sums per block; None if the baseline's total is 0.
 
-    Whole blocks are drawn with replacement, the same for both sides. No interval for fewer than ten.
+    Draws whole blocks with replacement, the same blocks for both sides. No interval for fewer than ten
+    blocks.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
@@ -89,7 +90,7 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
     """Geometric mean of (N,) ratios of independent sequences, with a bootstrap over the sequences.
 
-    No interval for fewer than ten sequences. None of nothing.
+    No interval for fewer than ten sequences. None for no ratios.
     """
     if not len(ratios):
         return None
@@ -105,12 +106,12 @@ def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Rati
 def compare(
     ours: Sequence[JobTable], baseline: Sequence[JobTable], measured: NDArray[np.bool_]
 ) -> Comparison:
-    """Compare replays of the same jobs on the same cluster, one a seed on either side.
+    """Compare replays of the same jobs on the same cluster, one replay per seed on either side.
 
-    Jobs that wait in the same queue are not independent, so the bootstrap draws blocks of time: a day of
-    submissions each. There is no interval where the window has fewer than ten: shorter blocks would depend on
-    each other all the more. The interval is of this workload; it knows nothing of other months, and is too
-    narrow where a queue lasts longer than a day.
+    Jobs in the same queue are not independent, so the bootstrap draws blocks of time: one day of submissions
+    each. With fewer than ten days in the window there is no interval, since shorter blocks would be even less
+    independent. The interval covers only this workload, not other months, and is too narrow if a queue lasts
+    longer than a day.
     """
     both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
@@ -140,7 +141,7 @@ def mean_ratio(
     measured: NDArray[np.bool_],
     measure: Callable[[JobTable], Floats],
 ) -> Ratio | None:
-    """Mean of any measure of jobs, (J,), over the baseline's, as `compare` has those of JCT and queueing."""
+    """Mean of any measure of jobs, (J,), relative to the baseline, as in `compare`."""
     both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
     sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]
@@ -148,7 +149,7 @@ def mean_ratio(
 
 
 def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(J,) measured jobs that ended in every one of these replays."""
+    """(J,) measured jobs that ended in all of these replays."""
     both = measured.copy()
     for table in tables:
         both &= ended(table)
@@ -156,7 +157,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
 
 
 def _days(submit_s: Floats) -> NDArray[np.int64]:
-    """Block number of each job, (J,): days from the first submission on, numbered without gaps."""
+    """Block number of each job, (J,): days since the first submission, numbered without gaps."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
     _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)
@@ -164,5 +165,5 @@ def _days(submit_s: Floats) -> NDArray[np.int64]:
 
 
 def _sums(block: NDArray[np.int64], values: Floats) -> Floats:
-    """Sums a block over all seeds; `values` is (seeds, jobs)."""
+    """Sums per block over all seeds; `values` is (seeds, jobs)."""
     return np.asarray(np.bincount(block, weights=values.sum(axis=0)), dtype=np.float64)

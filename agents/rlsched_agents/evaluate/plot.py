@@ -1,4 +1,4 @@
-"""The plots of `Runs.plot`: one figure that says most of how policies compare."""
+"""The plots of `Runs.plot`: one figure with an overview of the comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot(report: Report, jobs: Mapping[str, Jobs]) -> Figure:
-    """Waiting by size, the distribution of waiting, of completion times, and GPUs in use over time."""
+    """Waiting by size, distributions of waiting and completion times, and GPUs in use over time."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     by_size, waits, jcts, in_use = figure.subplots(2, 2).flat
     _by_size(report, by_size)

@@ -1,7 +1,7 @@
-"""The sweep of `run` over a Ray cluster: every policy and seed that is not a compiled rule is a Ray task.
+"""The sweep of `run` on a Ray cluster: each policy and seed, except compiled rules, is a Ray task.
 
-A worker gets the jobs, the predictions and a checkpoint's bytes from here, and gives back bytes. A node
-needs the same rlsched, and nothing else. A worker with other code refuses, because its numbers would differ.
+A worker receives the jobs, the predictions and the bytes of a checkpoint, and returns bytes. Nodes only need
+the same rlsched. A worker with other code rejects the task, because its numbers would differ.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.sim.engine import Predictions
 
 CONNECT_TIMEOUT_S: Final = 120.0
-"""Ray itself tries an address of its GCS for minutes, and cannot be interrupted meanwhile."""
+"""Time limit of the first connection, seconds; Ray itself retries for minutes and cannot be interrupted."""
 _TCP_TIMEOUT_S: Final = 5.0
 CLIENT_SERVER_FAILED: Final = "Starting Ray client server failed"
-"""Ray starts a process on the head for each Ray Client, and says this where it ended at once: mostly because
-somebody else has its port. The next one gets the next port, so it is worth asking again."""
+"""Message of Ray if the process that it starts on the head for a Ray Client exits immediately, usually
+because its port is in use. The next client gets the next port, so a retry helps."""
 _ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0
-"""A worker's reports go through one actor, so they are fewer than those of a process beside."""
+"""Minimum time between progress reports of a worker, seconds; all reports pass through one actor."""
 _LOST: Final = (ray.exceptions.RayError, ConnectionError)
 _TRY: Final = """import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
@@ -63,14 +63,14 @@ ray.shutdown()"""
 
 @dataclass(frozen=True)
 class _Order:
-    """What a worker gets beside the jobs.
+    """Message to a worker, apart from the jobs.
 
     Attributes:
-        number: The task's position in the sweep.
-        task: The task without jobs and predictions, which all tasks share, and without files to write.
-        wants_records: Whether to send the store of decisions back.
-        files: By the name of a setting: the content of the file that it names.
-        build: `build_id()` of the side that asks.
+        number: Index of the task in the sweep.
+        task: The task without jobs and predictions, which all tasks share, and without output files.
+        wants_records: Whether the worker returns the store of decisions.
+        files: By setting: contents of the file that the setting names.
+        build: `build_id()` of the sender.
     """
 
     number: int
@@ -82,7 +82,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a worker gives back: an outcome whose table is without the jobs, or the error that ended it."""
+    """Answer of a worker: an outcome whose table lacks the jobs, or the error that ended it."""
 
     outcome: Outcome | None = None
     records: dict[str, bytes] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class _Answer:
 
 
 class _Reports:
-    """The actor that workers tell how far they are."""
+    """Actor that collects the progress of the workers."""
 
     def __init__(self) -> None:
         self._done: dict[int, float] = {}
@@ -106,20 +106,20 @@ class _Reports:
 def run_on_ray(
     tasks: list[Task], address: str, *, workers: int | None = None, progress: Progress | None = None
 ) -> list[Outcome]:
-    """Run every task, compiled rules here and the others on a Ray cluster; outcomes in the tasks' order.
+    """Run all tasks, compiled rules locally and the others on Ray; outcomes are in the tasks' order.
 
-    The same tables as `run.run_tasks`, bit for bit; only measured times differ. Decisions are held in memory
-    until a task is done, and written on this side.
+    Returns the same tables as `run.run_tasks`, bit for bit, except for measured times. Decisions stay in
+    memory until a task has finished and are then written locally.
 
     Args:
-        tasks: The tasks; those of one sweep share their jobs.
-        address: As `ray.init` takes it: `local`, `auto`, `HOST:PORT` or `ray://HOST:PORT`.
-        workers: Tasks at once [default: as many as the cluster has CPUs].
-        progress: Told how far each task is.
+        tasks: The tasks; tasks of one sweep share their jobs.
+        address: Address for `ray.init`: `local`, `auto`, `HOST:PORT` or `ray://HOST:PORT`.
+        workers: Number of concurrent tasks [default: number of CPUs of the cluster].
+        progress: Called with the progress of each task.
 
     Raises:
-        InputError: no Ray cluster answers at the address in time; decisions cannot be written.
-        RlschedError: a task failed, and the others are cancelled; or the cluster was lost.
+        InputError: no Ray cluster answers at the address in time, or decisions cannot be written.
+        RlschedError: a task failed (the others are then cancelled), or the cluster was lost.
     """
     for task in tasks:
         if task.records is not None:
@@ -135,7 +135,7 @@ def run_on_ray(
 
 
 class _Sweep:
-    """The tasks of one evaluation, some waiting, some on the cluster, some done."""
+    """The tasks of one evaluation: waiting, running on the cluster, or finished."""
 
     def __init__(self, tasks: list[Task], limit: int, say: Progress) -> None:
         self._tasks, self._say = tasks, say
@@ -181,7 +181,7 @@ class _Sweep:
             self._number_of[ref] = number
 
     def _take(self, number: int, ref: Any) -> None:
-        """Keep what a task gave back; its failure ends the sweep."""
+        """Store the result of a task; a failed task ends the sweep."""
         task = self._tasks[number]
         who = f"{task.policy.name} seed {task.seed}"
         try:
@@ -195,7 +195,7 @@ class _Sweep:
             why = _last_line(str(error), first=True)
             raise RlschedError(f"{who} failed on the Ray cluster: {type(error).__name__}: {why}") from error
         if answer.error is not None or answer.outcome is None:
-            raise answer.error or RlschedError(f"{who}: the Ray cluster gave nothing back")
+            raise answer.error or RlschedError(f"{who}: the Ray cluster returned nothing")
         table = answer.outcome.table
         jobs = task.trace.select(slice(0, len(table.start_s)))
         self._outcomes[number] = replace(answer.outcome, table=replace(table, trace=jobs))
@@ -205,7 +205,7 @@ class _Sweep:
         self._say(task.policy.name, task.seed, 1.0)
 
     def _look(self) -> None:
-        """Pass on what the workers said, now and then."""
+        """Forward the progress of the workers from time to time."""
         if time.monotonic() - self._looked_s < _SAY_EVERY_S or not self._number_of:
             return
         self._looked_s = time.monotonic()
@@ -216,7 +216,7 @@ class _Sweep:
 
 
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
-    """One task, in a Ray worker. Errors that are meant for people come back as values, in one piece."""
+    """Run one task in a Ray worker. Errors for users are returned as values."""
     order: _Order = pickle.loads(order_bytes)
     if order.build != build_id():
         error = RlschedError(
@@ -245,7 +245,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
 
 
 def _teller(number: int, reports: Any) -> Callable[[float], None]:
-    """Progress of a worker: now and then, and without waiting for an answer."""
+    """Progress function of a worker: rate-limited, does not wait for an answer."""
     said_s = time.monotonic()
 
     def tell(done: float) -> None:
@@ -261,7 +261,7 @@ _FILE_NAMES: Final = {"checkpoint": "policy.zip", "rule": "own_rule.py"}
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """The files that a policy names; the default checkpoint is installed everywhere."""
+    """Contents of the files that a policy names; the default checkpoint is installed on all nodes."""
     settings = policy.settings
     if policy.scheduler in ("ppo", "sb3") and settings.checkpoint not in ("default", "untrained"):
         return {"checkpoint": checkpoint_file(settings.checkpoint).read_bytes()}
@@ -270,7 +270,7 @@ def _files_of(policy: Policy) -> dict[str, bytes]:
 
 @cache
 def build_id() -> str:
-    """Versions, and a hash of the sources and of the default checkpoint: the same, the same numbers."""
+    """Versions, and a hash of the sources and the default checkpoint: equal ids give equal numbers."""
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
@@ -285,10 +285,10 @@ def build_id() -> str:
 
 @contextmanager
 def _connected(address: str, workers: int | None) -> Iterator[None]:
-    """Ray, started here (`local`) or found; let go of at the end, with everything that was started here.
+    """Connect to a Ray cluster, or start one here (`local`); disconnect and stop it at the end.
 
     Raises:
-        InputError: nothing of the kind is there.
+        InputError: no Ray cluster is reachable.
     """
     if address != "local":
         _try_address(address)
@@ -311,7 +311,7 @@ def _connected(address: str, workers: int | None) -> Iterator[None]:
 
 
 def _try_address(address: str) -> None:
-    """Connect once in a process of its own, which can be given up."""
+    """Connect once in a separate process, which can be killed after a time-out."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:
@@ -339,12 +339,12 @@ def _try_address(address: str) -> None:
 
 def _unreachable(address: str, why: str) -> InputError:
     return InputError(
-        f"--ray {address}: no Ray cluster to be reached there: {why}; start one with `ray start --head`, or "
+        f"--ray {address}: no Ray cluster is reachable there: {why}; start one with `ray start --head`, or "
         "use --ray local"
     )
 
 
 def _last_line(text: str, *, first: bool = False) -> str:
-    """The line of a longer text that says what happened."""
+    """The line of a longer text that has the error message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[0 if first else -1]

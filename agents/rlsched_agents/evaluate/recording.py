@@ -1,4 +1,4 @@
-"""A replay's store of decisions: decisions as they come, and in the end what became of jobs and nodes."""
+"""A replay's store of decisions: decisions as they happen, then outcomes of jobs and nodes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
 
 BATCH: Final = 128
-"""Records that are held back; thousands of live ones make the garbage collector's pauses show in p99."""
+"""Maximum number of buffered records; thousands of live records lengthen garbage collector pauses in p99."""
 KEEP_BYTES: Final = 1 << 50
-"""Everything: whoever replays a trace asked for it."""
+"""Size limit of the store, bytes: in effect none, since the user requested all records."""
 _NEVER_S: Final = math.inf
 
 
 class RunStore:
-    """A store that is written anew; a context, and the engine's `on_record`.
+    """A newly written store, used as a context manager and as the engine's `on_record`.
 
     Args:
-        folder: The store's folder; made if missing, an earlier store in it goes.
-        of: What it is of, in words.
+        folder: Folder of the store; created if missing, an earlier store in it is removed.
+        of: Description of the run.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the folder is not writable.
     """
 
     def __init__(self, folder: Path, of: str) -> None:
@@ -55,23 +55,23 @@ class RunStore:
         return self
 
     def __call__(self, record: DecisionRecord) -> None:
-        """Take one record."""
+        """Add one record."""
         self._held.append(record)
         if len(self._held) >= BATCH:
             self._pass_on()
 
     def made_with(self, task: Task) -> None:
-        """Write down what the replay is made of, so that it can be run again."""
+        """Write the inputs of the replay, so that it can be repeated."""
         try:
             keep_origin(task, self.folder)
         except OSError as error:
             raise self._cannot(error) from error
 
     def outcome(self, table: JobTable, predicted_s: NDArray[np.float64]) -> None:
-        """Add what became of every job that a replay got to, and the nodes.
+        """Add the outcomes of all jobs that the replay reached, and the nodes.
 
         Args:
-            table: What the replay came to.
+            table: Result of the replay.
             predicted_s: (J,) predicted run time of each job at its submission.
         """
         try:
@@ -99,7 +99,7 @@ class RunStore:
 
 
 def _clear(folder: Path) -> None:
-    """Remove a store that is there, and nothing else."""
+    """Remove the store in this folder, and nothing else."""
     for file in [
         *folder.glob(f"*-[0-9]*{SUFFIX}"),
         *(folder / name for name in (STORE_FILE, ORIGIN_FILE, JOBS_FILE)),
@@ -108,15 +108,15 @@ def _clear(folder: Path) -> None:
 
 
 def store_files(folder: Path) -> dict[str, bytes]:
-    """The files of a store, by name, to be sent elsewhere."""
+    """The files of a store by name, for sending."""
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
 
 
 def put_store(files: dict[str, bytes], folder: Path) -> None:
-    """Put a store that came from elsewhere in the place of another one.
+    """Write the files of a received store, replacing an earlier store.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -128,14 +128,14 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
 
 
 def node_events(table: JobTable) -> Iterator[NodeEvent]:
-    """The nodes that a replay begins with."""
+    """The nodes at the start of a replay."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     for node in table.spec.expand():
         yield NodeEvent(time_s=start_s, node=node.name, num_gpus=node.gpus, gpu_type=node.gpu_type)
 
 
 def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[JobEvent]:
-    """Submissions, starts and ends, in the order of time."""
+    """Submissions, starts and ends, ordered by time."""
     trace, attempts = table.trace, table.attempts
     names = [node.name for node in table.spec.expand()]
     first_gpu = np.searchsorted(table.gpu_node, np.arange(len(names)))
@@ -193,7 +193,7 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
 
 
 def _state(reason: str, *, again: bool) -> str:
-    """What became of a job at the end of an attempt, by the attempt's own reason."""
+    """State of a job after an attempt that ended for this reason."""
     if again or reason == "preempted":
         return "queued"
     return "completed" if reason == "ended" else "failed"

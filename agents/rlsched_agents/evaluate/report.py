@@ -13,10 +13,10 @@ from rlsched_agents.evaluate.findings import Findings
 
 
 class Report(Findings, frozen=True, kw_only=True):
-    """What `rlsched evaluate --json` writes; as text, the tables for people."""
+    """The content of `rlsched evaluate --json`; as text, tables for users."""
 
     def __str__(self) -> str:
-        """Tables for people."""
+        """The report as text tables."""
         from rich.console import Console
 
         from rlsched_agents.evaluate.tables import TABLE_WIDTH, print_report
@@ -27,7 +27,7 @@ class Report(Findings, frozen=True, kw_only=True):
 
 
 def write_json(report: Report, path: str | Path) -> None:
-    """Write the report.
+    """Write the report as JSON.
 
     Raises:
         InputError: the file cannot be written.

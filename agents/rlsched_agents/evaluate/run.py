@@ -1,4 +1,4 @@
-"""Replays a trace under each policy and seed: compiled rules here, the others in processes beside."""
+"""Replays a trace under each policy and seed: compiled rules in this process, others in worker processes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from rlsched_envs.sim.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
-"""Called with a policy's name, a seed, and how much of its replay is done (0 to 1)."""
+"""Called with a policy's name, a seed, and the progress of its replay (0 to 1)."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
-    """The policies, each once. Those that differ and have one name are numbered.
+    """The policies without duplicates. Different policies of the same name get numbers.
 
     >>> [one.name for one in distinct([Policy("easy", order="area"), Policy("easy", order="predicted")])]
     ['easy*', 'easy*2']
@@ -63,11 +63,11 @@ def distinct(policies: Iterable[Policy]) -> list[Policy]:
 
 
 def check_policies(policies: Iterable[Policy], models: Models | None) -> None:
-    """Find out whether policies can be had and run, before anything is.
+    """Check that policies can be loaded and run, before any run starts.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
-        InputError: a policy shares GPUs, sets clocks or moves cores, and there are no models.
+        InputError: a policy shares GPUs, sets clocks or moves cores, and no models are given.
     """
     for policy in policies:
         if load_scheduler(policy).abilities.needs_models and models is None:
@@ -90,11 +90,11 @@ def replay_tasks(
     rules: RunRules | None = None,
     models: Models | None = None,
 ) -> list[Task]:
-    """A task for every policy and seed; one alone for a policy that is the same with every seed.
+    """One task per policy and seed, or a single task for a policy that does not depend on the seed.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
-        InputError: a policy needs models, and there are none.
+        InputError: a policy needs models, and none are given.
     """
     check_policies(policies, models)
     kept = trace.submit_s >= window.replay_from_s
@@ -122,7 +122,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Where a run's decisions go: beside its event file where no other folder was asked for."""
+    """Folder for the decisions of a run: next to its event file unless another folder is given."""
     folder = records or logdir
     return None if folder is None else folder / stem
 
@@ -137,19 +137,19 @@ def predictions_for(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> Predictions:
-    """The predictions of a trace, or the prior for every job where none of the policies is fed any.
+    """The predictions of a trace, or the prior for all jobs if no policy uses predictions.
 
-    Rules that keep the order of submission look at none, and rules for an oracle at others. A history to
-    predict from is a replay of its own, and takes longer than that of such a rule.
+    Rules that keep the order of submission use none, and oracle rules use true run times. Predicting needs a
+    replay of the history, which takes longer than the replay of such a rule.
 
     Args:
-        policies: Who decides.
+        policies: The policies to run.
         trace: The whole trace.
         spec: The cluster.
-        window: Which jobs are measured; those that are not replayed ended as recorded.
-        looked_at: Somebody else looks at the predictions: models, or records of the decisions.
-        kind: Who predicts what the trace does not (`rlsched.workload.predict.kinds`).
-        progress: Told how far the predictor is.
+        window: Defines which jobs are measured; jobs that are not replayed ended as recorded.
+        looked_at: Whether models or decision records use the predictions.
+        kind: Predictor of what the trace lacks (`rlsched.workload.predict.kinds`).
+        progress: Called with the progress of the predictor.
     """
     if looked_at or any(map(uses_predictions, policies)):
         return predict_trace(trace, spec, recorded_until_s=window.replay_from_s, kind=kind, progress=progress)
@@ -157,12 +157,12 @@ def predictions_for(
 
 
 def uses_predictions(policy: Policy) -> bool:
-    """Whether predicted run times may change what a policy does."""
+    """Whether predicted run times can change the decisions of a policy."""
     return _is_fed(load_scheduler(policy))
 
 
 def _is_fed(scheduler: Scheduler) -> bool:
-    """Whether causal predictions may change what a scheduler does."""
+    """Whether causal predictions can change the decisions of a scheduler."""
     rule = scheduler.rule
     if scheduler.oracle or rule is None:
         return not scheduler.oracle
@@ -171,9 +171,9 @@ def _is_fed(scheduler: Scheduler) -> bool:
 
 
 def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = None) -> list[Outcome]:
-    """Run every task, in `workers` processes at once; outcomes in the order of the tasks.
+    """Run all tasks in `workers` processes; outcomes are in the order of the tasks.
 
-    Compiled rules take less than a process takes to start, and run here.
+    Compiled rules take less time than starting a process, and run in this process.
     """
     say = progress or say_nothing
     slow = [task for task in tasks if not is_compiled(task)]
@@ -193,11 +193,11 @@ def _replay_first(task: Task) -> None:
 
 
 def say_nothing(policy: str, seed: int, done: float) -> None:
-    """Progress that nobody follows."""
+    """Progress function that does nothing."""
 
 
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
-    """Replay one task, with a few jobs first so that compiling is not timed; keep its decisions."""
+    """Replay one task, after a replay of a few jobs so that compiling is not timed; keep its decisions."""
     progress(0.0)
     _replay(first_jobs(task), None, None)
     of = f"{task.policy.name} on {task.trace.name}"
@@ -216,7 +216,7 @@ def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
 
 
 def draw_curves(task: Task) -> None:
-    """Draw the decisions of a task as curves for TensorBoard, where they are wanted."""
+    """Write the decisions of a task as TensorBoard curves, if requested."""
     if task.logdir is not None and task.records is not None:
         from rlsched.board.convert import draw_run
 
@@ -224,10 +224,10 @@ def draw_curves(task: Task) -> None:
 
 
 def _replay(task: Task, records: RunStore | None, progress: Callable[[float], None] | None) -> JobTable:
-    """Replay the trace until the warm-up and the measured jobs have started, whatever has arrived by then.
+    """Replay the trace until the jobs of the warm-up and the window have started, with all arrivals by then.
 
-    A start cannot depend on jobs that come after it, and an end follows from the start; where jobs can be
-    interrupted, the replay goes on until those jobs have ended.
+    A start cannot depend on later jobs, and the end follows from the start. If jobs can be interrupted, the
+    replay continues until these jobs have ended.
     """
     scheduler = load_scheduler(task.policy, seed=task.seed)
     engine, until_started = engine_of(task, scheduler), task.until_started
@@ -238,7 +238,7 @@ def _replay(task: Task, records: RunStore | None, progress: Callable[[float], No
 
 
 def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) -> Callable[[float], None]:
-    """Turns simulated time into progress through these arrivals, a few times a second."""
+    """Convert simulated time into progress through these arrivals, a few times per second."""
     first_s, span_s = float(submit_s[0]), max(float(submit_s[-1] - submit_s[0]), 1.0)
     said = time.perf_counter()
 
@@ -252,18 +252,18 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def _needs_seeds(policy: Policy, seeds: list[int]) -> bool:
-    """Whether seeds can differ: not for a rule, nor for one network by arg max without a search."""
+    """Whether seeds can differ: false for a rule, and for a single network with arg max and no search."""
     schedulers = [load_scheduler(policy, seed=seed) for seed in seeds]
     stochastic = any(one.abilities.stochastic for one in schedulers)
     return stochastic or len({one.policy_id for one in schedulers}) > 1
 
 
 def is_compiled(task: Task) -> bool:
-    """Whether a task is nothing but a compiled rule, done before a process beside would have started."""
+    """Whether a task is only a compiled rule, which finishes before a worker process would start."""
     return task.records is None and not task.policy.scheduler
 
 
-_reports: Any = None  # a worker's end of the queue on which it says how far it is
+_reports: Any = None  # the worker's end of the queue for progress reports
 
 
 def _set_up_worker(reports: Any, says_what_it_compiles: bool) -> None:
@@ -307,7 +307,7 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Processes that are started in here use one thread of linear algebra each."""
+    """Limit processes started in this context to one thread of linear algebra each."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

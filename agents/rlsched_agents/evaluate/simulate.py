@@ -1,4 +1,4 @@
-"""`simulate`: replay a trace under several policies; what came of it as objects."""
+"""`simulate`: replay a trace under several policies and return the results as objects."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Chosen = str | Path | Policy
-"""A policy, or what `Policy.of` reads."""
+"""A policy, or an argument of `Policy.of`."""
 
 
 class Run:
-    """What came of one policy.
+    """Results of one policy.
 
     Attributes:
-        policy: Who decided.
-        seeds: Jobs by the seed of the policy's draws; one alone where seeds do not matter.
+        policy: The policy.
+        seeds: Jobs by the seed of the policy; only one entry if the policy does not depend on the seed.
         metrics: Means over the seeds.
     """
 
@@ -59,21 +59,21 @@ class Run:
 
     @property
     def jobs(self) -> Jobs:
-        """The jobs, under the first seed."""
+        """The jobs of the run with the first seed."""
         return next(iter(self.seeds.values()))
 
 
 class Runs(Mapping[str, Run]):
-    """What came of several policies on the same jobs, by name, in the order asked for.
+    """Results of several policies on the same jobs, by name, in the order of the request.
 
     Attributes:
         trace: The whole trace.
-        cluster: What was replayed on, after scaling.
-        window: Which jobs are measured.
-        models: How fast jobs ran and what they drew; None: as the trace says.
-        load_frac: Offered load of the measured jobs, None where there is none.
-        prediction: Who predicted the run times that the trace does not.
-        scaled: Whether the cluster has other nodes than was described.
+        cluster: The simulated cluster, after scaling.
+        window: Defines which jobs are measured.
+        models: Models of speed and power; None: jobs ran as recorded in the trace.
+        load_frac: Offered load of the measured jobs, None if undefined.
+        prediction: Predictor of the run times that the trace lacks.
+        scaled: Whether the cluster has other nodes than described.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class Runs(Mapping[str, Run]):
         return {name: Run(policy, jobs[name], metrics[name]) for name, policy in policies.items()}
 
     def compare(self, baseline: str | None = None) -> Report:
-        """All numbers, and every policy against one of them on the same jobs; `print` shows tables.
+        """All numbers, with each policy relative to the baseline on the same jobs; `print` shows tables.
 
         Args:
             baseline: The policy to compare with; None: the first.
 
         Raises:
-            InputError: it is not among the policies.
+            InputError: the baseline is not among the policies.
         """
         if baseline not in self._reports:
             self._reports[baseline] = build_report(
@@ -141,18 +141,18 @@ class Runs(Mapping[str, Run]):
 
     @property
     def load_frac(self) -> float | None:
-        """Offered load of the measured jobs on the cluster; None where there is none."""
+        """Offered load of the measured jobs on the cluster; None if undefined."""
         load = offered_load(self.trace.select(self.window.measured(self.trace)), self.cluster)
         return None if math.isnan(load) else load
 
     @property
     def rejected(self) -> list[str]:
-        """One line a reason: how many measured jobs can never run, why, and the first of them by name."""
+        """One line per reason: how many measured jobs can never run, why, and the names of the first ones."""
         table = self._outcomes[0].table
         return rejected_lines(table, self.window.measured(table.trace))
 
     def to_json(self, path: str | Path, baseline: str | None = None) -> None:
-        """Write what `compare` gives as JSON.
+        """Write the result of `compare` as JSON.
 
         Raises:
             InputError: the file cannot be written, or the baseline is not among the policies.
@@ -160,7 +160,7 @@ class Runs(Mapping[str, Run]):
         write_json(self.compare(baseline), path)
 
     def to_html(self, path: str | Path, baseline: str | None = None) -> None:
-        """Write a page with plots: waiting by size, tails, utilisation over time, who gained and who lost.
+        """Write a page with plots: waiting by size, tails, utilisation over time, which jobs gained or lost.
 
         Raises:
             InputError: the file cannot be written, or the baseline is not among the policies.
@@ -171,7 +171,7 @@ class Runs(Mapping[str, Run]):
         write_page(self.compare(baseline), self._jobs(), Path(path))
 
     def plot(self) -> Figure:
-        """Draw how the policies compare: `runs.plot().savefig("runs.png")`.
+        """Draw the comparison of the policies: `runs.plot().savefig("runs.png")`.
 
         Raises:
             ImportError: matplotlib is missing (`rlsched[report]`).
@@ -184,10 +184,10 @@ class Runs(Mapping[str, Run]):
         return {name: run.jobs for name, run in self.items()}
 
     def write_jobs(self, folder: str | Path) -> None:
-        """Write the jobs of every policy and seed: `NAME.csv`, `NAME.segments.csv`, `NAME.seedK.csv`.
+        """Write the jobs of all policies and seeds: `NAME.csv`, `NAME.segments.csv`, `NAME.seedK.csv`.
 
         Raises:
-            InputError: the folder cannot be written to.
+            InputError: the folder is not writable.
         """
         for one in self._outcomes:
             stem = seed_stem(one.policy.name, one.seed, self._seeds)
@@ -218,28 +218,30 @@ def simulate(
     Args:
         trace: The jobs, or their file.
         cluster: The cluster, or its file.
-        policies: Who decides: one, several, or several by a name of your own.
-        load: Scale the nodes of every virtual cluster to this offered load.
-        nodes: So many nodes instead of the cluster's own.
-        since_s: Measure jobs submitted from here on, seconds of the trace; the replay starts 7 days earlier.
-        until_s: Measure jobs submitted before this.
-        seeds: Seeds of the policies' draws; numbers are means over them.
-        models: How fast jobs run and what they draw, or a models file, or "default"; None: jobs run as the
-            trace says.
-        prediction: Who predicts run times that the trace does not: `hedge` or `running-mean`; None: the hedge
-            where the trace names users, jobs or commands. What it says of a trace is kept in the user's cache
-            folder.
+        policies: One policy, several, or several by names of your choice.
+        load: Scale the nodes of all virtual clusters to this offered load.
+        nodes: Number of nodes, instead of the cluster's own.
+        since_s: Measure jobs submitted at or after this second of the trace; the replay starts 7 days
+            earlier.
+        until_s: Measure jobs submitted before this second.
+        seeds: Seeds of the policies; numbers are means over the seeds.
+        models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
+            trace.
+        prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`; None: the
+            hedge if the trace names users, jobs or commands. Predictions of a trace are cached in the user's
+            cache folder.
         records: Folder for a store of decisions of each policy.
-        logdir: Folder for the decisions, for TensorBoard.
-        workers: Processes to run policies in that are no compiled rules; with `ray`, tasks at once (0: all).
-        ray: Run these on a Ray cluster: `local`, `auto`, HOST:PORT or ray://HOST:PORT.
-        progress: Whether to say on standard error how far it is: by bars where that is a terminal, and by a
-            line now and then elsewhere; None: by bars alone.
+        logdir: Folder for a TensorBoard log of the decisions.
+        workers: Number of processes for policies that are not compiled rules; with `ray`, concurrent tasks
+            (0: all).
+        ray: Address of a Ray cluster for these policies: `local`, `auto`, HOST:PORT or ray://HOST:PORT.
+        progress: Whether to show progress on standard error: bars on a terminal, otherwise a line from time
+            to time; None: only bars.
 
     Raises:
         UnknownPolicyError: there is no such policy.
         CheckpointError: a policy's checkpoint cannot be used.
-        InputError: a file cannot be read, something does not go together, or predictions are needed and
+        InputError: a file cannot be read, arguments are in conflict, or predictions are needed and
             scikit-learn is missing.
 
     >>> runs = simulate("t.csv.gz", "c.toml", ["fifo", "qssf-backfill"], load=0.9)  # doctest: +SKIP
@@ -300,7 +302,7 @@ def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[P
 
 
 def models_of(models: Models | str | Path | None) -> Models | None:
-    """Models from what a person writes for them: a file, "default", or None for none.
+    """Load models from a file, "default", or None for none.
 
     Raises:
         InputError: the file cannot be read, or a setting is wrong.
@@ -314,7 +316,7 @@ def models_of(models: Models | str | Path | None) -> Models | None:
 
 
 def _sweep(workers: int, ray: str | None) -> Any:
-    """What runs tasks. Asked for first: where Ray is missing, that is said before a long read."""
+    """The function that runs tasks. Raises early, before a long read, if Ray is missing."""
     if ray is None:
         return partial(run_tasks, workers=max(workers, 1))
     from rlsched_agents.evaluate.ray_sweep import run_on_ray
@@ -323,7 +325,7 @@ def _sweep(workers: int, ray: str | None) -> Any:
 
 
 def _run(tasks: list[Task], sweep: Any, progress: Progress) -> list[Outcome]:
-    """Run the tasks, each under a bar of its own."""
+    """Run the tasks, each with its own progress bar."""
     several = len({task.seed for task in tasks}) > 1
     bar_of = {
         (one.policy.name, one.seed): progress.begin(

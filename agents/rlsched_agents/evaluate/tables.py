@@ -1,4 +1,4 @@
-"""The tables of `rlsched evaluate`, in a terminal of any width: the verdict first, a legend last."""
+"""The tables of `rlsched evaluate`, for terminals of any width: first the verdict, last a legend."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 Rows = Mapping[str, tuple[str, ...]]
 
 _SPARE = (10, 5, 8, 6, 1, 2)
-"""Columns of the headline table that a narrow terminal does without: the first goes first."""
+"""Columns of the headline table that a narrow terminal omits, in this order."""
 _SPARE_TAILS = (0, 4)
 _SPARE_ENERGY = (3, 4)
 _WIDEST = 1_000
 TABLE_WIDTH = 130
-"""Where there is no terminal."""
+"""Width without a terminal, columns."""
 RECORDED = "recorded"
 
 
 def print_report(report: Findings, console: Console) -> None:
-    """What came out, the headline numbers of each policy, their tails, how they compare, and waiting by job
-    size and VC; last, what the columns say."""
+    """Print the verdict, the headline numbers of each policy, their tails, how they compare, waiting by job
+    size and VC, and last the legend of the columns."""
     _Tables(report, console).print()
 
 
@@ -39,7 +39,7 @@ class _Tables:
 
     Args:
         report: The report.
-        console: Where they are printed.
+        console: Console to print to.
     """
 
     def __init__(self, report: Findings, console: Console) -> None:
@@ -47,7 +47,7 @@ class _Tables:
         self._explained: dict[str, None] = {}
 
     def print(self) -> None:
-        """Print all that the report has."""
+        """Print all tables of the report."""
         report, say = self._report, self._say
         load = "unknown" if report.load_frac is None else f"{report.load_frac:.2f}"
         say(
@@ -71,7 +71,7 @@ class _Tables:
         if len(next(iter(report.policies.values())).by_vc) > 1:
             self._groups("mean queueing delay", "VC", "by_vc", "queue_mean_s")
         self._decisions()
-        say("What the columns say:")
+        say("Columns of the tables:")
         for head in self._explained:
             say(folded(f"  {head}: {LEGEND[head]}", self._console.width, 4))
 
@@ -126,7 +126,7 @@ class _Tables:
         )
 
     def _attempts(self) -> None:
-        """What happened to jobs besides running to their end, if anything did under any policy."""
+        """Preemptions, losses and failures of jobs, if any policy has some."""
         rows: dict[str, tuple[str, ...]] = {
             name: (
                 f"{one.preemptions:,}",
@@ -143,7 +143,7 @@ class _Tables:
             self._say("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
 
     def _energy(self) -> None:
-        """What the models say of each policy, and what they rest on."""
+        """The modelled results of each policy, and the catalogue figures behind them."""
         report = self._report
         if report.models is None:
             return
@@ -175,13 +175,13 @@ class _Tables:
             )
 
     def _power_down(self) -> None:
-        """What nodes did that sleep, over the whole replay."""
+        """Results of power-down over the whole replay."""
         policies = self._report.policies.items()
         slept = {name: one.power_down for name, one in policies if one.power_down is not None}
         if self._report.models is None or not slept:
             return
         self._table(
-            "nodes that sleep, over the whole replay; waits for them are queueing",
+            "nodes that sleep, over the whole replay; waits for a boot count as queueing",
             ("wake-ups", "a day", "nodes booted", "node-hours asleep", "saved, kWh"),
             {
                 name: (
@@ -242,16 +242,16 @@ class _Tables:
         )
 
     def _table(self, title: str, heads: tuple[str, ...], rows: Rows, *, spare: tuple[int, ...] = ()) -> None:
-        """A table of policies, whose columns the legend explains."""
+        """Print a table of policies; the legend explains its columns."""
         left_out = self._print(title, heads, rows, first="policy", spare=spare)
         self._explained |= {head: None for at, head in enumerate(heads) if at not in left_out}
 
     def _print(
         self, title: str, heads: tuple[str, ...], rows: Rows, *, first: str, spare: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Print a table and cut no number: where it is too wide, columns of `spare` go, then lines wrap.
+        """Print a table without truncating numbers: if too wide, omit columns of `spare`, then wrap lines.
 
-        Returns which columns went.
+        Returns the omitted columns.
         """
         console = self._console
         for count in range(len(spare) + 1):
@@ -279,7 +279,7 @@ def _made(title: str, heads: tuple[str, ...], rows: Rows, first: str, *, left_ou
 
 
 def _gpus(report: Findings) -> str:
-    """GPUs that jobs can be given, and what they are where some are MIG slices."""
+    """GPUs that jobs can be given, and the kind of those GPUs if some are MIG slices."""
     if not report.mig_slices:
         return f"{report.gpus} GPUs"
     cut = report.devices - (report.gpus - report.mig_slices)
@@ -320,7 +320,7 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """What the title says of the intervals; every policy is compared on about the same jobs."""
+    """Description of the intervals for the title; all policies are compared on about the same jobs."""
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:
         return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"

@@ -1,4 +1,4 @@
-"""A task of an evaluation: one policy and seed on one workload, and the engine that replays it."""
+"""A task of an evaluation: one policy and seed on one workload, and its simulation engine."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Task:
     """One policy and seed on one workload.
 
     Attributes:
-        policy: Who decides.
-        seed: Seed of its draws.
+        policy: The policy.
+        seed: Seed of the policy.
         trace: The jobs from the warm-up on.
         spec: The cluster.
-        window: Which of them are measured.
-        predictions: The predictions of `trace`, the same for every policy that is fed causal predictions.
-        records: Folder of the store of decisions; None: nobody keeps them.
-        logdir: Folder for TensorBoard, which shows the records; None: nothing is written.
+        window: Defines which jobs are measured.
+        predictions: Predictions of `trace`, shared by all policies that use causal predictions.
+        records: Folder of the store of decisions; None: decisions are not kept.
+        logdir: Folder for a TensorBoard log of the records; None: no log.
         rules: Restart costs, retries and node events.
-        models: How fast jobs run and what they draw; None: they run as the trace says.
+        models: Models of speed and power; None: jobs run as recorded in the trace.
     """
 
     policy: Policy
@@ -49,14 +49,14 @@ class Task:
 
     @property
     def until_started(self) -> NDArray[np.bool_]:
-        """(J,) jobs that a replay goes on for: those of the warm-up, and those that are measured."""
+        """(J,) jobs that the replay waits for: jobs of the warm-up and measured jobs."""
         wanted: NDArray[np.bool_] = self.trace.submit_s < self.window.until_s
         return wanted
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One replay: warm-up and measured jobs, and the wall time that it took, seconds."""
+    """One replay: jobs of the warm-up and the window, and wall time in seconds."""
 
     policy: Policy
     seed: int
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def engine_of(task: Task, scheduler: Scheduler) -> Engine:
-    """A run of a task that is about to begin, for a scheduler of its policy."""
+    """A new simulation of a task, for a scheduler of its policy."""
     predictions = task.predictions
     if scheduler.oracle:
         predictions = predict_trace(task.trace, task.spec, oracle=True)

@@ -1,4 +1,4 @@
-"""What came out of an evaluation, in one sentence, and what to know before it is shown to anybody."""
+"""The result of an evaluation in one sentence, and its caveats."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class _Measure(NamedTuple):
-    """What policies are compared by.
+    """A measure for comparing policies.
 
     Attributes:
-        least: What is said of the best one, to begin a sentence.
-        field: Its mean in `Metrics`.
-        ratio: Its ratio in `Comparison`.
+        least: Start of the sentence about the best policy.
+        field: Name of the mean in `Metrics`.
+        ratio: Name of the ratio in `Comparison`.
     """
 
     least: str
@@ -26,29 +26,29 @@ class _Measure(NamedTuple):
     ratio: str
 
     def mean(self, one: Metrics) -> str:
-        """A policy's mean for people."""
+        """A policy's mean as text."""
         return in_words(getattr(one, self.field))
 
     def over(self, one: Comparison) -> Ratio | None:
-        """A policy over the baseline."""
+        """Ratio of a policy to the baseline."""
         found: Ratio | None = getattr(one, self.ratio)
         return found
 
 
 LEAST_JOBS: Final = 20
-"""A size with fewer jobs is not said to lose: their mean is chance."""
+"""Minimum number of jobs of a size to report that it loses: the mean of fewer is chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
 
 def verdict_of(report: Findings) -> str:
-    """The policy that is best by the mean, and by how much, over the baseline on the same jobs.
+    """The policy with the best mean, and its gain over the baseline on the same jobs.
 
-    Where it beats the baseline, the sentence goes on with the jobs that wait longer under it. Policies are
-    compared by queueing delay, or by JCT where that ends too early to say anything: where jobs are preempted,
-    and under models, which change how long jobs run. Nothing is claimed where the interval holds 1, or where
-    there is none; nor that the baseline is best while any policy's does. Policies that are fed the true run
-    times are left out.
+    If it beats the baseline, the sentence continues with the jobs that wait longer under it. Policies are
+    compared by queueing delay, or by JCT if queueing delay is misleading: with preemption, and with models,
+    which change run times. No gain is reported if the interval contains 1 or is missing; the baseline is not
+    reported as best while the interval of any policy contains 1. Policies that receive the true run times are
+    left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -104,7 +104,7 @@ def verdict_of(report: Findings) -> str:
 
 
 def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
-    """The rest of a sentence: which jobs fare worse under the best policy than under the baseline."""
+    """The rest of a sentence: jobs that do worse under the best policy than under the baseline."""
     mine, theirs = report.policies[best], report.policies[report.baseline]
     losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
     worse = {
@@ -143,7 +143,7 @@ def _measure_of(report: Findings) -> _Measure:
 
 
 def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
-    """Of those that a broker can run, over the baseline."""
+    """Ratios to the baseline of the policies that a broker can run."""
     return {
         name: ratio
         for name, one in report.paired.items()
@@ -152,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """The least; where that is above 1 for sure, the least of those that are not, if there are any."""
+    """The lowest ratio; if it is significantly above 1, the lowest of the ratios that are not, if any."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best
@@ -165,13 +165,13 @@ def _low(ratio: Ratio) -> float:
 
 
 def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
-    """Whether so few days have jobs that wait that their interval says nothing."""
+    """Whether too few days have waiting jobs for a meaningful interval."""
     waiting = report.paired[name].waiting_blocks
     return measure is _WAITING and waiting is not None and waiting < MIN_BLOCKS
 
 
 def _not_told_apart(report: Findings) -> str:
-    """Whom the policy that the verdict says to be best may be no better than, "" where there is nobody."""
+    """Policies that may be as good as the best one of the verdict, as a sentence; "" if there are none."""
     measure = _measure_of(report)
     ratios = _ratios_of(report, measure)
     best = _best_of(ratios) if ratios else ""
@@ -182,13 +182,13 @@ def _not_told_apart(report: Findings) -> str:
     if not alike:
         return ""
     return (
-        f"{best} has the least mean, and its interval overlaps with that of {', '.join(alike)}: "
-        f"--baseline {best} says whether they differ."
+        f"{best} has the least mean, and its interval overlaps with that of {', '.join(alike)}: --baseline "
+        f"{best} shows whether they differ."
     )
 
 
 def cautions_of(report: Findings) -> list[str]:
-    """What to know of the numbers, a sentence or two each."""
+    """Caveats of the numbers, one or two sentences each."""
     found = []
     grows = "The queue grows for as long as jobs come, so every mean grows with the length of the trace"
     if report.load_frac is not None and report.load_frac > 1.0:
@@ -227,13 +227,13 @@ def _days(days: int) -> str:
 
 
 def _from_to(low: float, high: float) -> str:
-    """`0.90 to 1.02`, with as many digits as tell the two apart, four at most."""
+    """`0.90 to 1.02`, with enough digits to distinguish the two, four at most."""
     digits = next((digits for digits in (2, 3) if f"{low:.{digits}f}" != f"{high:.{digits}f}"), 4)
     return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def _less(ratio: float) -> str:
-    """What a ratio below 1 saves; what an interval has above 1 is a loss, and negative."""
+    """The saving of a ratio below 1; the part of an interval above 1 is a loss, and negative."""
     saved = 100.0 * (1.0 - ratio)
     return f"{saved:.1f} %" if abs(saved) < 9.95 else f"{saved:.0f} %"
 

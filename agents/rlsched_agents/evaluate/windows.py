@@ -1,4 +1,4 @@
-"""Which jobs are measured, and which are replayed around them."""
+"""Selection of the measured jobs and of the jobs replayed before them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.workload.load import nodes_for_load, scaled_to_nodes
 from rlsched.workload.trace import Trace
 
 WARMUP_S: Final = 7 * 86400.0
-"""A replay starts this long before the first measured job, so that the cluster is as full as it would be."""
+"""Length of the warm-up before the first measured job, seconds: fills the cluster as in reality."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> Win
 def scaled_cluster(
     trace: Trace, spec: ClusterSpec, window: Window, *, nodes: int | None, load: float | None
 ) -> ClusterSpec:
-    """The cluster to replay on: as described, with so many nodes, or for an offered load of the window.
+    """The cluster for the replay: as described, with this number of nodes, or scaled to an offered load.
 
     Raises:
-        InputError: both were asked for, or the cluster cannot be scaled so.
+        InputError: both are given, or the cluster cannot be scaled in this way.
     """
     if nodes is not None and load is not None:
         raise InputError("expected --nodes or --load, got both; a load sets the number of nodes")

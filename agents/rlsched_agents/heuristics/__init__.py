@@ -1,1 +1,1 @@
-"""Schedulers that follow a rule."""
+"""Rule-based schedulers."""

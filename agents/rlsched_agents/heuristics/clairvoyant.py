@@ -1,4 +1,4 @@
-"""`clairvoyant`: look-ahead in the one future that truly comes. A bound, for it knows that future."""
+"""`clairvoyant`: look-ahead in the true future, which gives a bound on any policy."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.lookahead import LookAhead, first_by
 
 ARRIVALS: Final = 1000
-"""Jobs to come that it knows. What is put off to the end of a future runs for nothing: nobody comes after."""
+"""Number of known future jobs. Work delayed beyond the end of a future costs nothing there."""
 MOST_WAITING: Final = 1024
 TIE: Final = 1e-9
-"""Share of the cost by which another choice has to be better than the first."""
+"""Relative cost by which another choice must be better than the first."""
 
 
 class Clairvoyant(Scheduler):
-    """Plays each choice on in the true future, and takes the one with the least queueing there.
+    """Runs each choice forward in the true future, and takes the choice with the least queueing.
 
-    Choices are the starts of `rollout` and *wait*, each with `qssf-backfill` to follow, and what each of
-    `RULES` does, with itself to follow. The order is by true run times. It is no optimum: what comes after
-    one decision is decided by those rules alone. Where it waits as a rule does, the mask's guard does not
-    bind it.
+    The choices are the starts of `rollout` and *wait*, each followed by `qssf-backfill`, and the first step
+    of each of `RULES`, followed by that rule. The order uses true run times. The result is not optimal: only
+    these rules decide after the first decision. A *wait* that one of the rules takes is not bound by the
+    mask's guard.
     """
 
     order = Permissions().order()
@@ -48,23 +48,21 @@ class Clairvoyant(Scheduler):
         self._truth: Truth | None = None
 
     def foresee(self, run: Engine) -> None:
-        """The run that it will decide in.
+        """Set the run to decide in.
 
         Raises:
-            InputError: the end of a job does not follow from its start there.
+            InputError: in this run, the end of a job does not follow from its start.
         """
         self._truth = Truth(run, self._arrivals)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The choice that the true future speaks for.
+        """The choice with the least cost in the true future.
 
         Raises:
-            InputError: it was shown no run.
+            InputError: `foresee` was not called.
         """
         if self._truth is None:
-            raise InputError(
-                f"{self.name} knows the future of a simulated run alone; expected `foresee` first"
-            )
+            raise InputError(f"{self.name} needs the future of a simulated run; call `foresee` first")
         recording = Recording(state, partition, now_s, wanted=record)
         if not contested(state, partition):
             action: Action = start_action(state, partition, first_in_order(state, partition, now_s))
@@ -89,6 +87,6 @@ class Clairvoyant(Scheduler):
 
 
 def make_clairvoyant(policy: Policy, _seed: int) -> Clairvoyant:
-    """The bound that knows what comes."""
+    """Make the clairvoyant scheduler, which is a bound."""
     policy.check_read()
     return Clairvoyant(name=policy.name)

@@ -1,4 +1,4 @@
-"""`random`: a uniform draw among the legal candidates, *wait* included."""
+"""`random`: a uniform draw among the legal candidates, including *wait*."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 
 
 class RandomChoice(Scheduler):
-    """Every legal row is as likely as any other, in both halves."""
+    """Draws each legal row with equal probability, in both halves."""
 
     order = Permissions().order()
     reference = Permissions().reference()
@@ -49,6 +49,6 @@ class RandomChoice(Scheduler):
 
 
 def make_random(policy: Policy, seed: int) -> RandomChoice:
-    """The random scheduler; draws are keyed by the seed and the decision's number."""
+    """Make the random scheduler; draws are keyed by the seed and the decision number."""
     policy.check_read()
     return RandomChoice(seed, policy.name)

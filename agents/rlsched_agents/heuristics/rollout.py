@@ -1,4 +1,4 @@
-"""`rollout`: sampled look-ahead over `qssf-backfill`. It asks of each action what would come of it."""
+"""`rollout`: sampled look-ahead over `qssf-backfill`, which estimates the outcome of each action."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rlsched_agents.search.search import Search, starts_to_try
 class Rollout(Scheduler):
     """One-step look-ahead with sampled futures (a rollout policy: Bertsekas, Tsitsiklis and Wu, 1997).
 
-    At a contested decision it tries the reference's start, the starts of other demands, and *wait* where that
-    is legal. For each of `samples` futures, the same for every action, `qssf-backfill` runs on from there
-    until every job has started; the action with the least mean queueing wins if it beats the reference's by
-    `race.MARGIN` standard errors. A future has run times drawn from lognormals about the predictions (a
-    running job's given how long it has run), and arrivals like those seen lately: their rate, Poisson, and
-    their sizes and predictions, drawn with replacement.
+    At a contested decision it evaluates the reference's start, the starts of other demands, and *wait* if
+    legal. In each of `samples` futures, shared by all actions, `qssf-backfill` continues until all jobs have
+    started. The action with the least mean queueing wins if it beats the reference's by `race.MARGIN`
+    standard errors. A future has run times drawn from lognormals around the predictions (for a running job,
+    given its elapsed time), and arrivals like the recent ones: Poisson at their rate, with sizes and
+    predictions drawn from them with replacement.
 
-    It knows only `ClusterState`, and the arrivals that it has seen there: it remembers `arrivals.MEMORY` of
-    them a partition, which a restarted one has to see again. Other partitions are left out of the futures.
+    It uses only `ClusterState` and the arrivals seen there. It remembers `arrivals.MEMORY` arrivals per
+    partition and starts without any after a restart. Futures leave out other partitions.
     """
 
     order = Permissions().order()
@@ -40,11 +40,11 @@ class Rollout(Scheduler):
         self._search = Search(FixedSamples(samples), seed)
 
     def remember(self, state: ClusterState) -> None:
-        """Take in the jobs that have come, where another scheduler decides for the time being."""
+        """Record new arrivals while another scheduler decides."""
         self._search.remember(state)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The start or the *wait* that the futures speak for."""
+        """The start or *wait* with the best outcome in the futures."""
         recording = Recording(state, partition, now_s, wanted=record)
         self.remember(state)
         source: Source = "automatic"
@@ -70,6 +70,6 @@ class Rollout(Scheduler):
 
 
 def make_rollout(policy: Policy, seed: int) -> Rollout:
-    """The scheduler of a policy that looks ahead in sampled futures."""
+    """Make the scheduler of a policy that looks ahead in sampled futures."""
     policy.check_read("samples")
     return Rollout(policy.settings.samples, seed, name=policy.name)

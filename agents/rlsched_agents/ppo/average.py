@@ -1,4 +1,4 @@
-"""A running average of the weights: what is validated and served instead of the last, noisy ones."""
+"""A running average of the weights: validated and served instead of the noisy last weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlsched_agents.runtime.network import Weights
 class WeightAverage(BaseCallback):
     """Exponential average of the weights after each update (Polyak and Juditsky 1992).
 
-    The reward of a single decision is nearly all noise, so the weights wander around what the run has
-    learned; their average does not. The decay grows as (1 + n) / (10 + n) over the first n updates, so that
-    the first weights are soon forgotten.
+    The reward of a single decision is mostly noise, so the weights wander around the learned ones; their
+    average does not. The decay is (1 + n) / (10 + n) over the first n updates, so that the first weights have
+    little influence.
 
     Args:
-        decay: Share of the average that an update keeps, at most; 0 is the last weights.
+        decay: Largest share of the average that an update keeps; 0 gives the last weights.
     """
 
     def __init__(self, decay: float) -> None:
@@ -27,7 +27,7 @@ class WeightAverage(BaseCallback):
         self._last_at = 0
 
     def restore(self, weights: Weights, updates: int) -> None:
-        """Go on from an average over so many updates."""
+        """Continue from an average over this number of updates."""
         self.weights, self.updates = weights, updates
 
     def _on_training_start(self) -> None:
@@ -45,7 +45,7 @@ class WeightAverage(BaseCallback):
         return True
 
     def update(self) -> None:
-        """Take in the weights as they are now, if an update has passed since the last call."""
+        """Include the current weights, if there was an update since the last call."""
         if self.num_timesteps == self._last_at:
             return
         self._last_at = self.num_timesteps

@@ -1,4 +1,4 @@
-"""What happens around PPO's updates: schedules logged, validation, snapshots, progress."""
+"""Callbacks around PPO's updates: episode logs, validation, snapshots, progress."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from rlsched_agents.runtime.policy import PpoScheduler
 Table = dict[str, dict[str, float]]
 """Policy -> metric, with its unit in the name -> value."""
 Validate = Callable[[PpoScheduler], Table]
-"""Runs a policy on the validation windows: rows `ppo` and `qssf-backfill`, each with `queue_mean_s`."""
+"""Runs a policy on the validation windows; rows `ppo` and `qssf-backfill`, each with `queue_mean_s`."""
 
 REFERENCE_POLICY = "qssf-backfill"
 
 
 @dataclass
 class Best:
-    """The best policy so far by validation.
+    """The best policy so far in validation.
 
     Attributes:
-        score: Its mean queueing delay over that of the reference rule; lower is better.
-        temperature: How it was served.
-        timesteps: When it was met.
-        stale: Validations since then.
-        weights: Its parameters.
-        table: The validation table it scored in.
+        score: Mean queueing delay / that of the reference rule; lower is better.
+        temperature: Temperature of serving.
+        timesteps: Decision at which it was found.
+        stale: Number of validations since then.
+        weights: Parameters of the policy.
+        table: Validation table with the score.
     """
 
     score: float = math.inf
@@ -51,7 +51,7 @@ class Best:
 
 
 class ScheduleLog(BaseCallback):
-    """Logs the episodes that ended in a rollout: means by name, and queueing over that of the reference."""
+    """Logs the episodes that ended in a rollout: means by name, and queueing relative to the reference."""
 
     def __init__(self, normalizer: ReturnNormalizer) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class ScheduleLog(BaseCallback):
 
 
 class Validation(BaseCallback):
-    """Every so often, runs the averaged policy on the validation windows in each way of serving; keeps the
-    best. After `Recipe.patience` in a row without a better one it ends the run (`NothingGained`)."""
+    """Validates the averaged policy at intervals with each way of serving, and keeps the best. Ends the run
+    (`NothingGained`) after `Recipe.patience` successive validations without a better policy."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Validation(BaseCallback):
         return True
 
     def run(self) -> None:
-        """Validate the policy as it is now, and log every policy's metrics."""
+        """Validate the current policy, and log the metrics of each policy."""
         began = time.perf_counter()
         self._last_at = self.num_timesteps
         weights = dict(self._average.weights)
@@ -147,7 +147,7 @@ class Validation(BaseCallback):
 
 
 class Snapshots(BaseCallback):
-    """Saves the run every so often, between two updates, and when it is asked to stop."""
+    """Saves the run at intervals, between two updates, and when a stop is requested."""
 
     def __init__(self, save: Callable[[], None], every: int, stop: StopRequest) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Snapshots(BaseCallback):
 
 
 class ProgressBar(BaseCallback):
-    """A bar on a terminal, a line every ten seconds elsewhere; both on standard error."""
+    """Shows a bar on a terminal, otherwise a line every ten seconds; both on standard error."""
 
     LINE_EVERY_S = 10.0
 
@@ -216,13 +216,13 @@ class ProgressBar(BaseCallback):
             )
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar and leave it visible."""
         if self._bar is not None:
             self._bar.close()
 
 
 def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, seed: int) -> PpoScheduler:
-    """The policy as it would be served where what it is trained for is all that it may do."""
+    """The policy as it is served with only the permissions of its training."""
     return PpoScheduler(
         weights,
         network,
@@ -234,11 +234,11 @@ def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, s
 
 
 def score_of(table: Table, tolerated_loss_frac: float) -> float:
-    """Score of a validation, lower is better: mean queueing delay of `ppo` over that of the reference rule.
+    """Score of a validation, lower is better: mean queueing delay of `ppo` / that of the reference rule.
 
-    With windows that run with models, that times the ratio of what time and energy cost there.
-    A policy that loses more than is tolerated on one source is scored by that loss alone: what it gains
-    elsewhere does not pay for it.
+    If some windows run with models, the score is multiplied by the cost ratio of time and energy there. If a
+    policy loses more than tolerated on one source, that loss is its score: gains elsewhere do not compensate
+    for it.
     """
     mine = table["ppo"]
     if "queue_ratio_frac" not in mine:

@@ -1,7 +1,7 @@
-"""The last word on a run: is what validation chose better than what the run began with?
+"""Confirmation of a run: whether the policy chosen by validation beats the initial policy.
 
-The best of many candidates on a few windows is partly the luckiest. On windows that chose nothing it has to
-beat the policy that the run began with: that of `--init`, or the untrained one, which is the reference rule.
+The best of many candidates on a few windows is partly the luckiest. On held-out windows it must beat the
+initial policy: the policy of `--init`, or the untrained one, which is the reference rule.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rlsched_agents.runtime.policy import PpoScheduler
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which policy a run has come to.
+    """The resulting policy of a run.
 
     Attributes:
-        card: Its card; `confirmation` has both.
-        weights: Its parameters.
-        score: Of the policy that validation chose, on the windows that chose nothing; lower is better.
-        start_score: Of the one that the run began with.
+        card: Card of the policy; `confirmation` has both results.
+        weights: Parameters of the policy.
+        score: Score of the chosen policy on the held-out windows; lower is better.
+        start_score: Score of the initial policy there.
     """
 
     card: Card
@@ -49,15 +49,16 @@ def confirm_best(
     recipe: Recipe,
     seed: int,
 ) -> Verdict:
-    """Compare the best policy of a run with its start, and keep the start if that is as good.
+    """Compare the best policy of a run with the initial one, and keep the initial one if it is as good.
 
     Args:
-        card: Of the best policy.
-        best: That policy.
-        start: What the run began with, and how that is served.
-        validate: Runs a policy on the windows that chose; asked for the start's table where it is kept.
-        confirm: Runs a policy on the other windows.
-        recipe: Hyper-parameters of the run.
+        card: Card of the best policy.
+        best: The best policy.
+        start: The initial policy, with its way of serving.
+        validate: Runs a policy on the windows that chose; used for the table of the initial policy if that is
+            kept.
+        confirm: Runs a policy on the held-out windows.
+        recipe: Hyperparameters of the run.
         seed: Seed of the draws.
     """
     began = PpoScheduler.from_checkpoint(start, seed=seed)

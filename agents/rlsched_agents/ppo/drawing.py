@@ -1,4 +1,4 @@
-"""A run of PPO for TensorBoard: its curves, what it was made with, and what came of it."""
+"""TensorBoard log of a PPO run: curves, configuration and result."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from rlsched_agents.runtime.card import Card
 DESCRIPTIONS: Final = {
     "rollout/ep_rew_mean": "Mean return of the last hundred episodes.",
     "rollout/ep_len_mean": "Mean number of decisions of the last hundred episodes.",
-    "rollout/reference_.*": "The same of the reference rule on the same episodes.",
-    "rollout/queue_ratio_frac": "Queueing delay over that of the reference rule; below 1 is better.",
+    "rollout/reference_.*": "The same for the reference rule on the same episodes.",
+    "rollout/queue_ratio_frac": "Queueing delay / that of the reference rule; below 1 is better.",
     "rollout/wins_frac": "Share of episodes with less queueing delay than the reference rule.",
     "rollout/queue_mean_s": "Mean queueing delay of the episodes that ended, seconds.",
-    "rollout/delay_mean_s": "Mean delay of jobs, seconds: what they take longer than alone.",
+    "rollout/delay_mean_s": "Mean delay of jobs beyond their run time on GPUs of their own, seconds.",
     "rollout/jct_mean_s": "Mean time from submission to end, seconds.",
-    "rollout/gpu_utilisation_frac": "Share of the GPUs' time in which they were at work.",
+    "rollout/gpu_utilisation_frac": "Mean share of busy GPUs.",
     "rollout/energy_j": "Energy of the jobs, joules.",
-    "reward/return_std": "Spread of returns, by which rewards are scaled.",
+    "reward/return_std": "Standard deviation of returns, by which rewards are divided.",
     "reward/return": "Mean return of the episodes that ended.",
-    "reward/regret.*": "Waiting that the reference rule would have spared, as rewards count it.",
-    "train/approx_kl": "How far an update moved the policy; large: too fast.",
+    "reward/regret.*": "Waiting that the reference rule would have avoided, as in the reward.",
+    "train/approx_kl": "Size of an update of the policy; a large value means too fast.",
     "train/clip_fraction": "Share of samples at which the update was clipped.",
-    "train/clip_range.*": "Where updates are clipped.",
-    "train/entropy_loss": "Negative entropy of the policy: towards 0 it becomes certain.",
-    "train/explained_variance": "How much of the returns the critic foresees; 1 is all.",
+    "train/clip_range.*": "Clipping range of updates.",
+    "train/entropy_loss": "Negative entropy of the policy; near 0 the policy is deterministic.",
+    "train/explained_variance": "Share of the variance of returns that the critic predicts; 1 is all.",
     "train/learning_rate": "Step size of the optimiser.",
-    "train/loss": "What is minimised, all together.",
-    "train/policy_gradient_loss": "The policy's part of it.",
-    "train/value_loss": "The critic's part of it.",
-    "time/fps": "Decisions a second.",
+    "train/loss": "The total loss.",
+    "train/policy_gradient_loss": "Loss of the policy.",
+    "train/value_loss": "Loss of the critic.",
+    "time/fps": "Decisions per second.",
     "curriculum/stage_number": "Stage of the curriculum.",
-    "validation/stale_count": "Validations in a row without a better policy.",
-    "validation/.*/score_frac": "What checkpoints are chosen by: queueing, times cost with models, over the "
-    "reference rule's; below 1 is better.",
+    "validation/stale_count": "Successive validations without a better policy.",
+    "validation/.*/score_frac": "Score for choosing checkpoints: queueing (with models, times cost) / that "
+    "of the reference; below 1 is better.",
     "validation/.*/queue_mean_s": "Mean queueing delay on windows that choose, seconds.",
     "validation/.*/queue_p99_s": "99th percentile of the queueing delay on windows that choose, seconds.",
     "validation/.*/jct_mean_s": "Mean time from submission to end on windows that choose, seconds.",
-    "validation/.*/gpu_utilisation_frac": "Share of the GPUs' time in which they were at work.",
-    "validation/.*/queue_ratio_frac": "Queueing delay over the reference rule's, geometric mean of windows.",
-    "validation/.*/worst_source_ratio_frac": "The same on the trace where it is worst.",
+    "validation/.*/gpu_utilisation_frac": "Mean share of busy GPUs.",
+    "validation/.*/queue_ratio_frac": "Queueing delay / the reference rule's, geometric mean of windows.",
+    "validation/.*/worst_source_ratio_frac": "The same for the trace with the largest ratio.",
     "validation/.*/wins_frac": "Share of windows with less queueing delay than the reference rule.",
-    "validation/.*/cost_ratio_frac": "Time and energy over the reference rule's, on windows with models.",
+    "validation/.*/cost_ratio_frac": "Cost of time and energy / the reference's, on windows with models.",
     "run/made_with": "The recipe.",
-    "run/data": "What it learned from.",
-    "run/outcome": "What came out.",
+    "run/data": "The training data.",
+    "run/outcome": "The result.",
 }
 LAYOUT: Final = {
     "Policy and reference": {
@@ -58,24 +58,24 @@ LAYOUT: Final = {
         "mean time from submission to end, training, s": ["rollout/(reference_)?jct_mean_s"],
         "mean queueing delay, windows that choose, s": ["validation/.*/queue_mean_s"],
         "99th percentile of it, s": ["validation/.*/queue_p99_s"],
-        "over the reference rule": ["validation/.*/(score|queue_ratio|cost_ratio)_frac"],
+        "relative to the reference rule": ["validation/.*/(score|queue_ratio|cost_ratio)_frac"],
     },
 }
 _COMPARED: Final = ("score_frac", "queue_ratio_frac", "worst_source_ratio_frac")
 
 
 def served_as(temperature: float) -> str:
-    """What a policy that is served so is called in tables and tags."""
+    """Name of this way of serving in tables and tags."""
     return "ppo" if temperature == 0 else f"ppo-t{temperature:g}"
 
 
 class Drawing(KVWriter):
-    """Writes what a logger of Stable-Baselines3 has recorded.
+    """Writes the records of a Stable-Baselines3 logger to TensorBoard.
 
     Args:
         logdir: Folder of the event file.
-        card: What is known of the policy beforehand, its recipe too.
-        temperatures: How it may be served.
+        card: Card of the policy with the data known in advance, including the recipe.
+        temperatures: Temperatures of serving.
 
     Raises:
         InputError: tensorboard is not installed, or the folder cannot be written.
@@ -95,7 +95,7 @@ class Drawing(KVWriter):
     def write(
         self, key_values: dict[str, Any], key_excluded: Mapping[str, tuple[str, ...]], step: int = 0
     ) -> None:
-        """A point of each number that is not kept from TensorBoard."""
+        """Write each number that is not excluded from TensorBoard."""
         points = {
             tag: float(value)
             for tag, value in key_values.items()
@@ -105,10 +105,10 @@ class Drawing(KVWriter):
         self._curves.flush()
 
     def outcome(self, markdown: str) -> None:
-        """What came out, in words."""
+        """Add the result as Markdown."""
         self._curves.text("run/outcome", markdown)
         self._curves.flush()
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the file."""
         self._curves.close()

@@ -1,4 +1,4 @@
-"""Which stage of a curriculum a run is in: entered between two updates, by its decisions, and logged."""
+"""The current stage of a curriculum: set between two updates by the number of decisions, and logged."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rlsched_envs.training.curriculum import Stage, stage_at
 
 
 class Lessons(BaseCallback):
-    """Has the environment draw its next episodes from the stage whose time it is.
+    """Sets the stage from which the environment draws its next episodes.
 
-    The stage follows from the decisions taken and those asked for, so that a resumed run is in the stage in
-    which an uninterrupted one would be. `curriculum/stage_number` counts from 1; behind the last stage, where
-    episodes are of the whole mixture, it is one more. Without stages nothing is entered and nothing logged.
+    The stage follows from the number of decisions taken and requested, so a resumed run has the same stage as
+    an uninterrupted one. `curriculum/stage_number` counts from 1; after the last stage, when episodes are
+    drawn from the whole mixture, it is one more. Without stages nothing is set or logged.
 
     Args:
-        venv: Has a method `enter(stage)`, as `RowsVecEnv` has, where there are stages.
+        venv: Environment with a method `enter(stage)`, as in `RowsVecEnv`, if there are stages.
         stages: The curriculum.
-        timesteps: Decisions of the whole run.
+        timesteps: Number of decisions of the whole run.
 
     Raises:
-        InputError: an environment that knows no stages, or a stage that does not fit its sources.
+        InputError: the environment has no stages, or a stage does not fit its sources.
     """
 
     def __init__(self, venv: VecEnv, stages: Sequence[Stage], timesteps: int) -> None:
@@ -40,7 +40,7 @@ class Lessons(BaseCallback):
             venv.enter(stage)  # type: ignore[attr-defined]  # so that a bad one is met before the run
 
     def enter(self, decisions: int) -> None:
-        """Enter the stage after so many decisions, if the environment is not in it."""
+        """Set the stage after this number of decisions, if it changed."""
         number = stage_at(self._stages, decisions / self._timesteps)
         if self._stages and number != self.number:
             self._venv.enter(self._stages[number] if number < len(self._stages) else None)  # type: ignore[attr-defined]

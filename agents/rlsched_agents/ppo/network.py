@@ -1,4 +1,4 @@
-"""The policy network in torch: scores candidate rows with shared weights; any number and order of rows."""
+"""The policy network in torch: scores candidate rows of any number and order with shared weights."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weigh
 
 
 class Packed(NamedTuple):
-    """The real rows of a batch of B observations of K rows, padding left out; R real rows in all.
+    """The real rows of a batch of B observations of K rows, without padding; R real rows in total.
 
-    Behind them are zero rows, up to a number S that comes again: a size that is met for the first time costs
-    the library of the matrix products as much as a product does.
+    Zero rows follow, up to one of a few sizes S: the matrix library spends as much time on the first use of a
+    size as on a product.
     """
 
     rows: Tensor  # (S, F + C)
-    place: Tensor  # (R,) place of each real row in the flattened batch, b * K + k
-    state: Tensor  # (S,) observation each belongs to, b; 0 behind the real ones
+    place: Tensor  # (R,) index of each real row in the flattened batch, b * K + k
+    state: Tensor  # (S,) observation of each row, b; 0 for the zero rows
     first: Tensor  # (B + 1,) first row of each observation, then R
     shape: tuple[int, int]  # (B, K)
 
@@ -41,13 +41,13 @@ def pack(observations: Tensor) -> Packed:
 
 
 def _size_for(rows: int) -> int:
-    """So many rows or up to an eighth more: eight sizes between two powers of 2, in steps of 64 or more."""
+    """This number of rows or up to an eighth more: eight sizes per power of 2, in steps of 64 or more."""
     step = max(1 << max(rows.bit_length() - 4, 0), ROWS_STEP)
     return -(-rows // step) * step
 
 
 def prior(config: NetworkConfig, packed: Packed) -> Tensor:
-    """(S,) what a row's logit gets beforehand: 0 but for the row that the reference rule would take."""
+    """(S,) prior logit of each row: 0 except for the reference rule's row."""
     rows = packed.rows
     job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
     given = torch.where(rows[:, IS_VARIANT] > 0, config.prior_variant, job)
@@ -59,7 +59,7 @@ def prior(config: NetworkConfig, packed: Packed) -> Tensor:
 
 
 class Actor(nn.Module):
-    """Rows -> logits. Sees the actor's columns alone."""
+    """Rows -> logits. Reads only the actor's columns."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Actor(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, packed: Packed) -> Tensor:
-        """(B, K) logits: prior on the reference row plus the learned score; 0 where padded."""
+        """(B, K) logits: prior on the reference row plus the learned score; 0 for padding."""
         rows = packed.rows[:, : self.config.features].contiguous()
         encoded = torch.relu(self.row2(torch.relu(self.row1(rows))))
         context = self.mix_context(torch.relu(self.context(pool(encoded, packed.first))))
@@ -86,7 +86,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Rows -> value. A trunk of its own, which also sees the critic's columns."""
+    """Rows -> value. A separate trunk that also reads the critic's columns."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class CandidateNetwork(nn.Module):
         return values
 
     def load_weights(self, weights: Weights) -> None:
-        """Take over parameters by name."""
+        """Load parameters by name."""
         self.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
 
     def weights(self) -> Weights:

@@ -14,12 +14,12 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 class ReturnNormalizer(VecEnvWrapper):
     """Scales rewards so that returns have a standard deviation near 1, and clips them.
 
-    Without it the critic's loss owns the global clip on the gradient and the policy stands still.
-    Observations, masks and the raw returns in `infos[i]["episode"]` pass through untouched.
+    Without it the critic's loss dominates the global gradient clip and the policy does not learn.
+    Observations, masks and the raw returns in `infos[i]["episode"]` pass through unchanged.
 
     Args:
         venv: The environment to wrap.
-        gamma: Discount a decision, that of PPO.
+        gamma: Discount per decision, as in PPO.
         clip: Largest magnitude of a scaled reward.
     """
 
@@ -36,12 +36,12 @@ class ReturnNormalizer(VecEnvWrapper):
         return float(np.sqrt(self.spread.var + 1e-8))
 
     def reset(self) -> VecEnvObs:
-        """Start all episodes anew; what was learned about the scale stays."""
+        """Restart all episodes; the learned scale stays."""
         self.returns[:] = 0.0
         return self.venv.reset()
 
     def step_wait(self) -> VecEnvStepReturn:
-        """The step of the wrapped environment with its rewards scaled."""
+        """Step the wrapped environment and scale its rewards."""
         observations, rewards, dones, infos = self.venv.step_wait()
         self.returns = self.returns * self.gamma + rewards
         self.spread.update(self.returns)
@@ -50,12 +50,12 @@ class ReturnNormalizer(VecEnvWrapper):
         return observations, scaled, dones, infos
 
     def get_state(self) -> dict[str, NDArray[np.float64]]:
-        """What has to be kept for an exact resume."""
+        """The state for an exact resume."""
         moments = np.array([self.spread.mean, self.spread.var, self.spread.count], dtype=np.float64)
         return {"returns": self.returns.copy(), "moments": moments}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self.returns = np.array(state["returns"], dtype=np.float64)
         mean, var, count = np.asarray(state["moments"], dtype=np.float64)
         self.spread.mean, self.spread.var, self.spread.count = mean, var, count

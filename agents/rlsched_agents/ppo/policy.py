@@ -1,4 +1,4 @@
-"""Stable-Baselines3 policy around `CandidateNetwork`: logits and values come straight from the two heads."""
+"""Stable-Baselines3 policy around `CandidateNetwork`: the two heads give logits and values directly."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rlsched_agents.runtime.network import NetworkConfig
 
 
 class RowDistribution(MaskableCategoricalDistribution):  # type: ignore[misc]  # sb3_contrib has no types
-    """The same draws, no number looked at before: a logit that is not finite fails the draw."""
+    """The same draws without prior validation of the logits: a non-finite logit makes the draw fail."""
 
     def proba_distribution(self, action_logits: Tensor) -> Self:
-        """That of (B, K) logits."""
+        """The distribution of (B, K) logits."""
         logits = action_logits.view(-1, self.action_dim)
         self.distribution = MaskableCategorical(logits=logits, validate_args=False)
         return self
 
 
 class KeepRows(BaseFeaturesExtractor):
-    """Hands (B, K, F + C) observations on as they are; the default would flatten the rows."""
+    """Passes (B, K, F + C) observations on unchanged; the default would flatten the rows."""
 
     def __init__(self, observation_space: spaces.Space[Any]) -> None:
         super().__init__(observation_space, features_dim=1)
@@ -43,9 +43,9 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
 
     Args:
         network: Sizes and prior of the network.
-        network_seed: Seed of its first weights.
+        network_seed: Seed of its initial weights.
 
-    The process keeps freed memory from here on (`rows.keep_freed_memory`).
+    From then on, the process keeps freed memory (`rows.keep_freed_memory`).
     """
 
     mlp_extractor: CandidateNetwork

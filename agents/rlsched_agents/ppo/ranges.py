@@ -1,4 +1,4 @@
-"""What a policy sees in training, by column: the ranges of its card, which a broker's guard goes by."""
+"""Ranges of the observations in training by column, for the card; a broker's drift guard uses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 
 
 def met_in(config: EpisodeConfig, sources: Sequence[EpisodeSource]) -> Familiar:
-    """The clusters that episodes are drawn on; nothing of columns yet."""
+    """Ranges of the clusters that episodes are drawn on, without columns."""
     nodes, size = (config.nodes_low, config.nodes_high), node_size(sources)
     return Familiar(
         nodes=nodes,
@@ -27,11 +27,11 @@ def met_in(config: EpisodeConfig, sources: Sequence[EpisodeSource]) -> Familiar:
 
 
 class SeenRanges(BaseCallback):
-    """Least and largest values of every column, over the first halves of all decisions.
+    """Minimum and maximum of each column, over the first halves of all decisions.
 
     Args:
-        before: What was seen earlier in a run that is resumed, and what is known of the clusters; None:
-            nothing, and nothing is written.
+        before: Ranges from the earlier part of a resumed run and of the clusters; None: no ranges are
+            written.
     """
 
     def __init__(self, before: Familiar | None) -> None:
@@ -55,7 +55,7 @@ class SeenRanges(BaseCallback):
         return True
 
     def onto(self, card: Card) -> Card:
-        """The card with what was seen so far."""
+        """The card with the ranges so far."""
         if self._before is None or not np.isfinite(self._low).all():
             return card
         familiar = self._before.with_ranges(self._names, self._low, self._high)

@@ -1,4 +1,4 @@
-"""Recipes: every number that shapes a training run, as one frozen struct with names for the known ones."""
+"""Recipes: all hyperparameters of a training run in one frozen struct, and the named recipes."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ from rlsched_envs.training.sources import EpisodeConfig
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Hyper-parameters of PPO, of the reward's scale, of episodes and of validation.
+    """Hyperparameters of PPO, of the reward's scale, of episodes and of validation.
 
     Attributes:
         network: Sizes of the network and strength of the prior.
-        exploring_prior_job: The network's `prior_job` while it learns, drawing: no stronger than when it is
-            served by arg max. With a strong one it never tries enough to leave the reference rule; served
-            with a weak one, it leaves the rule where it is not sure.
-        num_envs: Clusters simulated side by side.
-        rollout_steps: Decisions of each cluster between two updates.
+        exploring_prior_job: The network's `prior_job` during training, when actions are drawn; at most the
+            value used for serving by arg max. With a strong prior the network explores too little to leave
+            the reference rule; served with a weak prior, it leaves the rule in cases of doubt.
+        num_envs: Number of clusters simulated in parallel.
+        rollout_steps: Decisions per cluster between two updates.
         batch_size: Decisions in a minibatch.
         epochs: Passes over a rollout.
-        gamma: Discount a decision.
+        gamma: Discount per decision.
         gae_lambda: Decay of the advantage estimator (Schulman et al. 2016).
         learning_rate: Adam's step size at the start.
-        final_learning_rate_frac: Share of it left at the end; the decay is linear.
+        final_learning_rate_frac: Fraction of the step size at the end; the decay is linear.
         clip_range: PPO's clip on the probability ratio.
         entropy: Weight of the entropy bonus.
         value_weight: Weight of the critic's loss.
         max_grad_norm: Clip on the norm of the gradient.
-        average_decay: Share of the weights' running average that an update keeps; 0 serves the last weights.
+        average_decay: Share of the running average of the weights that an update keeps; 0 serves the last
+            weights.
         reward_clip: Clip on a reward after division by the standard deviation of the discounted return.
-        episode: What a training episode looks like.
-        curriculum: Stages that draw episodes from a part of that first; none: from all of it, always.
+        episode: Configuration of training episodes.
+        curriculum: Stages that draw episodes from a part of the mixture first; empty: always from all of it.
         validate_every: Decisions between two validations.
-        validation_jobs: Jobs of a validation window, warm-up included.
+        validation_jobs: Jobs per validation window, including the warm-up.
         validation_loads: Offered loads of the validation windows.
-        validation_nodes: Nodes of their clusters.
-        validation_windows: Windows of each source, load and number of nodes.
-        validation_least: Windows in all, at least, of those that choose and of those that confirm; where
-            there would be fewer, there are more of each source, put together from blocks of its jobs.
-        validation_weights: Weights of energy of the windows that run with models: one for each source, in
-            turn, half as long as the others. None: no models in validation.
-        tolerated_loss_frac: How much more queueing than the reference rule the policy that is kept may have
-            on the windows of one source.
-        patience: Validations in a row without a better policy after which the run ends; 0: it never does.
+        validation_nodes: Numbers of nodes of their clusters.
+        validation_windows: Windows per source, load and number of nodes.
+        validation_least: Minimum number of windows that choose, and of windows that confirm; if there are
+            fewer, each source gets more windows, composed of blocks of its jobs.
+        validation_weights: Energy weights of the windows that run with models: one per source, in turn, half
+            as long as other windows. Empty: no models in validation.
+        tolerated_loss_frac: Largest excess of queueing over the reference rule on the windows of one source,
+            for a policy to be kept.
+        patience: Successive validations without a better policy after which the run ends; 0: no limit.
         checkpoint_every: Decisions between two snapshots for resuming.
-        temperatures: Ways of serving that validation tries: 0 for arg max, else softmax temperature.
+        temperatures: Ways of serving tried by validation: 0 for arg max, otherwise softmax temperature.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -102,8 +103,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if self.network.order == "index":
             raise ValueError(
-                "network.order: validation knows no preemption; expected predicted_gpu_time or "
-                "predicted_size: jobs are preempted where they declare that they may be"
+                "network.order: validation does not support preemption; expected predicted_gpu_time or "
+                "predicted_size, under which only jobs that declare themselves preemptible are preempted"
             )
         if self.network.revises != self.episode.revising:
             raise ValueError(
@@ -139,28 +140,28 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def exploring_network(self) -> NetworkConfig:
-        """The network as it learns."""
+        """The network as it is trained."""
         return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job, prior_modelled=0.0)
 
     def going_on(self, network: NetworkConfig, name: str = "this policy") -> Recipe:
-        """The same recipe for a policy that has begun already: it is served, and learns, as that one is.
+        """The recipe adapted to an existing policy: it is served and trained as that policy.
 
-        Where that differs from the recipe's, its network keeps its order, its head start and whether it
-        revises predictions, and episodes are of that kind; columns that it did not see are added.
+        The policy's network keeps its order, its prior and whether it revises predictions, even if the recipe
+        differs, and episodes match these; columns that it did not read are added.
 
         Args:
-            network: Of the policy.
-            name: What an error calls it.
+            network: Network of the policy.
+            name: Name of the policy in errors.
 
         Raises:
-            InputError: it preempts, which validation does not know.
+            InputError: the policy preempts, which validation does not support.
         """
         if (network.order, network.revises) == (self.network.order, self.network.revises):
             return self
         if network.order == "index":
             raise InputError(
-                f"{name}: its queue goes by the index, and validation knows no preemption; expected a policy "
-                "of the order predicted_gpu_time or predicted_size"
+                f"{name}: its queue is ordered by the index, and validation does not support preemption; "
+                "expected a policy of the order predicted_gpu_time or predicted_size"
             )
         reserves, episode = network.order == "predicted_size", self.episode
         return msgspec.structs.replace(
@@ -176,7 +177,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         )
 
     def learning_rate_at(self, progress_left: float) -> float:
-        """Adam's step size when this share of the run is left; the last rollout may go past the end."""
+        """Adam's step size at this remaining fraction of the run; the last rollout may exceed the end."""
         final = self.final_learning_rate_frac
         return self.learning_rate * (final + (1.0 - final) * max(progress_left, 0.0))
 
@@ -261,18 +262,18 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_weights=(),
     ),
 }
-"""`reserving` made the default policy: `mixture` on top of EASY's reservations and of revised predictions.
-`growing` is `reserving` with a curriculum: narrow loads, small clusters and good predictions first.
-`large` has long episodes with models, for millions of decisions; `default` has shorter ones and shows its
-first curves within 50,000; `quick` leaves the reference within 200,000 and `mixture` does so on several kinds
-of workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
+"""`reserving` trained the default policy: `mixture` with EASY's reservations and revised predictions.
+`growing` is `reserving` with a curriculum: first narrow loads, small clusters and good predictions. `large`
+has long episodes with models, for millions of decisions; `default` has shorter episodes and shows first
+curves within 50,000; `quick` leaves the reference within 200,000, and `mixture` does so on several kinds of
+workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
 
 
 def load_recipe(name_or_path: str) -> Recipe:
     """A recipe by name, or from a TOML file whose keys are the fields of `Recipe`.
 
     Raises:
-        InputError: an unknown name, a file that cannot be read, an unknown key or a bad value.
+        InputError: the name is unknown, the file cannot be read, or a key or value is invalid.
     """
     if name_or_path in RECIPES:
         return RECIPES[name_or_path]

@@ -1,4 +1,4 @@
-"""Long windows replayed side by side in one compiled batch: what makes twenty of them affordable."""
+"""Long windows replayed in one compiled batch, which makes twenty of them affordable."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Score = Callable[[NDArray[np.float32]], Floats]
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of the jobs of a window, seconds since its first submission; J jobs.
+    """Outcomes of the jobs of a window, seconds since its first submission; J jobs.
 
     Attributes:
         window: The jobs.
         start_s: (J,)
-        reference_start_s: (J,) in the reference rule's run of the same window.
-        measured: (J,) jobs that count: those after the warm-up.
+        reference_start_s: (J,) starts in the reference rule's run of the same window.
+        measured: (J,) jobs that count: jobs after the warm-up.
     """
 
     window: Window
@@ -45,17 +45,17 @@ class Replayed:
 
     @property
     def reference_queue_s(self) -> Floats:
-        """(M,) the same in the reference rule's run."""
+        """(M,) queueing delay in the reference rule's run."""
         return np.asarray((self.reference_start_s - self.window.submit_s)[self.measured], np.float64)
 
     @property
     def ratio(self) -> float:
-        """Mean queueing delay over the reference's, a second added to each: nobody may have waited."""
+        """Mean queueing delay / the reference's, with a second added to each, since both may be 0."""
         return float((self.queue_s.mean() + 1.0) / (self.reference_queue_s.mean() + 1.0))
 
 
 def scorer(weights: Weights, network: NetworkConfig) -> Score:
-    """The actor as it is served, in float64 like the runtime's, for many states at once."""
+    """The actor as it is served, in float64 as in the runtime, for many states at once."""
     net = CandidateNetwork(network)
     net.load_weights(weights)
     net.double()
@@ -69,16 +69,16 @@ def scorer(weights: Weights, network: NetworkConfig) -> Score:
 
 
 class Replays:
-    """Windows with as many jobs each, on nodes of one size; jobs run as the trace says.
+    """Windows with equal numbers of jobs, on nodes of one size; jobs run as recorded in the trace.
 
-    The reference plays the first `warmup_jobs` of each, the policy decides from
-    then on to the last job. What is decided, and when, is as in `engine.Engine`.
+    The reference schedules the first `warmup_jobs` jobs of each window, then the policy decides until the
+    last job. Decisions and their times are as in `engine.Engine`.
 
     Args:
-        windows: What to replay.
-        gpus_per_node: Size of all nodes.
-        warmup_jobs: Jobs that the reference rule places.
-        permissions: What may be done; not to preempt, for jobs start more than once then.
+        windows: Windows to replay.
+        gpus_per_node: Number of GPUs of each node.
+        warmup_jobs: Number of jobs that the reference rule schedules.
+        permissions: Permitted actions, without preemption, since preempted jobs start more than once.
         revises: Whether predictions of waiting jobs are revised.
     """
 
@@ -118,11 +118,11 @@ class Replays:
         self._fleet = Fleet(sources, len(windows), config, 0)
 
     def run(self, score: Score, *, temperature: float = 0.0, seed: int = 0) -> list[Replayed]:
-        """Play all windows with a policy.
+        """Replay all windows with a policy.
 
         Args:
-            score: Its logits.
-            temperature: 0 for arg max, else that of the softmax that a row is drawn from.
+            score: Computes the logits of the policy.
+            temperature: 0 for arg max, otherwise the softmax temperature for drawing rows.
             seed: Seed of the draws.
         """
         fleet, windows = self._fleet, self._windows
@@ -158,6 +158,6 @@ class Replays:
         return Replayed(window, *self._fleet.starts(k), measured)
 
     def _undecided(self, k: int) -> Replayed:
-        """A window with nothing to decide was played to its warm-up, and goes on as the reference's."""
+        """A window without decisions: replayed up to its warm-up, it continues like the reference's run."""
         played = self._played(k)
         return replace(played, start_s=played.reference_start_s)

@@ -1,6 +1,6 @@
-"""What a stopped training run needs to go on exactly: packed below `train/` of a checkpoint, and unpacked.
+"""State for an exact resume of a stopped training run: packed below `train/` in a checkpoint, and unpacked.
 
-`env.pkl` is a pickle: resume only from files that you trust. Everything else is plain data.
+`env.pkl` is a pickle: resume only from trusted files. All other members are plain data.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a run.
 
     Attributes:
-        timesteps: Decisions taken.
-        updates: Epochs of updates done.
-        averaged: Updates that the average of the weights has seen.
-        best_score: Lowest validation score so far, None before the first.
+        timesteps: Number of decisions taken.
+        updates: Number of update epochs done.
+        averaged: Number of updates in the average of the weights.
+        best_score: Lowest validation score so far; None before the first validation.
     """
 
     timesteps: int
@@ -75,12 +75,12 @@ def pack_run(
 def restore_run(
     file: Path, model: MaskablePPO, normalizer: ReturnNormalizer, average: WeightAverage
 ) -> Progress:
-    """Put model, optimiser, average, normaliser, random numbers and environment where `pack_run` found them.
+    """Restore model, optimiser, average, normaliser, random generators and environment from `pack_run`.
 
-    An environment without `get_state` starts new episodes: then the run goes on, but not bit for bit.
+    An environment without `get_state` starts new episodes: the run then continues, but not bit for bit.
 
     Raises:
-        CheckpointError: the file holds no run, or one of another shape.
+        CheckpointError: the file has no run, or a run of other shapes.
     """
     members = read_members(file, _MEMBERS, limit_bytes=MAX_RUN_BYTES)
     try:

@@ -1,4 +1,4 @@
-"""Layers over packed rows that torch is slow at on a CPU: a matrix product with few columns, and pooling."""
+"""Layers over packed rows that are slow in torch on CPUs: a matrix product with few columns, and pooling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.compile.jit import kernel
 ROWS_STEP: Final = 64
 """Packed rows are padded to a multiple of this, or of a larger power of two (`network.pack`)."""
 IMAGES: Final = 128
-"""Images that `RowLinear` takes rows for. From 2,048 rows on (`_FEW`) padded ones are a multiple of it."""
+"""Number of images that `RowLinear` splits rows into; from 2,048 rows (`_FEW`) on, padding ensures it."""
 _FEW: Final = 2048
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
@@ -23,12 +23,12 @@ _KEPT_BYTES: Final = 1 << 30
 
 
 class RowLinear(nn.Linear):
-    """A linear layer over rows, the same within rounding, at two to three times the speed.
+    """A linear layer over rows, equal up to rounding, two to three times as fast.
 
-    torch multiplies matrices by MKL, which leaves out the widest instructions of processors that are not
-    Intel's; convolutions go through oneDNN, which asks the processor. So rows are taken for the pixels of
-    `IMAGES` images, and the layer for a convolution of size 1. Numbers of rows that are no multiple of
-    `IMAGES`, few rows, and float64 go the usual way.
+    torch multiplies matrices with MKL, which does not use the widest instructions on processors of other
+    vendors than Intel; convolutions use oneDNN, which detects the instructions. So rows are treated as the
+    pixels of `IMAGES` images, and the layer as a convolution of size 1. Numbers of rows that are not a
+    multiple of `IMAGES`, few rows, and float64 use the standard layer.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _pool_back(
     given: NDArray[Any],
     into: NDArray[Any],
 ) -> None:
-    """The gradient of the (S, W) rows from `given`, (B, 2 W); `given` and `pooled` are scratch then."""
+    """The gradient of the (S, W) rows from `given`, (B, 2 W); overwrites `given` and `pooled`."""
     width, one, none = rows.shape[1], rows.dtype.type(1), rows.dtype.type(0)
     for b in range(pooled.shape[0]):
         mean, share, ties, most = given[b, :width], given[b, width:], pooled[b, :width], pooled[b, width:]
@@ -87,7 +87,7 @@ def _pool_back(
 
 
 class _Pool(torch.autograd.Function):
-    """`pool`; where several rows have the maximum, its gradient is shared evenly, as torch does it."""
+    """`pool`; if several rows have the maximum, its gradient is shared evenly, as in torch."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor) -> Tensor:
@@ -108,19 +108,18 @@ class _Pool(torch.autograd.Function):
 def pool(rows: Tensor, first: Tensor) -> Tensor:
     """(B, 2 W) mean and maximum of (S, W) row encodings, each 0 or more, over an observation's rows.
 
-    `first`: (B + 1,) the rows of observation b are those from `first[b]` to `first[b + 1]`; the others count
-    for nothing.
+    `first`: (B + 1,) observation b has the rows `first[b]` to `first[b + 1]`; rows outside do not count.
     """
     pooled: Tensor = _Pool.apply(rows, first)  # type: ignore[no-untyped-call]
     return pooled
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep the memory that it frees, up to 1 GiB, where the C library can be told so.
+    """Make this process keep the memory that it frees, up to 1 GiB, if the C library supports it.
 
-    Every minibatch makes and frees arrays of megabytes. glibc gives them back to the system, which clears
-    them page by page at the next use: a third of the time of an update. Older ones refuse a threshold above
-    32 MiB, and are then given that.
+    Each minibatch allocates and frees arrays of megabytes. glibc returns them to the system, which clears
+    them page by page on next use: a third of the time of an update. Older versions reject a threshold above
+    32 MiB and get 32 MiB.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and any(set_option(_MMAP_THRESHOLD, size) for size in (_KEPT_BYTES, 32 << 20)):

@@ -1,7 +1,7 @@
-"""Several runs that differ in their seed alone: one run's luck is large, so the best of a few is kept.
+"""Several runs that differ only in their seed; the best is kept, since chance has a large effect on a run.
 
-What they begin with stands in the folder of each from the first moment on: a command that is stopped may be
-resumed when some of its runs have not begun yet.
+The folder of each run names the initial policy from the first moment on: a stopped command may be resumed
+when some of its runs have not started yet.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rlsched_agents.ppo.training import RunFiles, TrainingResult
 from rlsched_agents.runtime.checkpoint import checkpoint_file, load_checkpoint, save_checkpoint
 
 TrainOne = Callable[[int, RunFiles, bool], TrainingResult]
-"""(seed, where to write, whether to go on with what is there) -> how the run ended."""
+"""(seed, files, whether to resume) -> result of the run."""
 
 
 def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
-    """Where the run of each seed writes: one alone in `files.logdir`, several each in `seed-K` of it."""
+    """Files of the run of each seed: a single run uses `files.logdir`, several runs use `seed-K` below it."""
     if runs == 1:
         return {first: files}
     folders = {seed: files.logdir / f"seed-{seed}" for seed in range(first, first + runs)}
@@ -27,13 +27,13 @@ def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
 
 
 def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None:
-    """Before runs begin anew: note in the folder of each what all begin with.
+    """Before new runs start, note their initial policy in the folder of each.
 
     Args:
         files: As for `train_seeds`.
         first: The first seed.
-        runs: How many.
-        init: The checkpoint of `--init`; None: they begin with the rule.
+        runs: Number of runs.
+        init: The checkpoint of `--init`; None: runs start from the rule.
 
     Raises:
         OSError: the checkpoint or a folder cannot be read or written.
@@ -48,33 +48,33 @@ def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None
 
 
 def noted_init(files: RunFiles, first: int, runs: int) -> Path | None:
-    """What these runs began with, as `note_init` left it; None: with the rule."""
+    """The initial policy of these runs, as noted by `note_init`; None: the rule."""
     return next((own.init for own in files_of(files, first, runs).values() if own.init.exists()), None)
 
 
 def begun(files: RunFiles, first: int, runs: int) -> Path | None:
-    """The snapshot of one of these runs, None where none has one. Runs of other seeds are not looked at."""
+    """The snapshot of one of these runs; None if there is none. Ignores runs of other seeds."""
     return next((own.last for own in files_of(files, first, runs).values() if own.last.exists()), None)
 
 
 def train_seeds(
     train_one: TrainOne, first: int, runs: int, files: RunFiles, tolerated_loss_frac: float, *, resume: bool
 ) -> TrainingResult:
-    """Train with `runs` successive seeds, one after the other, and write the best policy by validation.
+    """Train with `runs` successive seeds in sequence, and write the best policy by validation.
 
-    Each run has a folder `seed-K` below `files.logdir`; its `policy.zip` is there once the run has come to
-    its end. Each is confirmed by itself, so the validation that chooses among them confirms nothing.
+    Each run has a folder `seed-K` below `files.logdir`; its `policy.zip` exists once the run has finished.
+    Each run is confirmed separately, so the validation that chooses among them confirms nothing.
 
     Args:
         train_one: Trains with one seed.
         first: The first seed.
-        runs: How many.
-        files: Where the best goes, and below which folder the runs stand.
+        runs: Number of runs.
+        files: Path for the best policy, and the folder above the runs.
         tolerated_loss_frac: As in the recipe, for the score.
-        resume: Go on: runs that have ended are not repeated.
+        resume: Continue; finished runs are not repeated.
 
     Returns:
-        How the best run ended, or the one that was stopped, with which all the others wait.
+        The result of the best run, or of the run that was stopped, in which case the remaining runs wait.
     """
     if runs == 1:
         return train_one(first, files, resume)

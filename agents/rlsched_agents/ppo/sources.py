@@ -1,4 +1,4 @@
-"""From traces and clusters to what a training run needs: episodes, validation windows, lines for the card."""
+"""Training data from traces and clusters: episodes, validation windows, lines for the card."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ SYNTHETIC_LOAD = 0.95
 VALIDATION_TRACES = 6
 VALIDATION_JOBS = 5_000
 CONFIRMATION_TRACES = 2
-"""Of the synthetic validation traces, those that confirm."""
+"""Number of the synthetic validation traces that confirm."""
 LEAST_JOBS = 100
-"""Fewer validation jobs than twice these are not cut in two."""
+"""Minimum number of validation jobs per half; smaller sets are not split."""
 VALIDATION_SEED = 1_000
-"""Added to the seed of the trace that is trained on for the first of those that are validated on."""
+"""Added to the seed of the training trace for the first validation trace."""
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """One trace, cut by time into training, validation and test.
+    """One trace, split by time into training, validation and test.
 
     Attributes:
-        train: Where episodes are drawn from.
-        validation: Where the windows are cut from that choose among the policies of a run, each on its own.
-        confirmation: Where those are cut from that the chosen one has to stand in as well: later jobs, or
-            other traces. None where there is too little for both.
-        uses: Its lines in the card.
+        train: Source of the training episodes.
+        validation: Sources of the windows that choose among the policies of a run, each cut separately.
+        confirmation: Sources of the windows that the chosen policy must also pass: later jobs, or other
+            traces. None if there is too little data for both.
+        uses: Lines of this trace in the card.
         mixed: Whether its cluster has several GPU types.
     """
 
@@ -54,13 +54,13 @@ class TrainingData:
 
     @classmethod
     def cut(cls, trace: Trace, spec: ClusterSpec, *, own: bool = False) -> TrainingData:
-        """Cut a trace 70 : 10 : 20 by time. Predictions are causal, so a part knows its past alone.
+        """Split a trace 70 : 10 : 20 by time. Predictions are causal, so each part depends only on its past.
 
-        The first half of the validation jobs chooses, the second one confirms, and the last 20 % are left for
-        testing. Of a history of one's own all validation jobs choose, and the last 20 % confirm.
+        The first half of the validation jobs chooses, the second half confirms, and the last 20 % are kept
+        for testing. For a user's own history all validation jobs choose, and the last 20 % confirm.
 
         Raises:
-            InputError: a part without jobs, or nodes of different sizes.
+            InputError: a part has no jobs, or nodes differ in size.
         """
         split = time_split(trace)
         predictions = predict_trace(trace, spec, kind=kind_for(trace))
@@ -85,7 +85,7 @@ class TrainingData:
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
-    """The first half of the jobs and the second; all of them and nothing where there are few."""
+    """The first and the second half of the jobs; all and none if there are few."""
     jobs = source.submit_s.size
     if jobs < 2 * LEAST_JOBS:
         return source, ()
@@ -93,7 +93,7 @@ def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, 
 
 
 def say_nothing(line: str) -> None:
-    """What is said where nobody listens."""
+    """Line callback that does nothing."""
 
 
 def read_data(
@@ -103,17 +103,17 @@ def read_data(
     form: str = "",
     tell: Callable[[str], None] = say_nothing,
 ) -> list[TrainingData]:
-    """Read traces and histories with their clusters; one cluster serves all.
+    """Read traces and histories with their clusters; a single cluster serves all.
 
     Args:
-        traces: In the normal form.
-        clusters: Of the traces, then of the histories; histories may have none.
-        histories: In any form (`rlsched_agents.whatif.history`).
-        form: The name of that form; "": as recognised.
-        tell: Called with a line on each file that was read.
+        traces: Traces in the standard form.
+        clusters: Clusters of the traces, then of the histories; histories may have none.
+        histories: Histories in any format (`rlsched_agents.whatif.history`).
+        form: Name of their format; "": detected.
+        tell: Called with a line about each file.
 
     Raises:
-        InputError: the numbers of files and clusters do not go together, or a file is not what it should be.
+        InputError: the numbers of files and clusters do not match, or a file is invalid.
     """
     files = (*traces, *histories)
     if not files:
@@ -141,11 +141,11 @@ def read_data(
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """Synthetic traces at load 0.95 on 64 GPUs: one to train on, and short ones to validate on.
+    """Synthetic traces at load 0.95 on 64 GPUs: one to train on, and short ones for validation.
 
-    The first has 40,000 jobs and is cut like any other. The others have other seeds and the length of a
-    validation window, so that no two windows and no window and training have a burst in common; the last two
-    of them confirm.
+    The first trace has 40,000 jobs and is split like any other. The others have other seeds and the length of
+    a validation window, so that no burst occurs in two windows or in a window and training; the last two
+    confirm.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:

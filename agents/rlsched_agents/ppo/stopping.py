@@ -1,4 +1,4 @@
-"""Stopping a run between two updates: by signal, or because it has stopped learning."""
+"""Stops a run between two updates: on a signal, or if it has stopped learning."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlsched.signals import on_signals
 
 
 class StopRun(Exception):  # noqa: N818  # a request, not an error
-    """The run was asked to stop, between two updates."""
+    """A stop of the run was requested, between two updates."""
 
 
 class NothingGained(Exception):  # noqa: N818  # the end of a run, not an error
-    """So many validations in a row found no better policy."""
+    """Several successive validations found no better policy."""
 
 
 @dataclass
 class StopRequest:
-    """Whether a signal asked the run to stop."""
+    """Whether a signal requested a stop of the run."""
 
     asked: bool = False
 
     @contextmanager
     def on_signals(self) -> Iterator[StopRequest]:
-        """SIGINT and SIGTERM ask; a second SIGINT interrupts at once. Handlers are put back at the end."""
+        """SIGINT and SIGTERM request a stop, a second SIGINT interrupts. Restores the handlers at the end."""
 
         def handle(number: int, _frame: object) -> None:
             if self.asked and number == signal.SIGINT:

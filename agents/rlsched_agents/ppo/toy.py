@@ -1,4 +1,4 @@
-"""A vector environment with a known optimum, of the shapes of the real one: PPO must solve it in seconds."""
+"""A vector environment with a known optimum and the shapes of the real one: PPO must solve it in seconds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_WAIT,
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES, WINDOW_ROWS
 
 TOY_STEPS = 16
-"""Decisions of an episode."""
+"""Decisions per episode."""
 
 
 class ToyVecEnv(VecEnv):
     """Windows of random jobs, some of which fit; the best row is the shortest job that fits.
 
-    The row marked as the reference is the *longest* job that fits, so the prior is wrong wherever two jobs
-    fit. Reward: -1 for every job that fits and is shorter than the one taken, minus the number that fit for
-    *wait*; the best return is 0.
+    The reference row is the *longest* job that fits, so the prior is wrong if two jobs fit. Reward: -1 for
+    each job that fits and is shorter than the chosen one; for *wait*, minus the number of jobs that fit. The
+    best return is 0.
 
     Args:
-        num_envs: Episodes side by side.
-        seed: Seed of all of them.
+        num_envs: Number of parallel episodes.
+        seed: Seed of all episodes.
     """
 
     def __init__(self, num_envs: int, seed: int = 0) -> None:
@@ -45,11 +45,11 @@ class ToyVecEnv(VecEnv):
         self._actions = np.zeros(num_envs, np.int64)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(N, K) rows that may be taken."""
+        """(N, K) legal rows."""
         return self._masks.copy()
 
     def reset(self) -> VecEnvObs:
-        """Start all episodes anew."""
+        """Restart all episodes."""
         self._steps[:] = 0
         self._returns[:] = 0
         self._draw()
@@ -100,7 +100,7 @@ class ToyVecEnv(VecEnv):
             self._masks[i, 1 : jobs + 1] = fits
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next steps depend on."""
+        """All state that the next steps depend on."""
         return {
             "rng": self._rng.bit_generator.state,
             "observations": self._observations.copy(),
@@ -110,7 +110,7 @@ class ToyVecEnv(VecEnv):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self._rng.bit_generator.state = state["rng"]
         self._observations[:], self._masks[:] = state["observations"], state["masks"]
         self._steps[:], self._returns[:] = state["steps"], state["returns"]
@@ -118,7 +118,7 @@ class ToyVecEnv(VecEnv):
     # ---- the rest of the VecEnv interface ---------------------------------------------------------
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed all episodes to come."""
+        """Seed all future episodes."""
         self._rng = np.random.default_rng(seed)
         return [seed] * self.num_envs
 
@@ -130,7 +130,7 @@ class ToyVecEnv(VecEnv):
         return hasattr(self, attr_name)
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute, once for each environment asked for."""
+        """The attribute, once for each requested environment."""
         return [getattr(self, attr_name, None) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:  # noqa: ARG002
@@ -144,10 +144,10 @@ class ToyVecEnv(VecEnv):
         indices: VecEnvIndices = None,
         **method_kwargs: Any,
     ) -> list[Any]:
-        """`action_masks` of the environments asked for; it takes no arguments."""
+        """`action_masks` of the requested environments; it takes no arguments."""
         del method_args, method_kwargs
         if method_name != "action_masks":
-            raise AttributeError(f"{type(self).__name__} has no method {method_name!r} an environment")
+            raise AttributeError(f"{type(self).__name__} has no per-environment method {method_name!r}")
         return list(self._masks[list(self._get_indices(indices))])
 
     def env_is_wrapped(
@@ -155,5 +155,5 @@ class ToyVecEnv(VecEnv):
         wrapper_class: type[Any],  # noqa: ARG002
         indices: VecEnvIndices = None,
     ) -> list[bool]:
-        """Nothing is wrapped."""
+        """No environment is wrapped."""
         return [False for _ in self._get_indices(indices)]

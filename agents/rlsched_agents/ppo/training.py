@@ -1,4 +1,4 @@
-"""A PPO training run from vector environment to checkpoint: start or resume, learn, validate, save, stop."""
+"""A PPO training run from environment to checkpoint: start or resume, learn, validate, save, stop."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ INIT_FILE = "init.zip"
 
 @dataclass(frozen=True, kw_only=True)
 class RunFiles:
-    """Where a run writes.
+    """Output files of a run.
 
     Attributes:
-        logdir: TensorBoard's event files, and `checkpoints/` with the last state and the best policy.
-        out: The policy that the run is for: the best by validation, the last where none was validated.
+        logdir: Folder for TensorBoard event files, and for `checkpoints/` with the last state and the best
+            policy.
+        out: Resulting policy of the run: the best by validation, the last if none was validated.
     """
 
     logdir: Path
@@ -58,7 +59,7 @@ class RunFiles:
 
     @property
     def last(self) -> Path:
-        """The run as it stood last, with what resuming needs."""
+        """The last snapshot of the run, with the state for resuming."""
         return self.logdir / "checkpoints" / LAST_FILE
 
     @property
@@ -68,26 +69,26 @@ class RunFiles:
 
     @property
     def start(self) -> Path:
-        """The policy that the run began with; runs of older versions, and unconfirmed ones, have none."""
+        """The initial policy of the run; missing in runs of older versions and in unconfirmed runs."""
         return self.logdir / "checkpoints" / START_FILE
 
     @property
     def init(self) -> Path:
-        """A copy of the policy of `--init`, so that a run that is resumed knows of it; others have none."""
+        """A copy of the policy of `--init`, so that a resumed run can read it; otherwise missing."""
         return self.logdir / "checkpoints" / INIT_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
-        timesteps: Decisions trained on, earlier parts of a resumed run included.
-        stopped: Whether a signal ended it before its time; `RunFiles.last` resumes it. One that ended early
-            because it gained nothing (`Recipe.patience`) has come to its end.
-        steps_per_s: Decisions a second, validation left out.
+        timesteps: Decisions trained on, including earlier parts of a resumed run.
+        stopped: Whether a signal ended it early; `RunFiles.last` resumes it. A run that ended early for lack
+            of gain (`Recipe.patience`) has finished.
+        steps_per_s: Decisions per second, without validation.
         card: The card of the policy in `RunFiles.out`.
-        verdict: How that compares with what the run began with; None where nothing confirmed it.
+        verdict: Comparison of that policy with the initial one; None if there was no confirmation.
     """
 
     timesteps: int
@@ -103,7 +104,7 @@ def build_model(
     seed: int,
     policy: type[CandidatePolicy] = CandidatePolicy,
 ) -> MaskablePPO:
-    """MaskablePPO over candidate rows, on the CPU; the same seed gives the same first weights."""
+    """MaskablePPO over candidate rows, on the CPU; equal seeds give equal initial weights."""
     return MaskablePPO(
         policy,
         normalizer,
@@ -139,29 +140,30 @@ def train(
     threads: int = 1,
     progress: bool = True,
 ) -> TrainingResult:
-    """Train a policy, or go on training it.
+    """Train a policy, or continue its training.
 
-    Where something confirms, the policy that is written is better there than what the run began with, or it
-    is that one (`confirming`). A run that was stopped writes the best so far, unconfirmed.
+    With confirmation, the written policy beats the initial policy on the held-out windows, or is the initial
+    policy (`confirming`). A stopped run writes the best policy so far, unconfirmed.
 
     Args:
         venv: Windows of candidates, with `action_masks`; closed by the caller.
-        recipe: Hyper-parameters.
-        timesteps: Decisions to train on in all; whole rollouts are taken, so it may be a little more.
-        files: Where to write.
+        recipe: Hyperparameters.
+        timesteps: Total number of decisions to train on, rounded up to whole rollouts.
+        files: Output files.
         seed: Seed of weights, draws and minibatches.
-        card: What is known of the policy beforehand: name, traces, network; the rest is filled in.
+        card: Card of the policy with the data known in advance (name, traces, network); the rest is filled
+            in.
         validate: Runs a policy on the validation windows.
-        confirm: Runs a policy on windows that choose nothing; needs `validate`.
-        init: A checkpoint to take the first weights from.
-        resume: Go on from `files.last`, exactly where it stood.
+        confirm: Runs a policy on held-out windows; needs `validate`.
+        init: Checkpoint with the initial weights.
+        resume: Continue from `files.last`, exactly where it stopped.
         threads: Threads of torch; more than one is slower on a busy machine.
-        progress: Whether to show it on standard error.
+        progress: Whether to show progress on standard error.
 
     Raises:
-        InputError: `resume` with another recipe, or with a run that has already ended; or a curriculum that
-            does not fit the environment.
-        CheckpointError: a checkpoint to start from is missing or unusable.
+        InputError: `resume` with another recipe or with a finished run, or a curriculum that does not fit the
+            environment.
+        CheckpointError: the initial checkpoint is missing or unusable.
     """
     torch.set_num_threads(threads)
     card = msgspec.structs.replace(
@@ -255,7 +257,7 @@ def _resume(
     best: Best,
     average: WeightAverage,
 ) -> Checkpoint:
-    """Put the model, the environment and the best policy back to where `files.last` left them."""
+    """Restore the model, the environment and the best policy from `files.last`."""
     last = load_checkpoint(files.last)
     if last.card.traces != card.traces:
         raise InputError(
@@ -269,8 +271,7 @@ def _resume(
     if changed or last.card.network != recipe.network:
         raise InputError(
             f"{files.last}: this run was started with another recipe (it differs in "
-            f"{', '.join(changed) or 'network'}); give the same --recipe, or start anew with "
-            "--init"
+            f"{', '.join(changed) or 'network'}); give the same --recipe, or start again with --init"
         )
     if last.card.seeds != card.seeds:
         began, given = (", ".join(map(str, one.seeds)) for one in (last.card, card))
@@ -282,8 +283,8 @@ def _resume(
     found = restore_run(files.last, model, normalizer, average)
     if found.timesteps >= timesteps:
         raise InputError(
-            f"{files.last}: this run has {found.timesteps:,} decisions behind it already; give "
-            "--timesteps above that to go on"
+            f"{files.last}: this run already has {found.timesteps:,} decisions; give a larger --timesteps to "
+            "continue"
         )
     if found.best_score is not None:
         kept = load_checkpoint(files.best)
@@ -293,12 +294,12 @@ def _resume(
 
 
 def _names(traces: tuple[TraceUse, ...]) -> str:
-    """Traces as a person tells them apart."""
+    """Names of traces that distinguish them for users."""
     return ", ".join(f"{one.trace} on {one.cluster}, {one.jobs:,} jobs" for one in traces) or "nothing named"
 
 
 def first_weights(checkpoint: Checkpoint, recipe: Recipe) -> Weights:
-    """The weights to begin with: of an older policy, with columns that it did not see."""
+    """Initial weights: an older policy's, extended for columns that it did not read."""
     network, features = checkpoint.card.network, recipe.network.features
     wide = msgspec.structs.replace(network, features=max(features, network.features))
     if wide.shapes() != recipe.network.shapes():
@@ -317,7 +318,7 @@ def _network(model: MaskablePPO) -> CandidateNetwork:
 def _hyper_parameters(recipe: Recipe) -> dict[str, object]:
     """The recipe as plain data, without the network, which has its own place in the card.
 
-    Without a curriculum it says nothing of one: runs that began when there was none go on.
+    Without a curriculum the key is missing, so that runs from versions without curricula can continue.
     """
     plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(recipe))
     left_out = {"network"} if recipe.curriculum else {"network", "curriculum"}

@@ -1,4 +1,4 @@
-"""Validation windows: long replays on jobs that training never saw, by the policy and by heuristics."""
+"""Validation windows: long replays of jobs outside the training, by the policy and by heuristics."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from rlsched_envs.training.sources import EpisodeSource, Window, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")
 BLOCK_JOBS = 256
-"""Successive jobs in a block of a window that is put together; fewer where it would have less than
-`BLOCKS_LEAST` blocks."""
+"""Successive jobs per block of a composed window; fewer if it would have less than `BLOCKS_LEAST` blocks."""
 BLOCKS_LEAST = 8
 
 
 @dataclass(frozen=True)
 class ValidationWindow:
-    """Jobs on a cluster of their own.
+    """Jobs with their own cluster.
 
     Attributes:
-        trace: The jobs, with the predictions that every policy is fed.
+        trace: The jobs, with the predictions for all policies.
         spec: The cluster.
-        measured: (J,) jobs that count: those after the warm-up.
+        measured: (J,) jobs that count: jobs after the warm-up.
         drawn: The same jobs as arrays.
-        models: How fast jobs run and what they draw; None: they run as the trace says.
+        models: Models of speed and power; None: jobs run as recorded in the trace.
     """
 
     trace: Trace
@@ -52,7 +51,7 @@ class ValidationWindow:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(jobs, of the warm-up, GPUs of a node): windows of one shape are replayed together."""
+        """(jobs, jobs of the warm-up, GPUs per node): windows of one shape are replayed together."""
         jobs = self.measured.size
         return jobs, jobs - int(self.measured.sum()), self.spec.num_gpus // self.drawn.nodes
 
@@ -60,9 +59,9 @@ class ValidationWindow:
 def cut_windows(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> list[ValidationWindow]:
     """Windows for each source, load and size of cluster, then one with models for each source.
 
-    There are at least `recipe.validation_least` without models. Those of the first round are as recorded, the
-    others put together from blocks of `BLOCK_JOBS` jobs, for a short source would give the same jobs again.
-    A source with few jobs gives short ones.
+    There are at least `recipe.validation_least` windows without models. Windows of the first round are as
+    recorded; the others are composed of blocks of `BLOCK_JOBS` jobs, since a short source would repeat the
+    same jobs. A source with few jobs gives short windows.
     """
     rng = np.random.default_rng(seed)
     windows = []
@@ -89,7 +88,7 @@ def _cut(
     rng: np.random.Generator,
     block_jobs: int = 0,
 ) -> ValidationWindow:
-    """One window of a source, on a cluster of its own."""
+    """One window of a source, with its own cluster."""
     jobs = min(jobs, source.submit_s.size)
     warmup = min(recipe.episode.warmup_jobs, jobs // 4)
     like = msgspec.structs.replace(
@@ -118,17 +117,16 @@ def _cut(
 
 
 class Validator:
-    """Runs a policy on all windows; the heuristics run once and are remembered.
+    """Runs a policy on all windows; the heuristics run once and are cached.
 
-    Windows without models are replayed side by side (`replays`): the reference rule plays the warm-up, the
-    policy all that follows. All policies have to keep their queues by one order, and the reference is that
-    order's. Each row of the table has, over these, `queue_mean_s`, `queue_p99_s`,
-    `jct_mean_s` and `gpu_utilisation_frac`, means; `queue_ratio_frac`, the geometric mean of the ratio of
-    mean queueing delays to that of the reference; `worst_source_ratio_frac`, the same over the windows of
-    the trace where it is largest; and `wins_frac`, the share of windows in which it is below 1. Over those
-    with models: `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the jobs,
-    each relative to `qssf-backfill` with all abilities at the same weight of energy (what an untrained policy
-    without reservations does).
+    Windows without models are replayed in one batch (`replays`): the reference rule schedules the warm-up,
+    the policy the rest. All policies must have the same queue order, and the reference is that of the order.
+    Each row of the table has, over these windows, the means `queue_mean_s`, `queue_p99_s`, `jct_mean_s` and
+    `gpu_utilisation_frac`; `queue_ratio_frac`, the geometric mean of mean queueing delay / that of the
+    reference; `worst_source_ratio_frac`, the same over the windows of the trace with the largest ratio; and
+    `wins_frac`, the share of windows with a ratio below 1. Over the windows with models: `cost_ratio_frac`,
+    the geometric mean of (1 - weight) x JCT + weight x energy of the jobs, each relative to `qssf-backfill`
+    with all abilities at the same energy weight (equal to an untrained policy without reservations).
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:
@@ -163,7 +161,7 @@ class Validator:
         return table
 
     def _prepare(self, policy: PpoScheduler) -> None:
-        """Set up the replays, and run the heuristics, for policies that follow the rule of this one."""
+        """Prepare the replays, and run the heuristics, for policies with the same reference rule as this."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
             drawn = [window.drawn for window in of_shape]
             replays = Replays(drawn, gpus_per_node, warmup, policy.permissions, revises=policy.order.revised)
@@ -176,7 +174,7 @@ class Validator:
                 self._rules[name] = [_metrics(start_s, window) for start_s, window in each]
 
     def _cost_ratio(self, runs: list[tuple[float, float]]) -> float:
-        """Geometric mean over the windows with models of time and energy, weighed, over the reference's."""
+        """Geometric mean over the windows with models of weighted time and energy / the reference's."""
         ratios = []
         for window, mine, reference in zip(self._modelled, runs, self._costs[REFERENCE_POLICY], strict=True):
             assert window.models is not None
@@ -186,13 +184,13 @@ class Validator:
 
 
 def _followed(policy: PpoScheduler) -> str:
-    """The rule that a policy follows, as a table names it."""
+    """Name of the policy's reference rule in tables."""
     assert policy.reference is not None
     return policy.reference.name
 
 
 def _run_rule(window: ValidationWindow, name: str) -> JobTable:
-    """A heuristic on a window; the reference does all that models allow where there are any."""
+    """Run a heuristic on a window; with models, the reference uses all abilities that they allow."""
     policy = Policy(name)
     if window.models is not None and name == REFERENCE_POLICY:
         weight = window.models.energy_weight
@@ -221,7 +219,7 @@ def _cost(table: JobTable, window: ValidationWindow) -> tuple[float, float]:
 
 
 def _metrics(start_s: NDArray[np.float64], window: ValidationWindow) -> dict[str, float]:
-    """Metrics of a run without models in which the jobs started then, (J,) seconds."""
+    """Metrics of a run without models with these starts, (J,) seconds."""
     trace = window.trace
     queued = (start_s - trace.submit_s)[window.measured]
     times = trace.submit_s[window.measured]

@@ -1,4 +1,4 @@
-"""The card of a checkpoint: where a policy comes from and what it was measured to do."""
+"""The card of a checkpoint: origin of a policy and its measured results."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rlsched_agents.runtime.network import NetworkConfig
 
 CARD_FORMAT = 1
 _CONFIRMATION = (
-    "Windows that chose nothing. `ppo` is the policy that validation chose, `start` what the run began with: "
-    "where `start` is no worse, it is what this checkpoint holds."
+    "Held-out windows. `ppo` is the policy that validation chose, `start` the initial policy: if `start` is "
+    "no worse, this checkpoint contains `start`."
 )
 _TEST = (
-    "The last 20 % of the time of each trace, of which nothing was chosen; over the better of `qssf` and "
-    "`qssf-backfill`, case by case (`studies/policy`, loads 0.85 to 1.05): geometric mean, 95 % bootstrap "
-    "over the cases, and the worst case."
+    "The last 20 % of the time of each trace, which was not used for any choice; relative to the better of "
+    "`qssf` and `qssf-backfill`, case by case (`studies/policy`, loads 0.85 to 1.05): geometric mean, 95 % "
+    "bootstrap over the cases, and the worst case."
 )
 
 
 class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """How one trace was cut by time. Every span is [from, to) in seconds from the trace's first job.
+    """How one trace was split by time. Every span is [from, to) in seconds from the trace's first job.
 
     An empty span was not used.
 
     Attributes:
         trace: Name of the trace.
-        cluster: Name of the cluster it ran on.
+        cluster: Name of its cluster.
         jobs: Jobs in the whole trace.
         train_s: Span that training drew episodes from.
         validation_s: Span that chose the checkpoint.
-        test_s: Span that neither of them touched.
+        test_s: Span used by neither.
     """
 
     trace: str
@@ -44,28 +44,28 @@ class TraceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in `card.json`.
+    """The content of `card.json`.
 
     Attributes:
         format: `CARD_FORMAT`.
         name: Name of the policy.
         created: UTC, ISO 8601.
-        rlsched_version: Version that trained it.
+        rlsched_version: Version of rlsched that trained it.
         schema_hash: Hash of the feature schema; its columns are in `schema.json`.
         network: Sizes and prior weights.
         timesteps: Decisions trained on.
         seeds: Seeds of the training run.
-        temperature: How it is served: 0 for arg max, else the softmax temperature of the draw.
-        traces: What it was trained, validated and tested on.
-        recipe: Hyper-parameters by name.
+        temperature: Temperature of serving: 0 for arg max, otherwise softmax temperature of the draw.
+        traces: Traces for training, validation and testing.
+        recipe: Hyperparameters by name.
         validation: Policy -> metric (units in the name) -> value on the validation windows.
-        confirmation: The same on windows that chose nothing: `ppo` is the policy that validation chose,
-            `start` the one that the run began with.
+        confirmation: The same on held-out windows: `ppo` is the policy that validation chose, `start` the
+            initial one.
         test: Row of the comparison with rules -> figure -> value, on the test split.
-        weights_sha256: Of `weights.npz`.
-        notes: Free text for people.
-        familiar: What was seen in training; None in cards that do not say it, and of policies that were not
-            trained: drift is not watched then.
+        weights_sha256: SHA-256 of `weights.npz`.
+        notes: Free text.
+        familiar: Ranges seen in training; None in older cards and for untrained policies: drift is then not
+            monitored.
     """
 
     format: int = CARD_FORMAT
@@ -87,7 +87,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     familiar: Familiar | None = None
 
     def to_markdown(self) -> str:
-        """This card for people."""
+        """This card as Markdown."""
         served = "arg max" if self.temperature == 0 else f"drawn at temperature {self.temperature:g}"
         lines = [
             f"# {self.name}",
@@ -135,7 +135,7 @@ def _span(span: tuple[float, float]) -> str:
 def _seen(familiar: Familiar) -> list[str]:
     return [
         f"Partitions of {familiar.nodes[0]} to {familiar.nodes[1]} nodes, {familiar.gpus[0]} to "
-        f"{familiar.gpus[1]} GPUs. A broker's fallback decides while most of what it sees lies outside:",
+        f"{familiar.gpus[1]} GPUs. A broker's fallback decides while most observations lie outside:",
         "",
         "| column | least | most |",
         "|---|---|---|",

@@ -1,7 +1,7 @@
 """Checkpoints: a zip of `card.json`, `schema.json` and `weights.npz`, loaded without pickle or torch.
 
-Members below `train/` serve to resume a training run and are read by the trainer alone: that part needs
-trust in who made the file.
+Members below `train/` are for resuming a training run; only the trainer reads them. They must come from a
+trusted source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint: checked against this version's feature schema, finite, of the right shapes."""
+    """A loaded checkpoint: checked against this version's feature schema, finite, with correct shapes."""
 
     path: Path
     card: Card
@@ -53,7 +53,7 @@ def default_checkpoint() -> Path:
 
 
 def checkpoint_file(path: str | Path) -> Path:
-    """The zip that a path means: `default`, a zip, or a folder that holds `policy.zip`."""
+    """The zip of a path: `default`, a zip, or a folder with `policy.zip`."""
     folder_or_file = default_checkpoint() if str(path) == "default" else Path(path)
     return folder_or_file / POLICY_FILE if folder_or_file.is_dir() else folder_or_file
 
@@ -61,13 +61,13 @@ def checkpoint_file(path: str | Path) -> Path:
 def save_checkpoint(
     path: str | Path, card: Card, weights: Weights, train: Mapping[str, bytes] | None = None
 ) -> Card:
-    """Write a checkpoint, all of it or nothing; the same content gives the same bytes.
+    """Write a checkpoint atomically; equal content gives equal bytes.
 
     Args:
         path: A name that ends in `.zip`, or a folder, which gets `policy.zip` and a readable `CARD.md`.
         card: Its card; `schema_hash` and `weights_sha256` are filled in here.
         weights: Parameters by name.
-        train: What resuming needs, by name below `train/`.
+        train: Data for resuming, by name below `train/`.
 
     Returns:
         The card as written.
@@ -97,13 +97,14 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path = "default") -> Checkpoint:
-    """Read the parts of a checkpoint that need no trust.
+    """Read the parts of a checkpoint that do not require trust.
 
     Args:
-        path: `default`, a zip, or a folder that holds `policy.zip`.
+        path: `default`, a zip, or a folder with `policy.zip`.
 
     Raises:
-        CheckpointError: missing, damaged, made for another feature schema, of wrong shapes or not finite.
+        CheckpointError: the file is missing, damaged, made for another feature schema, or has wrong shapes or
+            non-finite values.
     """
     file = checkpoint_file(path)
     members = read_members(file, ("card.json", "schema.json", "weights.npz"))
@@ -128,7 +129,7 @@ def load_checkpoint(path: str | Path = "default") -> Checkpoint:
 def read_members(
     file: Path, names: tuple[str, ...], *, limit_bytes: int = MAX_MEMBER_BYTES
 ) -> dict[str, bytes]:
-    """Bytes of the named members of a checkpoint, none of them larger than `limit_bytes`.
+    """Bytes of the named members of a checkpoint, each of at most `limit_bytes`.
 
     Raises:
         CheckpointError: no such file, not a zip, a member missing, damaged or too large.
@@ -176,7 +177,7 @@ def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:
 
 
 def _pack_weights(weights: Weights) -> bytes:
-    """A `.npz` whose bytes depend on the arrays alone: no time stamps, names in order."""
+    """A `.npz` whose bytes depend only on the arrays: no time stamps, sorted names."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(weights):

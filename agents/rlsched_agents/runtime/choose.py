@@ -1,4 +1,4 @@
-"""From logits and a mask to a row: arg max, or a draw that depends on nothing but (seed, decision, half)."""
+"""Chooses a row from logits and a mask: arg max, or a draw that depends only on (seed, decision, half)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ def choose(
     number: int,
     half: int,
 ) -> int:
-    """Take a legal row.
+    """Choose a legal row.
 
     Args:
         logits: (K,) scores.
-        legal: (K,) whether each row may be taken; at least one.
-        temperature: 0 for arg max (ties go to the first row), else that of the softmax.
-        seed: Seed of the scheduler's draws.
+        legal: (K,) whether each row is legal; at least one is.
+        temperature: 0 for arg max (the first row wins ties), otherwise softmax temperature.
+        seed: Seed of the scheduler.
         number: Decision number.
         half: 0 for the first half of the decision, 1 for the second.
 
     Raises:
-        FloatingPointError: a logit is not finite; the guard decides then.
+        FloatingPointError: a logit is not finite; the guard then decides.
         ValueError: no row is legal.
     """
     if not np.isfinite(logits).all():

@@ -12,26 +12,26 @@ from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_VARIA
 from rlsched_agents.runtime.network import NetworkConfig, Weights
 
 Float = np.float64
-"""float64 inside: the rows are few, and what is left against torch is torch's own float32 rounding."""
+"""float64 for the computation: rows are few, and the remaining difference is torch's own float32 rounding."""
 
 
 class Scores(Protocol):
-    """What scores candidate rows: a network, whatever it is made of."""
+    """A network of any kind that scores candidate rows."""
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """(K,) scores of (K, F) rows."""
         ...
 
     def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
-        """What the critic makes of these rows, and of what it sees beside them."""
+        """The critic's value for these rows and its privileged columns."""
         ...
 
 
 class Forward:
-    """Logits of candidate rows, and the critic's value, from weights as data.
+    """Computes logits of candidate rows, and the critic's value, from weights as data.
 
-    Buffers grow to the largest number of rows seen and are used again, so an instance belongs to one
-    thread; the arrays that its methods return are the caller's.
+    Buffers grow to the largest number of rows and are reused, so an instance belongs to one thread; returned
+    arrays belong to the caller.
     """
 
     def __init__(self, weights: Weights, config: NetworkConfig) -> None:
@@ -48,7 +48,7 @@ class Forward:
             features: (K, F) actor columns; further columns are ignored. A row of zeros is padding.
 
         Returns:
-            (K,) logits, 0 where padded.
+            (K,) logits, 0 for padding.
         """
         columns = features[:, : self.config.features]
         real = (columns[:, IS_WAIT] + columns[:, IS_JOB] + columns[:, IS_VARIANT]) > 0
@@ -84,7 +84,7 @@ class Forward:
 
         Args:
             features: (K, F) actor columns of the real rows; K at least 1.
-            privileged: (K, C) the columns that only the critic sees, or (C,) where all rows share them.
+            privileged: (K, C) columns that only the critic reads, or (C,) if all rows share them.
         """
         critic, count = self._critic, len(features)
         wide = np.empty((count, self.config.features + self.config.critic_features), dtype=Float)

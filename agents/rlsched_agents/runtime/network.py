@@ -1,4 +1,4 @@
-"""Shape and first weights of the policy network, as data: for torch (training) and numpy (serving) alike."""
+"""Shape and initial weights of the policy network, as data for both torch (training) and numpy (serving)."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _PERMISSIONS: Final = {
 class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes of the two networks and the strength of the prior.
 
-    Each row runs through the same two layers; their mean and maximum over the real rows make a context
-    that every row sees when it is scored. Nothing depends on the number or on the order of the rows.
+    Each row passes through the same two layers; their mean and maximum over the real rows form a context for
+    scoring each row. The result does not depend on the number or the order of the rows.
 
     Attributes:
-        features: Columns that the actor sees.
-        critic_features: Columns that only the critic sees, after the actor's.
+        features: Number of columns that the actor reads.
+        critic_features: Number of columns that only the critic reads, after the actor's.
         width: Hidden width of the actor.
-        critic_width: Hidden width of the critic, which shares nothing with the actor.
-        prior_job: Logit added to the row of the first half that the reference rule would take.
+        critic_width: Hidden width of the critic, which shares no layers with the actor.
+        prior_job: Logit added to the reference rule's row of the first half.
         prior_variant: The same for the second half.
-        prior_modelled: What is added to `prior_job` where there are models: a policy that is better than its
-            reference without them need not be so with them.
-        order: The order of its queue in training, which says what it may do there.
-        revises: Whether, where it is served, predictions of waiting jobs are revised (`decide.order.bursts`).
-        prior_rows: What is added to the prior for each unit of ln(rows that could be taken in its place). At
-            1 an untrained policy that draws leaves the reference as often among twelve rows as among three;
-            at 0 the more rows there are, the less it follows.
+        prior_modelled: Logit added to `prior_job` with models: a policy that beats its reference without
+            models may not do so with them.
+        order: Order of its queue in training, which determines its permissions there.
+        revises: Whether predictions of waiting jobs are revised when it is served (`decide.order.bursts`).
+        prior_rows: Logit added to the prior for each unit of ln(number of alternative rows). At 1 an
+            untrained policy that draws leaves the reference as often with twelve rows as with three; at 0 it
+            follows less the more rows there are.
     """
 
     features: int = NUM_FEATURES
@@ -57,19 +57,19 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def permissions(self) -> Permissions:
-        """What a policy with this network may do in training."""
+        """Permissions of a policy with this network in training."""
         return _PERMISSIONS[self.order]
 
     @property
     def served(self) -> Permissions:
-        """What it may do where it is served: what the cluster and its jobs permit.
+        """Permissions when served: the permissions of the cluster and its jobs.
 
         A network that was trained without reservations makes none.
         """
         return Permissions(declared=True, reservations=self.order != "predicted_gpu_time")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every parameter, in a fixed order."""
+        """Shape of each parameter, in a fixed order."""
         actor, critic = self.width, self.critic_width
         return {
             "actor.row1.weight": (actor, self.features),
@@ -96,8 +96,8 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 def initial_weights(config: NetworkConfig, seed: int) -> Weights:
     """Weights before training: orthogonal matrices, zero biases, a last actor layer of gain 0.01.
 
-    The prior alone then decides: arg max is the reference rule's choice. The same seed gives the same
-    weights with and without torch.
+    Only the prior then decides: arg max is the reference rule's choice. Equal seeds give equal weights with
+    and without torch.
     """
     rng = np.random.default_rng(seed)
     gains = {"actor.score.weight": 0.01, "critic.value.weight": 1.0}
@@ -110,12 +110,12 @@ def initial_weights(config: NetworkConfig, seed: int) -> Weights:
 
 
 def widened(weights: Weights, config: NetworkConfig, features: int) -> Weights:
-    """The same policy for rows with more columns behind the actor's: the new ones weigh nothing yet.
+    """The same policy for rows with more columns after the actor's; the new columns have weight 0.
 
     Args:
         weights: Parameters of a network of these sizes.
         config: Its sizes.
-        features: Columns that the actor sees from now on, no fewer.
+        features: New number of columns that the actor reads, at least the old number.
     """
     more = features - config.features
     return {

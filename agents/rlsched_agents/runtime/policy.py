@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Asked:
-    """What was asked within one decision; `halves` and `value` are kept for records alone.
+    """Network calls within one decision; `halves` and `value` are kept only for records.
 
     Attributes:
-        times: How often the network was asked.
-        logits: What it said last.
-        samples: Futures that the search played.
-        overruled: Row of the first half that the network would have taken where the search took another.
+        times: Number of network calls.
+        logits: Logits of the last call.
+        samples: Number of futures in the search.
+        overruled: Row of the first half that the network would have taken if the search took another one.
         holds: Whether a *wait* passes over a job that could have started.
     """
 
@@ -69,25 +69,25 @@ class _Asked:
 class PpoScheduler(Scheduler):
     """Scores candidates with trained weights; one decision at a time, without torch.
 
-    Where everything that waits fits at once, or one row alone is legal, nothing is asked and the source is
+    If all waiting jobs fit at once, or only one row is legal, the network is not called and the source is
     `automatic`. A scheduler belongs to one thread.
 
     Args:
         weights: Parameters by name.
-        network: Their sizes and the prior.
-        name: The name of its policy.
+        network: Sizes of the network and its prior.
+        name: Name of the policy.
         policy_id: Name or content hash of the policy, for records.
-        temperature: 0 for arg max, else that of the softmax that a row is drawn from.
+        temperature: 0 for arg max, otherwise the softmax temperature for drawing rows.
         seed: Seed of the draws.
-        permissions: What it may do, and by that which rule it follows; None: what cluster and jobs permit
-            (`NetworkConfig.served`).
-        revised: Whether predictions of waiting jobs are revised; None: what the network says.
-        migrate: When running jobs are moved for a gang, where it would wait; None: never.
-        search: How it looks ahead; None: not at all.
-        scores: What scores rows; None: the network of these weights, in numpy.
+        permissions: Permitted actions, which also determine the reference rule; None: permissions of the
+            cluster and its jobs (`NetworkConfig.served`).
+        revised: Whether predictions of waiting jobs are revised; None: as configured in the network.
+        migrate: When to move running jobs for a gang that would otherwise wait; None: never.
+        search: Settings of the look-ahead; None: no look-ahead.
+        scores: Scores rows; None: the network with these weights, in numpy.
 
     Raises:
-        InputError: it is to move jobs, or to look ahead, and what it may do does not go with that.
+        InputError: migration or look-ahead is requested, and the permissions do not allow it.
     """
 
     def __init__(
@@ -120,7 +120,10 @@ class PpoScheduler(Scheduler):
         preempts = self.permissions.preemption or self.permissions.declared
         if migrate is not None:
             if not preempts:
-                raise InputError(f"policy {name!r}: migrate: it preempts nobody here, and moves nobody")
+                raise InputError(
+                    f"policy {name!r}: migrate: expected a policy with preemption, which moving jobs needs; "
+                    "this policy has none"
+                )
             self._migration = MigrationOptions(float(migrate.dwell), float(migrate.gain), migrate.first)
         self.abilities = Abilities(
             preempts=preempts,
@@ -132,12 +135,12 @@ class PpoScheduler(Scheduler):
         )
 
     def _look_ahead_by(self, search: SearchSettings | None) -> Search | None:
-        """A look-ahead before it decides (`search.Search`).
+        """A look-ahead before each decision (`search.Search`).
 
-        Its own likeliest starts, the reference's and *wait* are played on in the same sampled futures, and
-        its choice is replaced where another one is clearly better. The reference's rule goes on in them, and
-        with it its reservations and the holds of a *wait*. Which variant of a job is started, and starts on
-        GPUs that others have, stay the network's.
+        The network's likeliest starts, the reference's start and *wait* run forward in the same sampled
+        futures, and another choice replaces the network's if it is clearly better. The reference rule
+        continues the futures, with its reservations and with the holds of a *wait*. The network still chooses
+        variants of a job and starts on GPUs that are in use.
         """
         if search is None:
             return None
@@ -146,7 +149,9 @@ class PpoScheduler(Scheduler):
 
         follow, budget = rule_to_follow(self.permissions), budget_of(search)
         if follow is None:
-            raise InputError(f"policy {self.name!r}: search: futures know no preemption; leave search out")
+            raise InputError(
+                f"policy {self.name!r}: search: futures do not support preemption; leave search out"
+            )
         if budget is None:
             return None
         amount = f"{search.samples}" if search.samples else f"{search.time_ms:g}ms"
@@ -157,7 +162,7 @@ class PpoScheduler(Scheduler):
     def from_checkpoint(
         cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0, settings: Settings | None = None
     ) -> PpoScheduler:
-        """A trained policy, served at the temperature that its card names."""
+        """A trained policy, served at the temperature of its card."""
         card = checkpoint.card
         made = cls(
             checkpoint.weights,
@@ -172,7 +177,7 @@ class PpoScheduler(Scheduler):
         return made
 
     def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """The rows of the first half, where more than one of them could be taken."""
+        """The rows of the first half, if more than one is legal."""
         if not contested(state, partition) and has_startable(state, partition, now_s):
             return None
         jobs = job_candidates(state, partition, now_s)
@@ -215,7 +220,7 @@ class PpoScheduler(Scheduler):
         record: bool,
         promised: bool = False,
     ) -> Action:
-        """What the network says; `promised`: beside GPUs that jobs were promised which still leave."""
+        """The network's action; `promised`: GPUs still in use are promised to other jobs and stay theirs."""
         all_fit = not contested(state, partition) and has_startable(state, partition, now_s)
         if all_fit and not promised:
             seq = first_in_order(state, partition, now_s)
@@ -251,7 +256,7 @@ class PpoScheduler(Scheduler):
         asked: _Asked,
         record: bool,
     ) -> Action:
-        """Go on with migrations under way; else what the network says, or a new one where nothing starts."""
+        """Continue running migrations; otherwise the network's action, or a new migration if none starts."""
         arrays, number = state.arrays, state.arrays.job.seq
         move = Move(*migrating.owed(arrays, partition, now_s, options))
         if move.preempt >= 0:
@@ -276,9 +281,9 @@ class PpoScheduler(Scheduler):
 
     @staticmethod
     def _beside_promises(state: ClusterState, partition: int, jobs: Window, row: int, asked: _Asked) -> int:
-        """The row, or where it breaks a promise the job of the best score that breaks none; 0: they all do.
+        """The row, or if it breaks a promise, the best-scored job that breaks none; 0 if there is none.
 
-        Of equal scores, and where nothing was asked, the first of the window.
+        For equal scores, and without a network call, the first of the window.
         """
 
         def keeps(at: int) -> bool:
@@ -296,11 +301,11 @@ class PpoScheduler(Scheduler):
         return kept
 
     def _preempts(self, state: ClusterState) -> bool:
-        """Whether running jobs may be preempted by now."""
+        """Whether running jobs may be preempted at this time."""
         return self.abilities.preempts and bool(state.arrays.config[0].preempts)
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
-        """When the ages of running jobs may make another of them preemptible; None: no time to wait for."""
+        """Time when the age of running jobs may make another one preemptible; None: no such time."""
         if not self._preempts(state):
             return None
         look_s = float(next_age_look_s(state.arrays, partition, now_s))
@@ -316,7 +321,7 @@ class PpoScheduler(Scheduler):
         row: int,
         asked: _Asked,
     ) -> int:
-        """The row that the search takes in the place of the network's, mostly the same."""
+        """The row chosen by the search, usually the network's own."""
         from rlsched_agents.search.search import rows_of_network
 
         found = search.best(state, partition, now_s, jobs, rows_of_network(state, jobs, asked.logits, row))
@@ -327,7 +332,7 @@ class PpoScheduler(Scheduler):
         return found.row
 
     def _pick(self, window: Window, number: int, asked: _Asked, record: bool) -> int:
-        """The row to take; asks the network where more than one is legal."""
+        """The row to take; calls the network if more than one is legal."""
         legal = window.legal
         if np.count_nonzero(legal) == 1:
             return int(np.argmax(legal))
@@ -349,9 +354,10 @@ class PpoScheduler(Scheduler):
         return choice
 
     def _value(self, features: NDArray[np.float32]) -> float | None:
-        """The critic's estimate, with predictions in the place of the truth that it saw while training.
+        """The critic's estimate, with predictions instead of the true values used in training.
 
-        The reference run is taken to stand where this one does and to stay there, the end to be far.
+        Assumes that the reference run has the same state as this one and keeps it, and that the end is far
+        away.
         """
         here, waiting = float(features[0, QUEUE]), float(features[0, WORK])
         privileged = np.tile(
@@ -363,7 +369,7 @@ class PpoScheduler(Scheduler):
 
 
 def _asked_for(settings: Settings) -> dict[str, Any]:
-    """What a policy's settings ask of a network beside its checkpoint."""
+    """The network options in a policy's settings, apart from its checkpoint."""
     return {
         "revised": True if settings.predictions == "revised" else None,
         "migrate": settings.migrate,
@@ -372,23 +378,23 @@ def _asked_for(settings: Settings) -> dict[str, Any]:
 
 
 def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
-    """The scheduler of a policy whose rule is `ppo`.
+    """Make the scheduler of a policy whose rule is `ppo`.
 
     Args:
-        policy: Its settings say which checkpoint: `default`, `untrained` for a network before training (by
-            arg max, which is the rule that it follows), or a path.
-        seed: Seed of its draws, and of the untrained weights.
+        policy: The policy; its settings name the checkpoint: `default`, `untrained` for a network before
+            training (by arg max, which equals its reference rule), or a path.
+        seed: Seed of the draws, and of the untrained weights.
 
     Raises:
-        CheckpointError: no usable checkpoint.
-        InputError: its settings do not go together.
+        CheckpointError: the checkpoint is not usable.
+        InputError: settings are in conflict.
     """
     policy.check_read("checkpoint", "predictions", "migrate", "search")
     settings = policy.settings
     if policy.oracle:
         raise InputError(
-            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network "
-            "is not fed the true run times"
+            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network does "
+            "not get the true run times"
         )
     if settings.checkpoint == "untrained":
         network = NetworkConfig(order="predicted_size")

@@ -1,4 +1,4 @@
-"""A model that PPO trained on `rlsched/Cluster-v0`, as the strategy that it is."""
+"""Converts a model that PPO trained on `rlsched/Cluster-v0` into a strategy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_agents.sb3.reading import read_model
 
 
 def read_strategy(path: str | Path) -> Strategy:
-    """The strategy of a model: it sets dials as `predict(deterministic=True)` does, up to rounding.
+    """Read the strategy of a model: it sets dials as `predict(deterministic=True)` does, up to rounding.
 
     Raises:
         CheckpointError: the model cannot be read, was not trained on `rlsched/Cluster-v0`, or has other
@@ -32,13 +32,13 @@ def read_strategy(path: str | Path) -> Strategy:
 
 
 def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
-    """The strategy that a network is; `path` is for errors.
+    """Convert a network into a strategy; `path` is for errors.
 
-    The mean of its Gaussian is what it sets, clipped as Stable-Baselines3 clips actions, or through tanh
-    where it was trained with `squash_output`.
+    The strategy sets the mean of the network's Gaussian, clipped as Stable-Baselines3 clips actions, or
+    passed through tanh if it was trained with `squash_output`.
 
     Raises:
-        CheckpointError: it has other layers than a strategy.
+        CheckpointError: the network has other layers than a strategy.
     """
     parts = list(network.mlp_extractor.policy_net)
     layers, between = parts[::2], parts[1::2]

@@ -1,8 +1,8 @@
-"""A model that `save` of Stable-Baselines3 wrote, read as data: weights, and of its pickles names of classes.
+"""Reads a model saved by Stable-Baselines3 as data: weights, and only class names from its pickles.
 
-Such a file is a zip with settings in JSON, some of which are pickles, and weights. A pickle can run whatever
-it likes, so most of them are left alone. The two that say what the network is may name networks and
-optimisers of torch and of Stable-Baselines3 beside plain values; one that calls anything is refused.
+Such a file is a zip with weights and with settings in JSON, some of which are pickles. A pickle can run any
+code, so most of them are not read. The two pickles that describe the network may contain plain values and
+names of networks and optimisers of torch and of Stable-Baselines3; a pickle that calls anything is rejected.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NETWORKS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _CALLS: Final = frozenset(
     ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
-"""Instructions of a pickle that run something; plain values and names of classes need none of them."""
+"""Pickle instructions that run code; plain values and class names need none of them."""
 
 
 class _Trained(NamedTuple):
-    """What a model may have been trained on."""
+    """A supported environment and algorithm."""
 
     environment: str
     observations: gym.spaces.Box
@@ -59,13 +59,14 @@ _DIALS: Final = _Trained("rlsched/Cluster-v0", *spaces(), ActorCriticPolicy, "PP
 
 
 def read_model(path: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriticPolicy, str]:
-    """The network of a model, and the first digits of the hash of its weights.
+    """Read the network of a model, and the first digits of the hash of its weights.
 
-    One trained on `rlsched/Rows-v0` has a `MaskableActorCriticPolicy`, one trained on `rlsched/Cluster-v0` an
-    `ActorCriticPolicy`.
+    A model trained on `rlsched/Rows-v0` has a `MaskableActorCriticPolicy`, a model trained on
+    `rlsched/Cluster-v0` an `ActorCriticPolicy`.
 
     Raises:
-        CheckpointError: it cannot be read, is of another algorithm or environment, or has code of its own.
+        CheckpointError: the file cannot be read, has another algorithm or environment, or contains code of
+            its own.
     """
     members = _members(Path(path))
     data = _settings(members[_DATA], path)
@@ -83,7 +84,7 @@ def read_model(path: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriti
         policy = kind(on.observations, on.actions, lambda _: 0.0, **kwargs)
         weights = torch.load(io.BytesIO(members[_WEIGHTS]), map_location="cpu", weights_only=True)
         policy.load_state_dict(weights)
-    except Exception as error:  # whatever such a file may hold
+    except Exception as error:  # the file may contain anything
         raise CheckpointError(
             f"{path}: this model cannot be served: {' '.join(str(error).split())[:200]}"
         ) from error
@@ -96,9 +97,9 @@ def _digest(weights: bytes) -> str:
 
 
 def _members(path: Path) -> dict[str, bytes]:
-    """The two parts of the file that count."""
+    """The two relevant members of the file."""
     if not path.is_file() and path.suffix != ".zip":
-        path = path.with_name(f"{path.name}.zip")  # as `save` names it
+        path = path.with_name(f"{path.name}.zip")  # as named by `save`
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = [archive.getinfo(name).file_size for name in (_DATA, _WEIGHTS)]
@@ -123,7 +124,7 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
 
 
 def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
-    """What it was trained on, where a broker can show it the same."""
+    """The environment of the training, if a broker can provide the same observations."""
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
     if saved is None or saved == list(_ROWS.observations.shape):
@@ -134,7 +135,7 @@ def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
     sizes = saved if isinstance(saved, list) and all(isinstance(one, int) for one in saved) else []
     rows = _ROWS.observations.shape
     more = len(sizes) == 2 and sizes[0] == rows[0] and sizes[1] > rows[1]
-    why = ": it sees the truth, which no broker can; train without oracle=True" if more else ""
+    why = ": it uses true run times, which a broker does not have; train without oracle=True" if more else ""
     raise CheckpointError(
         f"{path}: expected a model trained on rlsched/Rows-v0, whose observations are {rows}, or on "
         f"rlsched/Cluster-v0, {_DIALS.observations.shape}, got one for "
@@ -143,7 +144,7 @@ def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
 
 
 def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
-    """Find out whether a model of dials saw the environment's own numbers, and sets dials by them."""
+    """Check that a model of dials used the environment's own observations and actions."""
     for key, own, wrapped in (
         ("observation_space", _DIALS.observations, "NormalizeObservation"),
         ("action_space", _DIALS.actions, "RescaleAction"),
@@ -159,13 +160,12 @@ def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
             raise CheckpointError(
                 f"{path}: {key}: expected the one of rlsched/Cluster-v0, {list(own.shape)} from "
                 f"{own.low.flat[0]:g} to {own.high.flat[0]:g}, got {saved.get('_shape')} from {low or '?'} "
-                f"to {high or '?'}; a broker shows and sets what the environment does: train without "
-                f"{wrapped}"
+                f"to {high or '?'}; a broker uses the ranges of the environment: train without {wrapped}"
             )
 
 
 def _numbers(text: object) -> set[float]:
-    """The different numbers of an array as numpy prints it, at most three of them."""
+    """The different numbers of an array printed by numpy, at most three."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:
@@ -174,14 +174,14 @@ def _numbers(text: object) -> set[float]:
 
 
 class _NamesOnly(pickle.Unpickler):
-    """Lets in names of networks and optimisers of torch and of Stable-Baselines3, where nothing is called."""
+    """Allows only names of networks and optimisers of torch and of Stable-Baselines3; calls nothing."""
 
     def __init__(self, stream: bytes) -> None:
         super().__init__(io.BytesIO(stream))
         self._calls = not _CALLS.isdisjoint(code.name for code, _, _ in pickletools.genops(stream))
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class that a pickle names; nothing can be called before one is."""
+        """A class that a pickle names; each call in a pickle needs one."""
         if not module.startswith(_TRUSTED) or "." in name:
             raise pickle.UnpicklingError(f"{module}.{name}")
         found = super().find_class(module, name)
@@ -194,13 +194,13 @@ class _NamesOnly(pickle.Unpickler):
 
 
 def _unpickled(value: Any, path: str | Path, what: str) -> Any:
-    """A setting: as JSON has it, or out of its pickle."""
+    """A setting: from JSON, or from its pickle."""
     if not (isinstance(value, dict) and ":serialized:" in value):
         return value
     try:
         return _NamesOnly(base64.b64decode(value[":serialized:"])).load()
-    except Exception as error:  # whatever such a file may hold
+    except Exception as error:  # the file may contain anything
         raise CheckpointError(
-            f"{path}: {what} needs code that is no part of torch or Stable-Baselines3 ({error}), and a file "
-            "is not trusted to bring any; serve such a network by a class of your own: FILE.py:NAME"
+            f"{path}: {what} needs code outside torch and Stable-Baselines3 ({error}), and code from a file "
+            "is not trusted; serve such a network with a class of your own: FILE.py:NAME"
         ) from error

@@ -1,7 +1,7 @@
-"""`sb3:PATH`: a model of Stable-Baselines3 decides.
+"""`sb3:PATH`: a policy that runs a Stable-Baselines3 model.
 
-One that MaskablePPO trained on `rlsched/Rows-v0` chooses jobs, as the network of `ppo` does. One that PPO
-trained on `rlsched/Cluster-v0` sets the dials of the rule of that environment.
+A model that MaskablePPO trained on `rlsched/Rows-v0` chooses jobs, as the network of `ppo` does. A model that
+PPO trained on `rlsched/Cluster-v0` sets the dials of that environment's rule.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rlsched_envs.training.dial_env import DEFAULT_POLICY
 
 
 class ModelScores:
-    """What the model makes of rows, as `runtime.forward.Scores`.
+    """The model's scores of rows, as `runtime.forward.Scores`.
 
     Args:
-        policy: Its network.
+        policy: Network of the model.
     """
 
     def __init__(self, policy: MaskableActorCriticPolicy) -> None:
@@ -45,35 +45,35 @@ class ModelScores:
         return scores
 
     def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
-        """What the critic expects; it saw in training what a broker sees, and nothing beside that."""
+        """The critic's value; in training it read the same columns as in a broker."""
         del privileged
         with torch.inference_mode():
             return float(self._policy.predict_values(self._seen(features))[0, 0])
 
     def _seen(self, features: NDArray[np.float32]) -> torch.Tensor:
-        """The window as the environment shows it: rows that are not used are zero."""
+        """The window as the environment shows it: unused rows are zero."""
         self._window[:] = 0.0
         self._window[0, : len(features)] = features[:, :NUM_FEATURES]
         return torch.from_numpy(self._window)
 
 
 def make_sb3(policy: Policy, seed: int) -> Scheduler:
-    """The scheduler of a policy whose rule is `sb3`, by arg max, or by the mean of what the model draws.
+    """Make the scheduler of a policy with the rule `sb3`, by arg max or the mean of the model's distribution.
 
-    A model of rows may do what it could do in an environment with the default `EpisodeConfig`: start jobs
-    that fit, and hold them back. It preempts no job and reserves nothing; the rule behind it is
-    `qssf-backfill`. A model of dials sets those of `tuned`, and that is the rule behind it.
+    A model of rows may do what an environment with the default `EpisodeConfig` allows: start jobs that fit,
+    and hold them back. It does not preempt and makes no reservations; its fallback rule is `qssf-backfill`. A
+    model of dials sets the dials of `tuned`, which is its fallback rule.
 
     Raises:
-        CheckpointError: the model cannot be read, or is none for these environments.
-        InputError: its settings do not go together.
+        CheckpointError: the model cannot be read, or is not for these environments.
+        InputError: settings are in conflict.
     """
     policy.check_read("checkpoint", "predictions")
     settings = policy.settings
     if policy.oracle:
         raise InputError(
-            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network is "
-            "not fed the true run times"
+            f"policy {policy.name!r}: predictions: expected submitted or revised, got oracle; a network does "
+            "not get the true run times"
         )
     if settings.checkpoint == "default":
         raise InputError(
@@ -96,7 +96,7 @@ def make_sb3(policy: Policy, seed: int) -> Scheduler:
 
 
 def _of_dials(policy: Policy, network: ActorCriticPolicy, digest: str) -> RuleScheduler:
-    """The rule that a model of dials was trained with, its dials set by the model."""
+    """The rule that a model of dials was trained with, with the model's dials."""
     policy.check_read("checkpoint")
     rule = Policy(DEFAULT_POLICY)
     made = RuleScheduler(rule.named(policy.name), strategy_of(network, policy.settings.checkpoint))

@@ -1,1 +1,1 @@
-"""Looking ahead in sampled futures: what `rollout` and `ppo` with a search decide by."""
+"""Look-ahead in sampled futures, for `rollout` and for `ppo` with a search."""

@@ -1,4 +1,4 @@
-"""The arrivals that a scheduler has seen, which imagined ones are drawn from."""
+"""Recent arrivals seen by a scheduler, from which sampled arrivals are drawn."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rlsched.cluster.arrays import SLOT_EMPTY
 from rlsched.cluster.state import ClusterState
 
 MEMORY: Final = 512
-"""Latest arrivals that imagined ones are drawn from; their rate is that of the latest `RATE_OVER`."""
+"""Number of recent arrivals to draw from; their rate is that of the latest `RATE_OVER`."""
 RATE_OVER: Final = 128
 
 
 class Arrivals:
-    """The latest `MEMORY` arrivals of a partition, in a ring.
+    """The latest `MEMORY` arrivals of a partition, in a ring buffer.
 
     Attributes:
         ring: (MEMORY,) the first `count` entries are in use.
@@ -32,42 +32,42 @@ class Arrivals:
 
     @property
     def count(self) -> int:
-        """How many are remembered."""
+        """Number of remembered arrivals."""
         return min(self._total, MEMORY)
 
     @property
     def median_spread(self) -> float:
-        """Median spread of their predictions, 0 where nothing has come."""
+        """Median spread of their predictions, 0 if there are none."""
         if self._spread_of != self._total:
             self._spread, self._spread_of = float(np.median(self.ring["spread"][: self.count])), self._total
         return self._spread
 
     def add(self, job: np.void) -> None:
-        """One more job has come."""
+        """Add a job that has arrived."""
         names = self._MARK.names or ()
         self.ring[self._total % MEMORY] = tuple(job[name] for name in names)
         self._total += 1
 
     def mean_gap_s(self, now_s: float) -> float:
-        """Mean time between the latest arrivals, up to now."""
+        """Mean time between the latest arrivals, up to now, seconds."""
         over = min(self.count, RATE_OVER)
         since_s = float(self.ring[(self._total - over) % MEMORY]["submit_s"])
         return max(now_s - since_s, 0.0) / over
 
 
 class Seen:
-    """What has come to each partition. A restarted scheduler has to see it again."""
+    """Arrivals by partition. Empty after a restart of the scheduler."""
 
     def __init__(self) -> None:
         self._next_seq = 0
         self._of: dict[int, Arrivals] = {}
 
     def of(self, partition: int) -> Arrivals:
-        """What has come to this partition."""
+        """The arrivals of this partition."""
         return self._of.setdefault(partition, Arrivals())
 
     def remember(self, state: ClusterState) -> None:
-        """Keep the jobs that have come since the last decision; all of them are still live now."""
+        """Add the jobs that arrived since the last decision; all of them are still live."""
         next_seq = int(state.arrays.counters[0].next_seq)
         if next_seq < self._next_seq:
             self._next_seq, self._of = 0, {}

@@ -1,7 +1,7 @@
-"""What a look-ahead compares: rows of a window with one rule to follow, and rules by themselves.
+"""Alternatives of a look-ahead: rows of a window followed by one rule, and rules from the start.
 
-With a greedy rule alone to follow, a wait is judged by what that makes of it. Rules that keep room show what
-comes of it where room is kept again and again.
+With only a greedy rule to follow, the value of a wait depends on that rule. Rules with reservations show the
+outcome of repeated reservation.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from rlsched_envs.sim.lookahead import (
 )
 
 SKIPPING: Final = Follower()
-"""Goes on behind a job that does not fit: `qssf-backfill` by its order."""
+"""Continues past a job that does not fit: `qssf-backfill` in its own order."""
 RULES: Final[tuple[Follower, ...]] = (
     Follower(blocks=True),
     Follower(KEEP_FREE, long_job_s=4 * 3600.0, leave_frac=0.1),
     Follower(KEEP_FREE, long_job_s=12 * 3600.0, leave_frac=0.25),
 )
-"""Rules that a bound may follow: `qssf`, and `reserve` with two settings."""
+"""Rules for a bound to follow: `qssf`, and `reserve` with two settings."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """K things to do, in copies of a partition that were taken.
+    """K alternatives, in copies of a partition.
 
     Attributes:
-        copies: The copies.
+        copies: Copies of the partition.
         partition: The partition.
-        actions: (K,) as `LookAhead.costs` takes them.
-        follow: (K,) FOLLOWER, the rule that goes on after each.
+        actions: (K,) as in `LookAhead.costs`.
+        follow: (K,) FOLLOWER, the rule that continues after each.
         held: Slots in the copy that a *wait* passes over.
         blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
     """
@@ -59,14 +59,14 @@ class Columns:
     blocked: int
 
     def costs(self, some: NDArray[np.intp], futures: Futures) -> NDArray[np.float64]:
-        """(S, some) queueing ahead of some columns in S futures, job-seconds."""
+        """(S, some) future queueing of some columns in S futures, job-seconds."""
         return self.copies.costs(
             self.partition, self.actions[some], self.held, self.blocked, futures, self.follow[some]
         )
 
 
 def rule_to_follow(permissions: Permissions) -> Follower | None:
-    """The reference under these permissions, None where futures cannot go on by it: it preempts."""
+    """The reference rule under these permissions, None if futures do not support it: it preempts."""
     if permissions.preemption:
         return None
     after_s = permissions.rule().options.reserve_after_s
@@ -84,18 +84,18 @@ def columns_of(
     rules: Sequence[Follower] = (),
     follow: Follower = SKIPPING,
 ) -> Columns:
-    """Copy the partition, and say what is tried there: each row, then each rule.
+    """Copy the partition and list the alternatives: each row, then each rule.
 
     Args:
-        copies: Where to.
-        state: The state; it is left as it is.
-        partition: The partition that is decided for.
-        now_s: Now.
-        window: Its jobs.
+        copies: Target of the copy.
+        state: The state; unchanged.
+        partition: Partition of the decision.
+        now_s: Current time, seconds.
+        window: Jobs of the partition.
         rows: Legal rows; each starts a job that fits on free GPUs, or is *wait*.
-        arrivals: Jobs to come that futures will hold.
-        rules: Rules that decide from now on, each without an action before it.
-        follow: The rule that goes on behind each row; of the order of the state's queue.
+        arrivals: Number of future jobs in the futures.
+        rules: Rules that decide from now on, without a first action.
+        follow: Rule that continues after each row; it has the order of the state's queue.
     """
     copies.take(state, partition, arrivals, now_s, also=window.arrays.slot)
     copy_of = np.full(len(state.arrays.job), -1, np.int32)

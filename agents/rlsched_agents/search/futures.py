@@ -1,4 +1,4 @@
-"""What may come, drawn: run times about the predictions, ends of running jobs, arrivals like the latest."""
+"""Sampled futures: run times around the predictions, ends of running jobs, arrivals like recent ones."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def imagine(
     """Draw run times, ends and arrivals.
 
     Args:
-        draws: Where numbers come from.
-        samples: S, how many futures.
-        slots: (L,) the jobs that are live in them.
-        seen: What arrivals are drawn from.
-        arrivals: A, how many of them; 0 where too few were seen.
+        draws: Random generator.
+        samples: S, number of futures.
+        slots: (L,) live jobs in the futures.
+        seen: Recent arrivals to draw from.
+        arrivals: A, number of arrivals; 0 if too few were seen.
     """
     job = state.arrays.job.view(np.ndarray)[slots]
     shape = (samples, arrivals)
@@ -65,7 +65,7 @@ def imagine(
 
 
 def some_of(futures: Futures, samples: slice) -> Futures:
-    """Some of the samples."""
+    """A selection of the samples."""
     return Futures(
         futures.duration_s[samples],
         futures.end_s[samples],
@@ -85,12 +85,12 @@ def draw_run_times(
 
 
 def draw_time_left(tail: float, ran_s: float, predicted_s: float, spread: float) -> float:
-    """What is left of a lognormal run time, given that it is above `ran_s`, seconds.
+    """The rest of a lognormal run time, given that it is above `ran_s`, seconds.
 
     Args:
         tail: Uniform in [0, 1): the share of the tail above the drawn value is 1 - tail.
-        ran_s: Time it has run.
-        predicted_s: Its median.
+        ran_s: Elapsed time, seconds.
+        predicted_s: Median of the run time, seconds.
         spread: Standard deviation of the logarithm.
     """
     spread, predicted_s = max(spread, MIN_SPREAD), max(predicted_s, 1.0)

@@ -1,4 +1,4 @@
-"""The race of actions in the same futures, and how many: a number of them, or what fits a time."""
+"""A race of actions in shared futures, with a fixed number of futures or a time budget."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN: Final = 2.0
-"""Standard errors of the mean difference by which an action has to be better than the first."""
+"""Standard errors of the mean difference by which an action must beat the first one."""
 CLEAR: Final = 4.0
-"""Standard errors at which a timed race is over before its time."""
+"""Standard errors at which a timed race ends early."""
 FEWEST: Final = 4
-"""Samples that a timed race has to have played before anything drops out, or wins."""
+"""Minimum number of samples in a timed race before an action is dropped or wins."""
 MOST: Final = 256
-"""Samples of a timed race, at most."""
+"""Maximum number of samples in a timed race."""
 
 Play = Callable[[NDArray[np.intp], slice], NDArray[np.float64] | None]
-"""(S, K) costs of some actions in a slice of the samples; None where the time was up before."""
+"""(S, K) costs of some actions in a slice of the samples; None if the time ran out first."""
 
 
 class Raced(NamedTuple):
-    """How a race ended.
+    """The result of a race.
 
     Attributes:
-        best: The action that won; 0, the first, unless another one is clearly better.
-        samples: Futures in which actions were played.
+        best: The winning action; 0, the first, unless another one is clearly better.
+        samples: Number of futures that were simulated.
     """
 
     best: int
@@ -36,12 +36,12 @@ class Raced(NamedTuple):
 
 
 class Budget(Protocol):
-    """How many futures a race is run in.
+    """Number of futures of a race.
 
     Attributes:
-        at_once: Samples that are drawn together with the first ones.
-        fewest: Samples before which no action drops out, and none but the first can win.
-        clear: Standard errors by which an action may win before all samples are played.
+        at_once: Number of samples drawn in the first batch.
+        fewest: Number of samples before which no action is dropped, and only the first can win.
+        clear: Standard errors with which an action may win before all samples are used.
     """
 
     at_once: int
@@ -49,22 +49,22 @@ class Budget(Protocol):
     clear: float
 
     def begin(self) -> None:
-        """A decision begins."""
+        """Start a decision."""
 
     def more(self, played: int, actions: int) -> int:
-        """Samples to play next, 0 for none.
+        """Number of samples to simulate next, 0 for none.
 
         Args:
-            played: Those that were played.
-            actions: Actions that are left in the race.
+            played: Number of samples so far.
+            actions: Number of actions left in the race.
         """
 
     def is_up(self) -> bool:
-        """Whether nothing more may be begun."""
+        """Whether the budget is used up."""
 
 
 class FixedSamples:
-    """So many samples, in two halves: the same in every run."""
+    """A fixed number of samples, in two halves: the same in each run."""
 
     fewest: int = 1
     clear: float = math.inf
@@ -76,21 +76,21 @@ class FixedSamples:
         """Nothing to do."""
 
     def more(self, played: int, actions: int) -> int:  # noqa: ARG002
-        """Half of them, then the others."""
+        """Half of the samples, then the rest."""
         return (self.at_once + 1) // 2 if played == 0 else self.at_once - played
 
     def is_up(self) -> bool:
-        """Never."""
+        """Always false."""
         return False
 
 
 class TimeBudget:
-    """As many samples as can be played in a time, in growing numbers; what comes out depends on the machine.
+    """As many samples as fit a time, in growing batches; results depend on the machine's speed.
 
     Args:
-        budget_ms: The time, milliseconds. What has been begun is played to its end: one action in one future
-            where no time of it is known yet.
-        clock: Seconds.
+        budget_ms: The time, milliseconds. A started batch is finished: one action in one future while its
+            duration is not known yet.
+        clock: Returns the time in seconds.
     """
 
     at_once: int = 0
@@ -104,12 +104,12 @@ class TimeBudget:
         self._plays = 0
 
     def begin(self) -> None:
-        """The time runs from now on."""
+        """Start the time budget."""
         self._began_s = self._clock()
         self._plays = 0
 
     def more(self, played: int, actions: int) -> int:
-        """One, those up to `FEWEST`, then as many again, as far as the latest pace lets them end in time."""
+        """One sample, then up to `FEWEST`, then double the number, as far as the latest pace allows."""
         now_s = self._clock()
         left_s = self._began_s + self.budget_ms / 1e3 - now_s
         if left_s <= 0 or played >= MOST:
@@ -123,17 +123,17 @@ class TimeBudget:
         return wanted
 
     def is_up(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time budget is used up."""
         return self._clock() - self._began_s >= self.budget_ms / 1e3
 
 
 def race(play: Play, actions: int, budget: Budget) -> Raced:
-    """The best action; those that are no better than the first after a round of samples drop out.
+    """The best action; actions that do not beat the first after a round of samples are dropped.
 
     Args:
-        play: Plays some actions in some samples.
-        actions: How many there are; the first one is what is done if nothing is clearly better.
-        budget: How many samples are played.
+        play: Simulates some actions in some samples.
+        actions: Number of actions; the first one is the default if none is clearly better.
+        budget: Number of samples.
     """
     left = np.arange(actions)
     costs = np.empty((0, actions))
@@ -157,11 +157,11 @@ def race(play: Play, actions: int, budget: Budget) -> Raced:
 
 
 def best_action(costs: NDArray[np.float64], margin: float = MARGIN) -> int:
-    """Column of the least mean cost, the first one (the reference) unless another is clearly better.
+    """Column of the least mean cost; the first one (the reference) unless another is clearly better.
 
     Args:
-        costs: (S, K) of S samples that all columns share.
-        margin: Standard errors of the mean difference by which it has to be better.
+        costs: (S, K) costs in S samples shared by all columns.
+        margin: Standard errors of the mean difference by which it must be better.
     """
     gain = costs[:, :1] - costs
     error = gain.std(axis=0, ddof=1) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""One-step look-ahead from a live state: a few rows of the window, played on in the same sampled futures."""
+"""One-step look-ahead from a live state: some rows of the window, simulated in the same sampled futures."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
 from rlsched_envs.sim.lookahead import Follower, Futures, LookAhead
 
 STARTS: Final = 3
-"""Jobs whose start is tried, each of another demand."""
+"""Number of jobs whose start is evaluated, each of another demand."""
 ARRIVALS: Final = 64
-"""Jobs that are imagined to come, once `MIN_SEEN` have been seen."""
+"""Number of sampled arrivals, once `MIN_SEEN` have been seen."""
 MIN_SEEN: Final = 16
 MAX_SPREAD: Final = 1.0
-"""Median spread of the arrivals that were seen above which a network is not overruled: then the futures are
-worth nothing. It is 0.4 to 0.7 where predictions carry information (rank correlation with the run time 0.75
-to 0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3): docs/explanation/learning.md."""
-_DRAWS: Final = 2  # the halves of a policy's decision draw as 0 and 1
+"""Median spread of the recent arrivals above which a network is not overruled, because futures are then not
+informative. It is 0.4 to 0.7 if predictions carry information (rank correlation with the run time 0.75 to
+0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3): docs/explanation/learning.md."""
+_DRAWS: Final = 2  # the halves of a policy's decision draw with 0 and 1
 
 
 class Found(NamedTuple):
-    """What a search says.
+    """The result of a search.
 
     Attributes:
         row: Row of the window to take.
-        samples: Futures that were played, 0 where there was no time or nothing to compare.
+        samples: Number of simulated futures, 0 if there was no time or nothing to compare.
     """
 
     row: int
@@ -44,18 +44,18 @@ class Found(NamedTuple):
 
 
 class Search:
-    """Plays rows on, each in the same futures, with one rule to follow until every job has started.
+    """Simulates rows in the same futures, each followed by one rule until all jobs have started.
 
     The row with the least mean queueing wins if it beats the first one by `race.MARGIN` standard errors.
-    Futures are drawn from what the scheduler has seen (`imagine`), keyed by (seed, decision number). Other
-    partitions are left out of them, and so are models of speed: what is imagined has whole GPUs of its own.
-    A search belongs to one thread.
+    Futures are drawn from the jobs that the scheduler has seen (`imagine`), keyed by (seed, decision number).
+    They leave out other partitions and models of speed: sampled jobs get whole GPUs of their own. A search
+    belongs to one thread.
 
     Args:
-        budget: How many futures a decision is worth.
+        budget: Number of futures per decision.
         seed: Seed of the draws.
-        max_spread: Median spread of what has come to a partition above which nothing is played there.
-        follow: The rule, of the order of the states that it is asked about; `qssf-backfill`.
+        max_spread: Median spread of the arrivals of a partition above which the search is skipped.
+        follow: Rule that continues, with the order of the given states; `qssf-backfill`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Search:
         self._compiled = False
 
     def remember(self, state: ClusterState) -> None:
-        """Take in what has come; to be called at every decision."""
+        """Record new arrivals; call it at each decision."""
         self._seen.remember(state)
 
     def best(
@@ -79,16 +79,16 @@ class Search:
         """The best of these rows, the first unless another one is clearly better.
 
         Args:
-            state: The state; it is left as it is.
-            partition: The partition that is decided for.
-            now_s: Now.
-            window: Its jobs.
+            state: The state; unchanged.
+            partition: Partition of the decision.
+            now_s: Current time, seconds.
+            window: Jobs of the partition.
             rows: Legal rows; each starts a job that fits on free GPUs, or is *wait*.
         """
         if len(rows) < 2 or self._seen.of(partition).median_spread > self.max_spread:
             return Found(rows[0], 0)
         if self.budget.at_once == 0 and not self._compiled:
-            self._race(state, partition, now_s, window, rows, FixedSamples(1))  # compiling is nobody's time
+            self._race(state, partition, now_s, window, rows, FixedSamples(1))  # compiles, untimed
         self._compiled = True
         return self._race(state, partition, now_s, window, rows, self.budget)
 
@@ -107,7 +107,7 @@ class Search:
         columns = columns_of(
             self._copies, state, partition, now_s, window, rows, arrivals, follow=self.follow
         )
-        drawn: list[Futures] = []  # those from sample `drawn_from` on
+        drawn: list[Futures] = []  # samples from `drawn_from` on
         drawn_from = drawn_to = 0
 
         def futures_of(part: slice) -> Futures:
@@ -125,7 +125,7 @@ class Search:
             if part.start > 0 or budget.at_once > 0:
                 return columns.costs(some, futures)
             found = []
-            for one in some:  # how long it takes is not known yet
+            for one in some:  # their duration is not known yet
                 if budget.is_up():
                     return None
                 found.append(columns.costs(np.array([one]), futures))
@@ -147,9 +147,9 @@ def starts_to_try(state: ClusterState, window: Window, order: Iterable[int]) -> 
 def rows_of_network(
     state: ClusterState, window: Window, logits: NDArray[np.float64], choice: int
 ) -> list[int]:
-    """What a network proposes: its choice, the likeliest starts, the reference's row, *wait*.
+    """Candidates of a network: its choice, the likeliest starts, the reference's row, *wait*.
 
-    Its choice alone where that shares the GPUs of a running job, which look-ahead knows nothing of.
+    Only its choice if that shares the GPUs of a running job, which look-ahead does not support.
     """
     if window.arrays.partner[choice] >= 0:
         return [choice]
@@ -162,7 +162,7 @@ def rows_of_network(
 
 
 def budget_of(search: SearchSettings) -> Budget | None:
-    """What a policy's settings ask for; None for no time at all."""
+    """The budget in a policy's settings; None for no search."""
     if search.samples:
         return FixedSamples(search.samples)
     return TimeBudget(search.time_ms) if search.time_ms > 0 else None

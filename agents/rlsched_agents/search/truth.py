@@ -1,4 +1,4 @@
-"""What truly comes, read off a simulated run: the one future of a bound that knows it."""
+"""The true future of a simulated run, for a bound that knows it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Truth:
     """The true run times and the true arrivals of a simulated run.
 
     Args:
-        engine: The run; it may go on.
-        most_arrivals: Jobs to come that a future holds, at most.
+        engine: The run; it may continue.
+        most_arrivals: Maximum number of future jobs.
 
     Raises:
-        InputError: when a job ends does not follow from when it starts there.
+        InputError: in this run, the end of a job does not follow from its start.
     """
 
     def __init__(self, engine: Engine, most_arrivals: int) -> None:
         if not engine.runs_once:
             raise InputError(
-                "clairvoyant has to know when a job ends from when it starts: expected a run without "
-                "models, node events, failures and dependencies; leave it out of this one"
+                "clairvoyant must know the end of a job from its start: expected a run without models, node "
+                "events, failures and dependencies; leave clairvoyant out of this run"
             )
         self._engine = engine
         self._most = most_arrivals
@@ -45,7 +45,7 @@ class Truth:
         return mine[first : first + self._most]
 
     def future(self, slots: NDArray[np.int32], partition: int) -> Futures:
-        """What comes, as one sample.
+        """The true future as one sample.
 
         Args:
             slots: (L,) the partition's live jobs, as `LookAhead.slots`.

@@ -1,1 +1,1 @@
-"""`rlsched shadow`: what a shadow of a Slurm has seen, day by day."""
+"""`rlsched shadow`: daily report of a policy that runs in shadow mode next to Slurm."""

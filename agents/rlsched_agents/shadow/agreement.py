@@ -1,4 +1,4 @@
-"""How Slurm's starts of a day compare with what the policy wanted, and what the shadow did that day."""
+"""Comparison of Slurm's starts of a day with the policy's, and the shadow's activity on that day."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import numpy as np
 from rlsched.engine.shadow.notes import Compared, Note, Watched
 
 SAME_INSTANT_S: Final = 10.0
-"""Slurm starts a job a while after it could: its main scheduler and backfill look now and then."""
+"""Tolerance, seconds: Slurm's main scheduler and backfill run at intervals, so starts are delayed."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Slurm's starts beside the policy's, over some time.
+    """Comparison of Slurm's starts with the policy's, over a period.
 
     Attributes:
-        starts: Slurm's starts that are compared.
-        same_instant: Of them, those that the policy wanted within `SAME_INSTANT_S` before.
-        earlier: Those that it had wanted for longer: it would have started them earlier.
-        not_then: Those that it would not have started then.
-        same_nodes: Of those that it wanted, those on the nodes that it wanted.
-        gpus_known: Of those that it wanted, those of which Slurm has said the GPUs: not of very short jobs.
-        same_gpus: Of these, those on the very GPUs.
-        instants: Instants of a partition at which Slurm started something ...
-        next: ... and of them, those at which the job that the policy puts first was among it.
-        earlier_median_s: Of those that it had wanted earlier, by how much; None of none.
+        starts: Number of compared starts of Slurm.
+        same_instant: Starts that the policy wanted at most `SAME_INSTANT_S` before.
+        earlier: Starts that the policy wanted earlier than that.
+        not_then: Starts that the policy did not want at that time.
+        same_nodes: Wanted starts on the nodes that the policy wanted.
+        gpus_known: Wanted starts with GPUs reported by Slurm, which excludes very short jobs.
+        same_gpus: Starts of these on the same GPUs.
+        instants: Instants of a partition at which Slurm started jobs.
+        next: Instants at which Slurm started the job that the policy puts first.
+        earlier_median_s: Median lead of the policy over `earlier`, seconds; None if there are none.
     """
 
     starts: int
@@ -45,15 +45,15 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outside(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature that was outside the range of the policy's training.
+    """A feature that was outside its range in the policy's training.
 
     Attributes:
-        feature: Its name.
-        minutes: Notes (one a minute) in which it was.
-        most_frac: The largest share of looks in which it was.
-        value: What it was when it was last.
-        low: Least value in training ...
-        high: ... and largest.
+        feature: Name of the feature.
+        minutes: Number of notes (one per minute) with values outside.
+        most_frac: Largest share of polls outside.
+        value: Last value outside.
+        low: Minimum in training.
+        high: Maximum in training.
     """
 
     feature: str
@@ -65,20 +65,20 @@ class Outside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guarding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shadow did over some time.
+    """Activity of the shadow over a period.
 
     Attributes:
-        watched_s: How long it looked.
-        looks: Looks at Slurm.
-        failed: Those that Slurm did not answer.
-        ran: How often each of Slurm's commands ran.
-        decisions: Decisions that the policy was asked for.
-        guard: Of them, those of the guard, by why.
+        watched_s: Length of observation, seconds.
+        looks: Number of polls of Slurm.
+        failed: Number of polls without an answer from Slurm.
+        ran: Number of calls of each Slurm command.
+        decisions: Number of decisions of the policy and the guard.
+        guard: Number of decisions of the guard, by reason.
         drift_minutes: Minutes in which the guard decided because of drift.
-        outside: Features outside their ranges, the most frequent first.
-        note: Why none are watched, "" where they are.
-        left: Jobs that are not compared, by why.
-        standing: Jobs that the policy wanted to start at the end, and Slurm had not.
+        outside: Features outside their ranges, most frequent first.
+        note: Reason why features are not monitored, "" if they are.
+        left: Number of jobs that are not compared, by reason.
+        standing: Number of jobs that the policy wanted to start at the end and Slurm had not started.
     """
 
     watched_s: float
@@ -95,12 +95,12 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def day_of(at_s: float) -> str:
-    """The local day of a time, such as `2026-11-25`."""
+    """The local day of a time, for example `2026-11-25`."""
     return time.strftime("%F", time.localtime(at_s))
 
 
 def days_of(notes: Sequence[Note]) -> list[str]:
-    """The days on which there is something, in order."""
+    """The days with data, in order."""
     return sorted(
         {day_of(note.at_s) for note in notes if isinstance(note, Compared)}
         | {day_of(note.until_s) for note in notes if isinstance(note, Watched)}
@@ -108,7 +108,7 @@ def days_of(notes: Sequence[Note]) -> list[str]:
 
 
 def agreement(starts: Sequence[Compared]) -> Agreement:
-    """Add up starts."""
+    """Summarise starts."""
     wanted = [one for one in starts if _kind(one) != "not_then"]
     early_s = [one.at_s - one.wanted_since_s for one in wanted if one.wanted_since_s is not None]
     early_s = [by_s for by_s in early_s if by_s > SAME_INSTANT_S]
@@ -142,7 +142,7 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 
 
 def guarding(watched: Sequence[Watched]) -> Guarding:
-    """Add up what was noted."""
+    """Summarise notes."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
     seen: dict[str, Outside] = {}
     for note in watched:

@@ -12,7 +12,7 @@ from rlsched_agents.shadow.report import Report
 
 
 def write_page(report: Report, path: Path) -> None:
-    """Write the page, all of it or nothing.
+    """Write the page atomically.
 
     Raises:
         InputError: the file cannot be written.
@@ -37,6 +37,6 @@ def write_page(report: Report, path: Path) -> None:
     foot = paragraph(f"Made by rlsched {__version__}, rlsched shadow --html. For machines: --json.")
     title = f"Shadow of {report.cluster}: {report.policy} on {', '.join(report.partitions)}"
     write(
-        document(title, "What a policy would have done; nothing was written to Slurm.", lead, made, foot),
+        document(title, "Simulated decisions of a policy; nothing was written to Slurm.", lead, made, foot),
         path,
     )

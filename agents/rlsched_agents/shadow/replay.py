@@ -1,4 +1,4 @@
-"""Each day replayed from the state of its midnight, by the site's rule and by a policy: what would change."""
+"""Replays each day from its state at midnight, under the site's rule and under a policy."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ HOUR_S: Final = 3600.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The same jobs by the site's rule and by the policy, replayed from each midnight's state.
+    """The same jobs under the site's rule and under the policy, replayed from the state of each midnight.
 
     Attributes:
-        jobs: How many.
-        recorded_s: Mean wait that Slurm gave them.
-        site_s: Mean wait by the site's rule, replayed.
-        policy_s: The same by the policy.
-        ratio: The policy's over the rule's, with its interval; None: nobody waits.
-        blocks: What the interval is drawn from: `days`, `hours`, or "" where there are too few of both.
-        wins_frac: Jobs that would have waited less.
-        losses_frac: Jobs that would have waited longer.
-        fidelity: The replayed rule against what Slurm did.
-        grade: Of that, `A` to `C`; `D`: nothing is claimed.
+        jobs: Number of jobs.
+        recorded_s: Mean recorded wait in Slurm.
+        site_s: Mean wait under the replayed site's rule.
+        policy_s: Mean wait under the policy.
+        ratio: Wait under the policy / under the rule, with its interval; None: no job waits.
+        blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few of both.
+        wins_frac: Share of jobs that would have waited less.
+        losses_frac: Share of jobs that would have waited longer.
+        fidelity: Errors of the replayed rule against the record.
+        grade: Grade of these errors, `A` to `C`; `D`: nothing is claimed.
     """
 
     jobs: int
@@ -55,14 +55,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Replayed:
-    """Days replayed.
+    """The replayed days.
 
     Attributes:
-        rule: The site's rule, as identified.
-        line: What it does.
-        grade: How well it explains all days.
-        all: Over all days.
-        by_day: By local day.
+        rule: The identified rule of the site.
+        line: Description of the rule.
+        grade: Grade of the rule over all days.
+        all: The change over all days.
+        by_day: The change by local day.
     """
 
     rule: str
@@ -73,10 +73,10 @@ class Replayed:
 
 
 def replay(history: JournalHistory, policy: Policy) -> Replayed:
-    """Identify the site's rule, and replay each day by it and by the policy.
+    """Identify the site's rule, and replay each day under it and under the policy.
 
     Raises:
-        InputError: too few jobs have a recorded start, or they cannot have run on these nodes.
+        InputError: too few jobs have a recorded start, or the jobs cannot have run on these nodes.
     """
     trace = history.trace
     recorded = Recorded.of(trace, history.cluster)
@@ -133,10 +133,10 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 
 
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
-    """The ratio of all waits, with an interval over days where there are ten, else over hours.
+    """The ratio of all waits, with an interval over days if there are ten, otherwise over hours.
 
-    Days are replayed one by one, and independent in that; the hours of a day are not, so an interval over
-    hours is too narrow where queues last longer than one.
+    Days are replayed separately and are independent in that respect; hours of a day are not, so an interval
+    over hours is too narrow if queues last longer than an hour.
     """
     for name, length_s in (("days", DAY_S), ("hours", HOUR_S)):
         _, block = np.unique(np.floor(since_s / length_s), return_inverse=True)

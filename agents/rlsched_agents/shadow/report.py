@@ -1,4 +1,4 @@
-"""The report of a shadow: agreement, guard and features by day, and what would have changed."""
+"""The report of a shadow: agreement, guard and features by day, and estimated changes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlsched_agents.whatif.site import NO_CLAIMS
 
 
 class Day(msgspec.Struct, frozen=True, kw_only=True):
-    """A local day.
+    """Results of a local day.
 
     Attributes:
-        day: Such as `2026-11-25`.
-        agreement: Slurm's starts beside the policy's.
-        guarding: What the shadow did.
-        change: What would have changed; None where that is not known.
+        day: The day, for example `2026-11-25`.
+        agreement: Comparison of Slurm's starts with the policy's.
+        guarding: Activity of the shadow.
+        change: Estimated change; None if not known.
     """
 
     day: str
@@ -33,19 +33,19 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it: what `--json` prints.
+    """The complete report, as printed by `--json`.
 
     Attributes:
         cluster: Slurm's ClusterName.
-        partitions: Those that are followed.
-        policy: Who decides beside Slurm.
+        partitions: The partitions of the shadow.
+        policy: The policy in shadow mode.
         days: The days, in order.
-        agreement: Over all of them.
-        guarding: Likewise.
-        rule: The site's rule, as identified; "": it is not known.
-        line: What it does.
-        change: What would have changed over all days; None where nothing is claimed.
-        refused: Why nothing is claimed, "" where something is.
+        agreement: Comparison over all days.
+        guarding: Activity over all days.
+        rule: The identified rule of the site; "": unknown.
+        line: Description of the rule.
+        change: Estimated change over all days; None if nothing is claimed.
+        refused: Reason why nothing is claimed, "" otherwise.
     """
 
     cluster: str
@@ -61,22 +61,22 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(directory: Path, day: str | None = None) -> Report:
-    """Make the report of a shadow, also of one that runs.
+    """Make the report of a shadow, which may still run.
 
     Args:
-        directory: Its `--dir`.
-        day: This day alone; None: all days.
+        directory: The `--dir` of the shadow.
+        day: Report only this day; None: all days.
 
     Raises:
-        InputError: there is none, or it saw nothing that day.
+        InputError: there is no shadow, or it has no data of that day.
     """
     notes = read_notes(directory)
     began = next((note for note in reversed(notes) if isinstance(note, Began)), None)
     days = days_of(notes)
     if began is None or not days:
-        raise InputError(f"{directory}: this shadow has seen nothing yet; it notes something once a minute")
+        raise InputError(f"{directory}: this shadow has no data yet; it records once a minute")
     if day is not None and day not in days:
-        raise InputError(f"--day {day}: the shadow in {directory} has seen {days[0]} to {days[-1]}")
+        raise InputError(f"--day {day}: expected a day with data in {directory}, {days[0]} to {days[-1]}")
     shown = days if day is None else [day]
     starts = [note for note in notes if isinstance(note, Compared) and day_of(note.at_s) in shown]
     watched = [note for note in notes if isinstance(note, Watched) and day_of(note.until_s) in shown]
@@ -113,15 +113,13 @@ def report(directory: Path, day: str | None = None) -> Report:
 
 def _refused(change: Change | None, rule: str) -> str:
     if change is None:
-        return "no job of that day has begun under both"
+        return "no job of that day has started under both"
     if change.grade == NO_CLAIMS:
         return (
             f"no rule explains what Slurm did; the nearest, {rule}, is off by "
-            f"{change.fidelity.by_job_frac:.0%} of the waits, job by job: the site may go by priorities or "
-            "limits that are not seen here"
+            f"{change.fidelity.by_job_frac:.0%} of the waits, job by job: the site may use priorities or "
+            "limits that are not in the history"
         )
     if change.ratio is not None and change.ratio.low is None:
-        return (
-            f"an interval needs {MIN_BLOCKS} days or hours with jobs, and there are fewer: look again later"
-        )
+        return f"an interval needs {MIN_BLOCKS} days or hours with jobs; there are fewer: try again later"
     return ""

@@ -1,4 +1,4 @@
-"""The report of a shadow as tables for people: rows of text that terminal and page share."""
+"""The report of a shadow as text tables, shared by terminal and page."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from rlsched_agents.shadow.report import Day, Report
 from rlsched_agents.whatif.tables import GRADES_NOTE, Table
 
 AGREEMENT_NOTE = (
-    f"Same instant: the policy wanted the job to start within {SAME_INSTANT_S:g} s before Slurm started it. "
-    "Earlier: it had wanted that for longer. Not then: it would not have started it then. Nodes and "
-    "GPUs: of those that it wanted. Next: of the instants at which Slurm started something, those at which "
-    "the job that the policy puts first was among it."
+    f"Same instant: the policy wanted the job to start at most {SAME_INSTANT_S:g} s before Slurm started it. "
+    "Earlier: the policy wanted the start earlier than that. Not then: the policy did not want the start at "
+    "that time. Nodes and GPUs: share of the wanted starts. Next: share of the instants at which Slurm "
+    "started the job that the policy puts first."
 )
 CHANGE_NOTE = (
-    "Each day replayed from the state of its midnight, by the site's rule and by the policy. Ratio: mean "
-    "wait by the policy over that by the rule, on the same jobs; below 1 is better. In brackets: the 95 % "
-    "interval over days, or over hours where there are fewer than ten days."
+    "Each day is replayed from its state at midnight, under the site's rule and under the policy. Ratio: "
+    "mean wait under the policy / under the rule, on the same jobs; below 1 is better. In brackets: the 95 % "
+    "interval over days, or over hours if there are fewer than ten days."
 )
 
 
 def agreements(report: Report) -> Table:
-    """Slurm's starts beside the policy's, by day."""
+    """Comparison of Slurm's starts with the policy's, by day."""
     columns = (
         "day",
         "starts",
@@ -37,7 +37,7 @@ def agreements(report: Report) -> Table:
     rows = [_agreement(day.day, day.agreement) for day in report.days]
     if len(rows) > 1:
         rows.append(_agreement("all", report.agreement))
-    return Table(f"What {report.policy} would have started when Slurm did", columns, rows, AGREEMENT_NOTE)
+    return Table(f"Starts of {report.policy} compared with Slurm's", columns, rows, AGREEMENT_NOTE)
 
 
 def _agreement(name: str, one: Agreement) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def _part(some: int, of: int) -> str:
 
 
 def guards(report: Report) -> Table:
-    """What the guard did, and what the policy saw that it was not trained on, by day."""
+    """Activity of the guard, by day."""
     columns = ("day", "watched", "decisions", "by the guard", "why", "drift", "looks", "not answered")
     rows = [_guard(day) for day in report.days]
     return Table("Decisions and guard", columns, rows)
@@ -82,7 +82,7 @@ def _guard(day: Day) -> tuple[str, ...]:
 
 
 def features(report: Report) -> Table:
-    """Features outside the range of the policy's training."""
+    """Features outside their ranges in the policy's training."""
     rows = [
         (
             one.feature,
@@ -98,7 +98,7 @@ def features(report: Report) -> Table:
 
 
 def changes(report: Report) -> Table:
-    """What would have changed, by day."""
+    """Estimated changes, by day."""
     columns = (
         "day",
         "jobs",
@@ -113,7 +113,7 @@ def changes(report: Report) -> Table:
     rows = [_change(day.day, day.change) for day in report.days if day.change is not None]
     if len(report.days) > 1 and report.change is not None:
         rows.append(_change("all", report.change))
-    title = f"What would have changed (the site's rule: {report.rule})"
+    title = f"Estimated changes (the site's rule: {report.rule})"
     return Table(title, columns, rows, f"{CHANGE_NOTE} {GRADES_NOTE}")
 
 

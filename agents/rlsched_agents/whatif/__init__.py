@@ -1,1 +1,1 @@
-"""`rlsched whatif`: how well replays explain a history, and what other policies would have made of it."""
+"""`rlsched whatif`: fidelity of replays of a history, and waiting times under other policies."""

@@ -1,4 +1,4 @@
-"""What a cluster could do without: nodes that sleep, and GPUs that need not be bought."""
+"""Spare capacity of a cluster: nodes that could sleep, and GPUs that are not needed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rlsched_envs.sim.job_table import JobTable
 
 
 class Sleep(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that could sleep while no job is on them (`rlsched.power_down`).
+    """Nodes that could sleep while they are idle (`rlsched.power_down`).
 
     Attributes:
-        nodes: There are so many.
-        asleep: Mean number of them asleep.
-        wake_ups_a_day: How often any are woken.
-        node_minutes_short_a_day: Nodes that jobs wait for while they boot, times minutes.
+        nodes: Number of nodes.
+        asleep: Mean number of sleeping nodes.
+        wake_ups_a_day: Number of wake-up events per day.
+        node_minutes_short_a_day: Node-minutes per day that jobs wait for booting nodes.
     """
 
     nodes: int
@@ -38,13 +38,13 @@ class Sleep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest cluster on which a policy lets jobs wait no longer than the site's rule does on all of it.
+    """The smallest cluster on which waits under a policy do not exceed the site's rule on the full one.
 
     Attributes:
-        nodes: Its nodes.
-        gpus: Its GPUs.
-        gpus_spared: Those that are not there.
-        wait_s: Mean wait there.
+        nodes: Number of nodes.
+        gpus: Number of GPUs.
+        gpus_spared: Number of GPUs left out.
+        wait_s: Mean wait on it, seconds.
     """
 
     nodes: int
@@ -54,13 +54,13 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleep(table: JobTable, since_s: float) -> Sleep | None:
-    """Put nodes to sleep as the default plan does; None where placements or the time are not known.
+    """Put nodes to sleep with the default plan; None if placements or the time are unknown.
 
-    By slots of ten minutes, each with its highest demand: what jobs wait for nodes is rather too much.
+    Uses slots of ten minutes, each with its highest demand, so waits for nodes are overestimated.
 
     Args:
-        table: A replay.
-        since_s: What is before it warms up the forecast.
+        table: Result of a replay.
+        since_s: End of the warm-up of the forecast, seconds.
     """
     attempts = table.attempts
     over = np.flatnonzero(np.isfinite(attempts.end_s) & (attempts.end_s > since_s - DAY_S))
@@ -94,14 +94,14 @@ def fewer(
     most_wait_s: float,
     tell: Callable[[float], None],
 ) -> Fewer | None:
-    """Halve the range between no node and all of them; None: on all of them jobs wait longer.
+    """Bisect between no node and all nodes; None: jobs wait longer even on all nodes.
 
     Args:
-        cluster: All nodes.
-        replay: The policy's replay on another cluster.
-        measured: Jobs whose wait counts; all of them have to end.
-        most_wait_s: What the site's rule makes of them on all nodes.
-        tell: Told how far it is.
+        cluster: The full cluster.
+        replay: Replays the policy on another cluster.
+        measured: Jobs whose wait counts; all of them must end.
+        most_wait_s: Their mean wait under the site's rule on the full cluster, seconds.
+        tell: Called with the progress.
     """
     found: Fewer | None = None
     low, high = max(1, len(partition_sizes(cluster))) - 1, cluster.num_nodes

@@ -1,4 +1,4 @@
-"""How things go from a decision on, and a watch that ends a replay which takes too long."""
+"""The course of a run after a decision, and a watch that ends a replay that takes too long."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlsched.errors import RlschedError
 
 
 class Course(NamedTuple):
-    """How things went from a decision on.
+    """The course of a run after a decision.
 
     Attributes:
         timeline: Jobs with their attempts.
-        to_s: Until when all is known of it; infinite: it goes to its end.
-        last_s: When the last thing happened.
-        energy_j: What was drawn up to then; None without models.
+        to_s: End of the known part, seconds; infinite: the course is complete.
+        last_s: Time of the last event, seconds.
+        energy_j: Energy up to then, joules; None without models.
         by_predictions: Jobs whose run time is a prediction.
     """
 
@@ -33,25 +33,25 @@ class Watch:
     """Ends a replay that takes too long.
 
     Args:
-        limit_s: How long it may take.
-        clock: Monotonic seconds.
+        limit_s: Time limit, seconds.
+        clock: Monotonic clock, seconds.
     """
 
     def __init__(self, limit_s: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_s, self._clock, self._began = limit_s, clock, clock()
 
     def took_s(self) -> float:
-        """Since the beginning."""
+        """Time since the start, seconds."""
         return self._clock() - self._began
 
     def look(self, now_s: float) -> None:
-        """Time goes on.
+        """Check the time limit; `now_s` is the simulated time.
 
         Raises:
-            RlschedError: it took too long.
+            RlschedError: the time limit is exceeded.
         """
         if self.took_s() > self._limit_s:
             raise RlschedError(
-                f"could not finish within {self._limit_s:g} s: the replay had come to second {now_s:,.0f}; "
-                "ask for fewer hours, or give it longer (--within)"
+                f"could not finish within {self._limit_s:g} s: the replay reached second {now_s:,.0f}; "
+                "request fewer hours, or raise the limit (--within)"
             )

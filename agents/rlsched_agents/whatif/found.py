@@ -1,4 +1,4 @@
-"""What `rlsched whatif` found, as data, and the sentence that sums it up."""
+"""Results of `rlsched whatif` as data, and the sentence that summarises them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NAMES = {"size": "jobs of {} GPUs", "partition": "partition {}", "user": "user 
 
 
 class Under(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy makes of the last fifth.
+    """Results of a policy on the last fifth.
 
     Attributes:
-        policy: Its name.
-        toml: Its settings.
-        oracle: Whether it is told the true run times: a bound, and no choice.
-        wait_s: Mean wait.
-        jct_s: Mean time from submission to end.
-        against: Itself against the site's rule, on the same jobs; None: it is the site's rule.
-        groups: By size, partition and user.
-        energy_kwh: Drawn for these jobs; None without models.
+        policy: Name of the policy.
+        toml: Its settings as TOML.
+        oracle: Whether it gets the true run times: a bound, not a candidate.
+        wait_s: Mean wait, seconds.
+        jct_s: Mean time from submission to end, seconds.
+        against: Comparison with the site's rule on the same jobs; None: it is the site's rule.
+        groups: Comparison by size, partition and user.
+        energy_kwh: Energy of these jobs; None without models.
     """
 
     policy: str
@@ -40,34 +40,34 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> Ratio | None:
-        """Mean wait over that of the site's rule."""
+        """Mean wait / that of the site's rule."""
         return self.against.queue_mean_ratio if self.against else None
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it: what `--json` prints.
+    """All results, as printed by `--json`.
 
     Attributes:
-        history: What the history is called.
+        history: Name of the history.
         form: Its format.
-        jobs: Jobs in it.
-        skipped: Rows that are none.
-        cluster: What the cluster is called.
-        nodes: Its nodes.
-        gpus: Its GPUs.
-        most_busy_gpus: The most of them that were busy at once, by the record.
-        since_s: Claims are of jobs submitted from here on: the last fifth of the time.
-        days: Days with submissions among them; None: no policy was replayed.
-        fits: Every rule against the record, the best first.
-        grade: Of the best: `A` to `C`; `D`: nothing is claimed.
-        refused: Why nothing is claimed; "" where something is.
-        prediction: Who predicted run times.
-        site: The site's rule, as replayed; None where nothing is claimed.
-        policies: The others.
-        best: Which of them is shown to wait least, "" where none is shown to wait less than the site's rule.
+        jobs: Number of jobs in it.
+        skipped: Number of rows that are not jobs.
+        cluster: Name of the cluster.
+        nodes: Number of nodes.
+        gpus: Number of GPUs.
+        most_busy_gpus: Largest number of busy GPUs in the record.
+        since_s: Start of the last fifth of the time, seconds; results are for jobs submitted from here on.
+        days: Number of days with submissions among them; None: no policy was replayed.
+        fits: Comparison of each rule with the record, best first.
+        grade: Grade of the best rule: `A` to `C`; `D`: nothing is claimed.
+        refused: Reason why nothing is claimed; "" otherwise.
+        prediction: Predictor of run times.
+        site: The replayed site's rule; None if nothing is claimed.
+        policies: The other policies.
+        best: The policy with significantly the least waiting, "" if none beats the site's rule.
         sleep: Nodes that could sleep under the site's rule and under `best`, by name.
-        fewer: What `best` could do without.
-        verdict: In a sentence.
+        fewer: Capacity that `best` does not need.
+        verdict: The result in one sentence.
     """
 
     history: str
@@ -93,7 +93,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_refused(best: Fit, most_busy: float, gpus: int) -> str:
-    """Why nothing is claimed of a history that no rule explains; "" where one does."""
+    """Reason why nothing is claimed about a history that no rule explains; "" if one does."""
     if best.grade != NO_CLAIMS:
         return ""
     worse = best.shown
@@ -110,14 +110,14 @@ def why_refused(best: Fit, most_busy: float, gpus: int) -> str:
         )
     if worse.mean_frac > most:
         return (
-            f"{text}; the cluster may have more GPUs than its file says, or jobs are sorted by a rule that "
-            "is not known here"
+            f"{text}; the cluster may have more GPUs than its file says, or jobs are ordered by an unknown "
+            "rule"
         )
-    return f"{text}; the site may go by priorities, reservations or limits that are not in the history"
+    return f"{text}; the site may use priorities, reservations or limits that are not in the history"
 
 
 def best_of(policies: list[Under]) -> str:
-    """The policy that is shown to wait least; "" where none is shown to wait less than the site's rule."""
+    """The policy with significantly the least waiting; "" if none beats the site's rule."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies
@@ -127,7 +127,7 @@ def best_of(policies: list[Under]) -> str:
 
 
 def verdict(site: Under, policies: list[Under], best: str, days: int, grade: str, fewer: Fewer | None) -> str:
-    """One sentence for people."""
+    """The result in one sentence."""
     if site.wait_s < NOBODY_WAITS_S:
         return f"keep what you have: under {site.policy} jobs hardly waited at all"
     if days < MIN_BLOCKS:

@@ -1,8 +1,8 @@
-"""What else would have happened in a broker: its journal up to a decision, then its own book goes on.
+"""Alternative course of a broker: replays its journal up to a decision, then continues its state.
 
-The book is made by the facts of the journal. From the decision on the policy decides anew. What came from
-outside comes as it came: submissions, cancels, nodes. When jobs end follows from their starts: they run as
-long as they did, or, where that is not known, as long as is predicted.
+The broker's state is built from the facts of the journal. After the decision the policy decides again.
+External events come as recorded: submissions, cancellations, nodes. The ends of jobs follow from their
+starts: run times are as recorded, or as predicted if unknown.
 """
 
 from __future__ import annotations
@@ -70,18 +70,18 @@ _OUTSIDE: Final = (
     MemberSet,
     AttemptEnding,
 )
-"""Facts that do not follow from decisions; of endings, those alone that somebody asked for."""
+"""Facts that do not follow from decisions; of the ends, only the requested ones."""
 
 
 def courses(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """What was, and the other course, of a broker's decision.
+    """The recorded and the alternative course after a broker's decision.
 
     Raises:
-        InputError: the journal has no such decision, or it cannot be taken otherwise.
-        JournalError: there is no journal beside the store, or it is damaged.
-        RlschedError: it took too long.
+        InputError: the journal does not have the decision, or another choice is not possible there.
+        JournalError: the store has no journal next to it, or the journal is damaged.
+        RlschedError: the time limit is exceeded.
     """
     path = Path(reader.folder).parent / JOURNAL_FILE
     if not path.is_file():
@@ -99,7 +99,8 @@ def courses(
     )
     if at < 0:
         raise InputError(
-            f"{path}: decision {record.number} is not in the journal; it was compacted since, or decides anew"
+            f"{path}: decision {record.number} is not in the journal; the journal was compacted since, or "
+            "leads to another decision"
         )
     policy = decider_at(Path(reader.folder), record.now_s)
     was, other = (Life(load_scheduler(policy), watch) for _ in range(2))

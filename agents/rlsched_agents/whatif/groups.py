@@ -1,4 +1,4 @@
-"""Who waits less and who waits longer under a policy: by size, partition and user."""
+"""Groups of jobs that wait less or longer under a policy: by size, partition and user."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 MOST_USERS: Final = 20
-"""Users whose jobs waited longest in all; the others are too few jobs to say anything of."""
+"""Number of users with the longest total waiting; the others have too few jobs for a comparison."""
 LEAST_JOBS: Final = 30
-"""Users with fewer are left out."""
+"""Minimum number of jobs of a user."""
 LONGER: Final = 1.1
-"""Groups without a clear interval whose mean wait is longer by this are named, too."""
+"""Ratio of mean waits above which a group without a clear interval is also reported."""
 WORDS: Final = {True: "less", False: "longer"}
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Some jobs of the last fifth under a policy, against the same jobs under the site's rule.
+    """A group of jobs of the last fifth under a policy, compared with the same jobs under the site's rule.
 
     Attributes:
         kind: `size`, `partition` or `user`.
-        name: Which.
-        jobs: How many ended under both.
-        site_wait_s: Mean wait under the site's rule, as replayed.
-        wait_s: Mean wait under the policy.
-        ratio: The second over the first, paired, with an interval over days; None: nobody waited.
-        waits: `less`, `longer`, `perhaps longer` (on average, and no interval rules it out), or "".
+        name: Name of the group.
+        jobs: Number of jobs that ended under both.
+        site_wait_s: Mean wait under the replayed site's rule, seconds.
+        wait_s: Mean wait under the policy, seconds.
+        ratio: `wait_s` / `site_wait_s`, paired, with an interval over days; None: no job waited.
+        waits: `less`, `longer`, `perhaps longer` (on average, and the interval does not exclude it), or "".
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def groups(table: JobTable, site: JobTable, measured: Mask) -> list[Group]:
-    """Size classes and partitions, and the users whose jobs waited longest in all."""
+    """Size classes and partitions, and the users with the longest total waiting."""
     both = ended_in_all([table, site], measured)
     trace = table.trace
     classes = size_class(trace.num_gpus)
@@ -83,7 +83,7 @@ def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -
 
 
 def said(ratio: Ratio | None) -> str:
-    """`less` or `longer` where the interval is beyond doubt, else ""."""
+    """`less` or `longer` if the interval excludes 1, otherwise ""."""
     if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
         return ""
     return WORDS[ratio.high < 1.0]

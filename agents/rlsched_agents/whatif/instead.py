@@ -1,4 +1,4 @@
-"""What else would have happened: from a decision on, the same policy goes on after another choice."""
+"""Alternative course after a decision: the same policy continues after another choice."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HOUR_S = 3600.0
 def instead(
     reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
 ) -> dict[str, Any]:
-    """Take another choice at a decision of a store, and compare what comes of it with what was.
+    """Take another choice at a decision of a store, and compare the result with the recorded course.
 
     Args:
-        reader: The store.
-        row: The decision.
-        asked: A candidate: its number, or `rule`.
-        hours: How long both go on; infinite: to the end.
-        within_s: How long this may take.
+        reader: Reader of the store.
+        row: Row of the decision.
+        asked: The candidate: a number, or `rule`.
+        hours: Length of both courses, hours; infinite: to the end.
+        within_s: Time limit, seconds.
 
     Raises:
-        InputError: there is no such candidate, it cannot be taken, or the store cannot be replayed.
-        RlschedError: it took too long.
+        InputError: the candidate does not exist or is not possible, or the store cannot be replayed.
+        RlschedError: the time limit is exceeded.
     """
     record, watch = reader.record(row), Watch(within_s)
     choice = candidate(record, asked)
@@ -74,10 +74,10 @@ def instead(
 def _replays(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """What was, and the other course, of a replay's store.
+    """The recorded and the alternative course of a replay's store.
 
-    With models both are replayed: the store does not say what the cluster had drawn at a time between. So are
-    both of a store so large that the reader has a part of it.
+    With models both courses are replayed, since the store has no energy at intermediate times. Both are also
+    replayed if the store is so large that the reader holds only a part.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)
@@ -89,17 +89,17 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """A replay with another choice in one decision.
+    """A replay with another choice at one decision.
 
     Raises:
-        InputError: it does not repeat that decision, or the choice cannot be taken.
-        RlschedError: it took too long.
+        InputError: the replay does not reproduce the decision, or the choice is not possible.
+        RlschedError: the time limit is exceeded.
     """
     scheduler = OtherChoice(load_scheduler(task.policy, seed=task.seed), record, choice)
     engine = engine_of(task, scheduler)
     table = engine.run(scheduler, until_started=task.until_started, until_s=to_s, on_instant=watch.look)
     if not scheduler.met:
-        raise InputError(f"a replay does not come to decision {record.number}; replay again")
+        raise InputError(f"a replay does not reach decision {record.number}; replay again")
     timeline = Timeline()
     timeline.add(list(job_events(table, task.predictions.predicted_s)), [])
     energy = table.energy

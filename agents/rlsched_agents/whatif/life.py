@@ -1,4 +1,4 @@
-"""A broker's book that goes on without a broker: time, what comes from outside, and when attempts end."""
+"""A broker's state that continues without a broker: time, external events, and ends of attempts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
+from rlsched.broker.machine.machine.happenings import happened
 
 from rlsched.broker.base.entries import (
     AttemptEnding,
@@ -26,8 +27,6 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.rows import Row
-from rlsched.broker.base.states import Outcome
-from rlsched.broker.machine.happenings import happened
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.gates import NEVER
 from rlsched.broker.state.jobs import Attempt, Job
@@ -48,40 +47,41 @@ from rlsched_agents.whatif.course import Watch
 from rlsched_agents.whatif.other_choice import other_decision
 
 STOP_S: Final = 1.0
-"""A job that is told to end has left its GPUs after so long."""
-_OWN_ENDS: Final[dict[str, Outcome]] = {"completed": "completed", "failed": "failed"}
+"""Time between a request to stop a job and the release of its GPUs, seconds."""
+_OWN_ENDS: Final = ("completed", "failed")
 
 
 class Ends:
-    """When attempts end, as the journal knows it.
+    """Ends of attempts according to the journal.
 
     Args:
-        timeline: The whole journal.
+        timeline: Timeline of the whole journal.
 
     Attributes:
-        by_predictions: Jobs whose run time was asked for, and is not known.
+        by_predictions: Jobs whose run time was used but is not in the journal.
     """
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self.by_predictions: set[int] = set()
 
-    def of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
-        """When an attempt ends, and what becomes of its job; as it was where it began as it did."""
+    def of(self, job: Job, attempt: Attempt) -> tuple[float, str]:
+        """End time of an attempt and outcome of its job; as recorded if the attempt started as recorded."""
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
-            if seen.state == "cancelled":  # another attempt than was ends when that comes from outside
+            if seen.state == "cancelled":  # other attempts end when the cancellation arrives
                 as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
                 return (seen.end_s if as_it_was else math.inf), "cancelled"
-            if not seen.attempts and (own := _OWN_ENDS.get(seen.state)):  # it ran when the journal began
+            own = _OWN_ENDS.get(seen.state)
+            if not seen.attempts and own:  # it was running at the start of the journal
                 return seen.end_s, own
             for one in seen.attempts:
                 if own := _OWN_ENDS.get(one.state):
                     as_it_was = one.start_s == attempt.start_s
                     end_s = one.end_s if as_it_was else attempt.start_s + (one.end_s - one.start_s)
                     return end_s, own
-                if one.end_s == math.inf and one.start_s == attempt.start_s:  # it runs still
+                if one.end_s == math.inf and one.start_s == attempt.start_s:  # it is still running
                     ran_s = self._timeline.last_s - one.start_s
         self.by_predictions.add(job.number)
         run_s = ran_s + draw_time_left(0.5, ran_s, spec.predicted_s, spec.spread)
@@ -90,7 +90,7 @@ class Ends:
 
 
 class _Waiting(Scheduler):
-    """A scheduler that has said already that it waits in one partition."""
+    """A scheduler that has already decided to wait in one partition."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -98,26 +98,26 @@ class _Waiting(Scheduler):
         self._policy, self._partition, self._said = policy, partition, said
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """The policy's."""
+        """Call the policy."""
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """What it said, or the policy's."""
+        """The earlier decision, or the policy's."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
 
 
 class Life:
-    """A broker's book that goes on without a broker.
+    """A broker's state that continues without a broker.
 
     Args:
-        scheduler: Who decides.
-        watch: Ends it when it takes too long.
+        scheduler: The policy.
+        watch: Ends the run if it takes too long.
 
     Attributes:
-        book: As it stands.
-        timeline: What has happened.
+        book: The current state.
+        timeline: Past events.
     """
 
     def __init__(self, scheduler: Scheduler, watch: Watch) -> None:
@@ -125,30 +125,28 @@ class Life:
         self.timeline = Timeline()
         self._scheduler, self._watch = scheduler, watch
         self._events: list[JobEvent | NodeEvent] = []
-        self._planned: list[
-            tuple[float, int, int, Outcome]
-        ] = []  # when, job, attempt, what becomes of the job
-        self._waits: tuple[float, int, Decision] | None = None  # when, where, and as it was decided
+        self._planned: list[tuple[float, int, int, str]] = []  # time, job, attempt, outcome of the job
+        self._waits: tuple[float, int, Decision] | None = None  # time, partition, and the decision
         permit(self.book.cluster, scheduler)
 
     def follow(self, rows: Iterable[Row]) -> None:
-        """Let what is in the journal have happened."""
+        """Apply entries of the journal."""
         for row in rows:
             self.book.follow([row], self._scheduler)
             self._events += happened(row.entry, self.book, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Take another choice at a decision that is to be taken now.
+        """Take another choice at the decision that is due now.
 
         Raises:
-            InputError: the book has come to another state, or the choice cannot be taken.
+            InputError: the state differs from the recorded one, or the choice is not possible.
         """
         book, now_s = self.book, record.now_s
         self._scheduler.begin_instant(book.cluster, now_s)
         if book.cluster.digest() != record.state_digest:
             raise InputError(
-                f"the journal does not come to the state of decision {record.number}; was it restored from "
-                "a backup, or decided by another version of rlsched?"
+                f"the journal does not lead to the state of decision {record.number}; was it restored from a "
+                "backup, or decided by another version of rlsched?"
             )
         partition = book.cluster.partition_names.index(record.partition)
         decision = other_decision(self._scheduler, record, choice, book.cluster, partition, now_s)
@@ -157,12 +155,12 @@ class Life:
             self._waits = (now_s, partition, decision)
 
     def go_on(self, ends: Ends, outside: Sequence[Row], to_s: float) -> float:
-        """Let time go on; returns when the last thing happened.
+        """Advance time; returns the time of the last event, seconds.
 
         Args:
-            ends: When attempts end.
-            outside: What comes from outside from now on.
-            to_s: Until when.
+            ends: Ends of attempts.
+            outside: External events from now on.
+            to_s: End time, seconds.
         """
         book, self._ends = self.book, ends
         for job in list(book.job_of_seq.values()):
@@ -197,7 +195,7 @@ class Life:
                 del book.asked_for_s[name]
 
     def told(self) -> Timeline:
-        """Everything that has happened."""
+        """All past events."""
         self.timeline.add(
             [event for event in self._events if isinstance(event, JobEvent)],
             [event for event in self._events if isinstance(event, NodeEvent)],
@@ -206,7 +204,7 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """When the broker looks again by itself: its times go by milliseconds."""
+        """The next time at which the broker decides without an event; broker times are in milliseconds."""
         asked_s = min(self.book.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.book.quotas.due_s, self.book.gates.due_s)
         due_s = min(asked_s, next_hold_end_s(self.book.cluster, now_s), reviewed_s)
@@ -216,14 +214,14 @@ class Life:
         try:
             self.book.apply(entry, now_s)
         except (RlschedError, KeyError, IndexError, AttributeError) as error:
-            raise InputError(f"what came then cannot come in this course: {error}") from error
+            raise InputError(f"an event of that time is not possible in this course: {error}") from error
         self._events += happened(entry, self.book, now_s)
         return True
 
     def _decide(self, now_s: float) -> None:
         cluster = self.book.cluster
         scheduler = self._scheduler
-        if self._waits is not None and self._waits[0] == now_s:  # it is not asked again in this instant
+        if self._waits is not None and self._waits[0] == now_s:  # not called again in this instant
             scheduler = _Waiting(scheduler, *self._waits[1:])
         for partition, decision in decide_all(cluster, scheduler, now_s):
             self._decided(partition, decision, now_s, already=True)
@@ -242,7 +240,7 @@ class Life:
         book.apply(entry, now_s, already_decided=already)
         self._events += happened(entry, book, now_s)
         if not already:
-            return  # `go_on` plans
+            return  # `go_on` plans the ends
         if isinstance(decision.action, Start):
             self._plan(book.job_of_seq[decision.action.seq])
         elif isinstance(decision.action, Preempt):
@@ -254,13 +252,13 @@ class Life:
         attempt = job.active
         assert attempt is not None
         end_s, outcome = self._ends.of(job, attempt)
-        if attempt.ending:  # it is leaving, or somebody has ended it
+        if attempt.ending:  # it is ending, or its end was requested
             left_s = self.book.now_s + STOP_S
             end_s, outcome = min(end_s, left_s), "queued" if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
-    def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
-        """An attempt is over, if it is still the one that was planned."""
+    def _end(self, number: int, attempt: int, outcome: str, now_s: float) -> bool:
+        """Finish an attempt, if it is still the planned one."""
         job = self.book.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:
             return False
@@ -274,7 +272,7 @@ class Life:
         return self._note(over, now_s)
 
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
-        """A job may be over here, or run; what it waits for is then of no interest."""
+        """Apply an update; if the job is running or finished here, its waiting conditions do not matter."""
         job = self.book.jobs.get(entry.job)
         if entry.job not in self.book.arrays.live:
             if job is None or not job.live:
@@ -284,19 +282,19 @@ class Life:
         return self._note(entry, now_s)
 
     def _comes(self, entry: Entry, now_s: float) -> bool:
-        """Something from outside; whether the scheduler is to be asked."""
+        """Apply an external event; returns whether the scheduler must decide."""
         book = self.book
         if isinstance(entry, JobCancelled | JobHeld) and entry.job in book.arrays.live:
             return self._note(entry, now_s)
         if isinstance(entry, JobCancelled | AttemptEnding):
             job = book.jobs.get(entry.job)
             cancels = entry.outcome == "cancelled" if isinstance(entry, AttemptEnding) else True
-            follows = entry.reason.startswith(NEVER)  # from what became of others: here it may be otherwise
+            follows = entry.reason.startswith(NEVER)  # from other jobs' outcomes, which may differ here
             if job is None or not job.live or not cancels or follows:
                 return False
             if job.active is not None:
                 if self._ends.of(job, job.active)[0] < math.inf:
-                    return False  # it leaves its GPUs when it did
+                    return False  # it releases its GPUs at its recorded end
                 return self._end(job.number, job.active.number, "cancelled", now_s)
             return self._note(JobCancelled(job=job.number, reason=entry.reason), now_s)
         if isinstance(entry, TasksHeld | TasksCancelled) and entry.array not in book.arrays.live:

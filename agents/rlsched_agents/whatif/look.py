@@ -1,4 +1,4 @@
-"""From a history to what `rlsched whatif` found: first fidelity, then policies on the last fifth."""
+"""From a history to the results of `rlsched whatif`: first fidelity, then policies on the last fifth."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import read_node_events
 
 POLICIES: Final = ("tuned", "qssf-backfill", "easy")
-"""Those that are looked at where none is named."""
+"""Policies to evaluate by default."""
 _EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
-"""How much of all of it is done after each part."""
+"""Progress of the whole after each part, as a fraction."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a history.
+    """The request for an evaluation of a history.
 
     Attributes:
-        policies: Whom to look at.
-        models: How fast jobs run and what they draw; None: as recorded, and no energy.
-        prediction: Who predicts run times.
-        workers: Processes for policies that are no compiled rules.
+        policies: Policies to evaluate.
+        models: Models of speed and power; None: run times as recorded, and no energy.
+        prediction: Predictor of run times.
+        workers: Number of processes for policies that are not compiled rules.
     """
 
     policies: Sequence[Policy]
@@ -54,15 +54,16 @@ class Asked:
 
 
 def look(history: History, asked: Asked, tell: Tell) -> WhatIf:
-    """Say how well replays explain a history, and what policies would have made of its last fifth.
+    """Evaluate how well replays explain a history, and the waiting under other policies on its last fifth.
 
     Args:
         history: The history.
-        asked: What to look at.
-        tell: Told what is done now, and how far all of it is.
+        asked: The request.
+        tell: Called with the current step and the progress of the whole.
 
     Raises:
-        InputError: it records no starts, or cannot have happened on its cluster; or a policy cannot be had.
+        InputError: the history has no recorded starts or does not fit its cluster, or a policy is not
+            available.
     """
     check_policies(asked.policies, asked.models)
     trace, cluster = history.trace, history.cluster
@@ -94,9 +95,10 @@ def look(history: History, asked: Asked, tell: Tell) -> WhatIf:
 
 
 class _Claims:
-    """What policies make of the last fifth of a history that is explained.
+    """Results of policies on the last fifth of a history that a rule explains.
 
-    Every policy replays the whole history, so that its last fifth finds the cluster as that policy left it.
+    Each policy replays the whole history, so that the last fifth starts from the state that the policy
+    created.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class _Claims:
         self._measured: Mask = recorded.compared & window.measured(recorded.trace)
 
     def added_to(self, found: WhatIf) -> WhatIf:
-        """What was found so far, and what policies make of it."""
+        """The results so far, with the results of the policies."""
         predictions = self._predicted()
         site_table = self._known.table
         if self._asked.models is not None:
@@ -147,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> Predictions:
-        """What a predictor would have said by the record of before, the same for all policies."""
+        """Predictions from the recorded history before each job, shared by all policies."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,
@@ -204,7 +206,7 @@ class _Claims:
         return sleep(table, self._window.since_s)
 
     def _fewer(self, best: str, predictions: Predictions) -> Fewer | None:
-        """What the best policy could do without; with downtimes, on nodes that all stay up on both sides."""
+        """Capacity that the best policy does not need; with downtimes, both sides use permanent nodes."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table
         if self._run.node_events or self._asked.models is not None:

@@ -1,4 +1,4 @@
-"""Another choice in the place of one decision: everything before and after it is the policy's own."""
+"""Another choice at one decision: all decisions before and after it are the policy's own."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""A wait for a job that could start at once ends with the next event, or after so long."""
+"""Maximum length of a wait for a job that could start at once, seconds; the next event ends it, too."""
 
 
 class OtherChoice(Scheduler):
-    """A scheduler that takes one decision otherwise, and is the given one in all others.
+    """A scheduler that replaces one decision of the given policy.
 
     Args:
-        policy: Who decides.
-        record: The decision, as it was taken.
-        choice: What is taken there; None: what the policy takes.
+        policy: The policy.
+        record: The recorded decision.
+        choice: The replacement; None: the policy's own choice.
 
     Attributes:
-        met: Whether it has come to the decision.
+        met: Whether the decision has been reached.
     """
 
     def __init__(self, policy: Scheduler, record: DecisionRecord, choice: Candidate | None) -> None:
@@ -44,41 +44,41 @@ class OtherChoice(Scheduler):
         self._policy, self._record, self._choice = policy, record, choice
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """The policy's."""
+        """Call the policy."""
         self._policy.begin_instant(state, now_s)
 
     def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """The policy's."""
+        """Call the policy."""
         return self._policy.seen(state, partition, now_s)
 
     def foresee(self, run: Any) -> None:
-        """The policy is shown the run."""
+        """Show the run to the policy."""
         self._policy.foresee(run)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The policy's decision; of the one, the other choice.
+        """The policy's decision; at the recorded decision, the other choice.
 
         Raises:
-            InputError: the replay came to another state, or to another decision, than was recorded; or the
-                other choice cannot be taken.
+            InputError: the replay reached another state or another decision than recorded, or the other
+                choice is not possible.
         """
         if state.decisions != self._record.number:
             return self._policy.decide(state, partition, now_s, record=record)
         self.met = True
         if state.digest() != self._record.state_digest:
-            raise self._otherwise("it comes to another state")
+            raise self._otherwise("it reaches another state")
         made = self._policy.decide(state, partition, now_s, record=record)
         if made.action != self._record.action:
-            raise self._otherwise("there it decides otherwise")
+            raise self._otherwise("it decides differently there")
         if self._choice is None or self._choice.taken:
             return made
         return other_decision(self._policy, self._record, self._choice, state, partition, now_s)
 
     def _otherwise(self, what: str) -> InputError:
         return InputError(
-            f"a replay does not repeat decision {self._record.number}: {what}. A policy that looks ahead for "
-            "a time, one that has changed since, or another version of rlsched decides otherwise; replay "
-            "again with `rlsched evaluate --records`"
+            f"a replay does not repeat decision {self._record.number}: {what}. A policy with a timed "
+            "look-ahead, a policy that has changed since, or another version of rlsched decides "
+            "differently; replay again with `rlsched evaluate --records`"
         )
 
 
@@ -90,10 +90,10 @@ def other_decision(
     partition: int,
     now_s: float,
 ) -> Decision:
-    """What a candidate of a decision stands for, in the state that the decision met.
+    """Convert a candidate of a decision into a decision in the current state.
 
     Raises:
-        InputError: it cannot be taken.
+        InputError: the candidate is not possible.
     """
     try:
         decision = _decision(policy, record, choice, state, partition, now_s)
@@ -115,7 +115,7 @@ def _decision(
 ) -> Decision:
     if choice.of == "rule":
         if policy.reference is None:
-            raise InputError(f"policy {policy.name!r} names no rule that would decide in its place")
+            raise InputError(f"policy {policy.name!r} has no rule that could decide in its place")
         return load_scheduler(policy.reference).decide(state, partition, now_s)
     if choice.of == "job":
         return _row(state, partition, now_s, choice.at)
@@ -151,7 +151,7 @@ def _plan(
 
 
 def _row(state: ClusterState, partition: int, now_s: float, row: int) -> Decision:
-    """What a row of a network's first half stands for; which variant of the job the reference rule says."""
+    """Convert a row of a network's first half; the reference rule chooses the variant of the job."""
     jobs = job_candidates(state, partition, now_s)
     seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
     if out >= 0:

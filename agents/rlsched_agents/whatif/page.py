@@ -13,7 +13,7 @@ from rlsched_agents.whatif.found import WhatIf
 
 
 def write_page(found: WhatIf, path: Path) -> None:
-    """Write the page, all of it or nothing.
+    """Write the page atomically.
 
     Raises:
         InputError: the file cannot be written.
@@ -33,7 +33,7 @@ def write_page(found: WhatIf, path: Path) -> None:
     ]
     foot = paragraph(f"Made by rlsched {__version__}, rlsched whatif --html. For machines: --json.")
     lead = cards(facts) + paragraph(found.verdict)
-    write(document(f"What if: {found.history}", f"On {found.cluster}.", lead, made, foot), path)
+    write(document(f"Other policies on {found.history}", f"On {found.cluster}.", lead, made, foot), path)
 
 
 def _table(one: tables.Table, *, folded: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""A history with recorded starts, and whether it can have happened on the cluster that is said to be its."""
+"""A history with recorded starts, and a check that it can have happened on its cluster."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEAST_JOBS: Final = 100
-"""Fewer jobs with a recorded start say nothing of a rule."""
+"""Minimum number of jobs with a recorded start for identifying a rule."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Jobs that ran, and can never run on this cluster: a few may be of nodes that are gone."""
+"""Largest share of jobs that ran but can never run on this cluster; some may be from removed nodes."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Clocks of nodes differ: for so long, or such a part of the time, more GPUs may be busy than there are."""
+"""Tolerance for node clocks that differ: share of the time in which more GPUs may be busy than exist."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What happened, as the site recorded it.
+    """The history as the site recorded it.
 
     Attributes:
         trace: J jobs.
-        cluster: Where they ran.
+        cluster: The cluster of the history.
         wait_s: (J,) recorded time from submission to start; nan where unknown.
-        compared: (J,) jobs with GPUs that can run here and whose start is known: those that count.
-        most_busy: GPUs that were busy at once, at most.
+        compared: (J,) jobs that count: jobs with GPUs and a known start that can run on the cluster.
+        most_busy: Largest number of busy GPUs.
     """
 
     trace: Trace
@@ -47,11 +47,11 @@ class Recorded:
 
     @classmethod
     def of(cls, trace: Trace, cluster: ClusterSpec) -> Recorded:
-        """Look at a history.
+        """Check a history.
 
         Raises:
-            InputError: starts are not recorded, or it cannot have happened on this cluster: more GPUs busy at
-                once than it has, or jobs that it can never run.
+            InputError: starts are not recorded, or the history does not fit the cluster: more GPUs were busy
+                than it has, or jobs can never run on it.
         """
         if not len(trace):
             raise InputError(f"{trace.name}: expected jobs, got none")
@@ -61,8 +61,8 @@ class Recorded:
         if known.sum() < max(LEAST_JOBS, LEAST_KNOWN_FRAC * with_gpus.sum()):
             raise InputError(
                 f"{trace.name}: starts are known of {known.sum():,} of its {with_gpus.sum():,} jobs with "
-                f"GPUs, expected at least {LEAST_JOBS} and half of them: without recorded starts "
-                "(column queue_s) nothing shows that a replay is true"
+                f"GPUs, expected at least {LEAST_JOBS} and half of them: without recorded starts (column "
+                "queue_s) a replay cannot be checked"
             )
         runnable = runnable_mask(trace, cluster)
         unable = with_gpus & ~runnable.mask
@@ -78,10 +78,10 @@ class Recorded:
 
 
 def _check_capacity(trace: Trace, cluster: ClusterSpec, wait_s: Floats, which: Mask) -> float:
-    """The most GPUs that were busy at once.
+    """The largest number of busy GPUs.
 
     Raises:
-        InputError: more than there are, in all or of those that a VC may use.
+        InputError: the number exceeds the GPUs of the cluster, or the GPUs that a VC may use.
     """
     gpus_of = {
         vc: sum(group.count * group.gpus for group in groups)
@@ -105,7 +105,7 @@ def _refuse_above(trace: Trace, there: str, most: float, above_s: float) -> None
 
 
 def _busy(trace: Trace, wait_s: Floats, which: Mask, gpus: int) -> tuple[float, float]:
-    """The most GPUs busy at once, and for how long they were more than these. Ends come before starts."""
+    """The largest number of busy GPUs, and the time in which it exceeded `gpus`. Ends count before starts."""
     start_s = (trace.submit_s + wait_s)[which]
     end_s = start_s + trace.duration_s[which]
     held = trace.num_gpus[which]

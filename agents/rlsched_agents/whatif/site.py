@@ -1,4 +1,4 @@
-"""Which rule a site went by: each is replayed, and compared with the starts that the site recorded."""
+"""Identifies the rule of a site: replays each candidate and compares it with the recorded starts."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from rlsched_envs.sim.modelling import Models
 
 Floats = NDArray[np.float64]
 Tell = Callable[[str, float], None]
-"""Called with what is done now, and how much of all of it is done (0 to 1)."""
+"""Called with the current step and the progress of the whole (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Errors are shares of the mean wait, or of this: a real scheduler looks at its queue now and then."""
+"""Lower limit of the mean wait to which errors are relative, seconds: real schedulers run at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
-"""With fewer jobs whose limit is known, no rule is tried that goes by limits."""
+"""Minimum share of jobs with a known limit for trying rules that use limits."""
 GRADES: Final[dict[str, tuple[float, float, float]]] = {
     "A": (0.05, 0.15, 0.30),
     "B": (0.10, 0.20, 0.40),
     "C": (0.15, 0.25, 0.50),
 }
-"""By grade, best first: the largest error of the mean; by size, partition and day; job by job."""
+"""By grade, best first: largest error of the mean; by size, partition and day; job by job."""
 BEST: Final = "A"
 NO_CLAIMS: Final = "D"
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay against the record, over some jobs; shares are of all that these jobs waited.
+    """Errors of a replay against the record, over some jobs, as shares of their total wait.
 
     Attributes:
-        jobs: How many.
-        recorded_mean_s: Mean wait that the site recorded.
-        replayed_mean_s: The same of the replay.
+        jobs: Number of jobs.
+        recorded_mean_s: Mean recorded wait, seconds.
+        replayed_mean_s: Mean replayed wait, seconds.
         mean_frac: Replayed less recorded.
-        by_size_frac: Sum of the differences by number of GPUs, each without its sign.
-        by_partition_frac: Likewise by partition.
-        by_day_frac: Likewise by day of submission.
-        by_job_frac: Likewise job by job.
-        same_start_frac: Share of the jobs that start within a minute of what was recorded.
+        by_size_frac: Sum of the absolute differences by number of GPUs.
+        by_partition_frac: The same by partition.
+        by_day_frac: The same by day of submission.
+        by_job_frac: The same by job.
+        same_start_frac: Share of the jobs that start within a minute of the recorded start.
     """
 
     jobs: int
@@ -69,7 +69,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grade(self) -> str:
-        """`A` to `C`; `D`: nothing may be claimed from this replay."""
+        """`A` to `C`; `D`: no results may be claimed from this replay."""
         groups = max(self.by_size_frac, self.by_partition_frac, self.by_day_frac)
         for grade, (mean, by_group, by_job) in GRADES.items():
             if abs(self.mean_frac) <= mean and groups <= by_group and self.by_job_frac <= by_job:
@@ -81,14 +81,14 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     """How well one rule explains the record.
 
     Attributes:
-        rule: Its name.
-        line: What it does, in a line.
-        toml: Its settings.
-        all: Replayed in one go, over the whole history.
-        last: The same over its last fifth, of which claims are made.
-        stretches: Replayed day by day from the recorded state (`whatif.stretches`), over the whole history.
-            None: a rule explains the history in one go.
-        grade: Of `stretches`, or the worse of the other two, whichever is better.
+        rule: Name of the rule.
+        line: Description in one line.
+        toml: Its settings as TOML.
+        all: Errors of one continuous replay of the whole history.
+        last: Errors of that replay in the last fifth, for which results are reported.
+        stretches: Errors of a replay of the whole history day by day, from the recorded states
+            (`whatif.stretches`). None: a rule explains the history in one continuous replay.
+        grade: Grade of `stretches`, or the worse grade of the other two, whichever is better.
         by_size: Recorded and replayed mean wait by number of GPUs.
         by_partition: The same by partition.
     """
@@ -103,7 +103,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> Errors:
-        """By which it is judged among others."""
+        """The errors that are compared between rules."""
         return self.stretches or self.all
 
     by_size: dict[str, Pair]
@@ -114,9 +114,9 @@ class Pair(msgspec.Struct, frozen=True):
     """Mean waits of some jobs.
 
     Attributes:
-        jobs: How many.
-        recorded_s: What the site recorded.
-        replayed_s: What the replay has.
+        jobs: Number of jobs.
+        recorded_s: Recorded mean wait, seconds.
+        replayed_s: Replayed mean wait, seconds.
     """
 
     jobs: int
@@ -126,12 +126,12 @@ class Pair(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SiteRule:
-    """A rule that a site may go by.
+    """A candidate for the rule of a site.
 
     Attributes:
-        policy: The rule, under the name by which it is shown.
-        line: What it does.
-        predictions: What it goes by.
+        policy: The rule, with its displayed name.
+        line: Description of the rule.
+        predictions: Run times that it uses.
     """
 
     policy: Policy
@@ -140,7 +140,7 @@ class SiteRule:
 
 
 def site_rules(recorded: Recorded) -> list[SiteRule]:
-    """The rules that are tried on a history: those that go by limits where it has limits, and so on."""
+    """The candidate rules for a history: rules with limits if it has limits, and so on."""
     trace = recorded.trace
     nothing = _known(np.ones(len(trace)))
     found = [
@@ -174,7 +174,8 @@ def site_rules(recorded: Recorded) -> list[SiteRule]:
         found.append(
             SiteRule(
                 Policy("fifo-backfill", name="fair-share", order="predicted"),
-                "who had used less at submission first (half-life 7 days); jobs that do not fit are skipped",
+                "users with the least use at submission first (half-life 7 days); jobs that do not fit are "
+                "skipped",
                 _known(1.0 + used),
             )
         )
@@ -188,7 +189,7 @@ def replayed(
     window: Window,
     models: Models | None = None,
 ) -> JobTable:
-    """The whole history under a rule."""
+    """Replay the whole history under a rule."""
     task = Task(
         rule.policy,
         0,
@@ -207,9 +208,9 @@ class Explained:
     """How well rules explain a history.
 
     Attributes:
-        fits: Every rule that was tried, the one that explains it best first.
-        rule: That one.
-        table: The history under it.
+        fits: Each candidate rule, best first.
+        rule: The best rule.
+        table: Result of the history under the best rule.
     """
 
     fits: list[Fit]
@@ -218,18 +219,18 @@ class Explained:
 
     @property
     def best(self) -> Fit:
-        """How well the best one does."""
+        """The fit of the best rule."""
         return self.fits[0]
 
 
 def explain(recorded: Recorded, run: RunRules, window: Window, tell: Tell) -> Explained:
-    """Replay a history under every rule that a site may go by.
+    """Replay a history under each candidate rule.
 
     Args:
-        recorded: What happened.
+        recorded: The recorded history.
         run: Downtimes and retries.
-        window: The last part, of which claims are made.
-        tell: Told how far it is.
+        window: The last part, for which results are reported.
+        tell: Called with the progress.
     """
     rules = site_rules(recorded)
     last = window.measured(recorded.trace)
@@ -285,12 +286,12 @@ def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[
 
 
 def errors(trace: Trace, recorded_s: Floats, replay_s: Floats, which: Mask) -> Errors:
-    """A replay against the record.
+    """Errors of a replay against the record.
 
     Args:
         trace: J jobs.
         recorded_s: (J,) recorded waits.
-        replay_s: (J,) replayed ones.
+        replay_s: (J,) replayed waits.
         which: (J,) the jobs that count.
     """
     was, now = recorded_s[which], replay_s[which]

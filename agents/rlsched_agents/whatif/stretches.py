@@ -1,8 +1,8 @@
-"""The history replayed stretch by stretch, each from the state that the site recorded at its beginning.
+"""Replays the history in stretches, each from the state that the site recorded at its start.
 
-A replay of months in one go drifts away from what happened though its rule is the right one: one job that a
-site starts a minute late changes who is skipped, and that changes everything behind it until the queue is
-empty. From the recorded state on, only what happens within a stretch counts.
+A continuous replay of months drifts away from the record even under the right rule: one job that the site
+starts a minute late changes which jobs are skipped, and thus all later starts until the queue is empty.
+Starting from recorded states limits the effect to one stretch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_STRETCHES: Final = 60
-"""A stretch is a day, or longer where there would be more."""
+"""Maximum number of stretches; a stretch is a day, or longer to stay within the limit."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Jobs that come so long after a stretch no longer matter to it."""
+"""Jobs submitted later than this after a stretch do not affect it, seconds."""
 _BEFORE_S: Final = 1.0
-"""Jobs that run when a stretch begins start so long before, ahead of all that wait."""
+"""Lead of the jobs that run at the start of a stretch over the waiting ones, seconds."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 
@@ -40,14 +40,14 @@ def replayed_waits(
     run: RunRules,
     first_s: float | None = None,
 ) -> Floats:
-    """(J,) how long jobs wait by a policy, each in the stretch of its submission; nan: it does not start.
+    """(J,) waits under a policy, each in the stretch of the submission; nan: the job does not start.
 
     Args:
-        recorded: What happened.
+        recorded: The recorded history.
         policy: The rule, or another policy.
-        predictions: (J,) what it goes by, of each job.
+        predictions: (J,) run times that the policy uses.
         run: Downtimes and retries.
-        first_s: When the first stretch begins, seconds of the trace: a midnight, say. None: with the first
+        first_s: Start of the first stretch, seconds of the trace, for example a midnight. None: the first
             job.
     """
     trace, last_s = recorded.trace, float(recorded.trace.submit_s[-1])
@@ -69,7 +69,7 @@ def _replay(
     span_s: tuple[float, float],
     wait_s: Floats,
 ) -> None:
-    """One stretch; fills in the waits of the jobs that are submitted in it."""
+    """Replay one stretch; fills in the waits of the jobs submitted in it."""
     trace = recorded.trace
     since_s, until_s = span_s
     low, high = (int(np.searchsorted(trace.submit_s, at)) for at in span_s)
@@ -105,7 +105,7 @@ def _replay(
 
 
 def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) -> Trace:
-    """The jobs of a stretch: those that run, with what is left of them; those that wait; those that come."""
+    """The jobs of a stretch: running jobs with their remaining time, waiting jobs, and arrivals."""
     part = trace.select(rows)
     submit_s = np.maximum(part.submit_s, since_s)
     submit_s[:runs] = since_s - _BEFORE_S

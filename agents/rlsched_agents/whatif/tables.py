@@ -1,4 +1,4 @@
-"""What `rlsched whatif` found, as tables for people: rows of text that terminal and page share."""
+"""Results of `rlsched whatif` as text tables, shared by terminal and page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ GRADES_NOTE = (
     "job within 30 %; B: 10, 20, 40 %; C: 15, 25, 50 %; D: nothing is claimed."
 )
 PAIRED_NOTE = (
-    "Against the site's rule as replayed, on the same jobs; below 1 is better. In brackets: the 95 % "
-    "interval over days of submissions, where there are ten days. Of twenty rows without a difference, one "
-    "is taken for one."
+    "Relative to the replayed site's rule, on the same jobs; below 1 is better. In brackets: the 95 % "
+    "interval over days of submissions, if there are ten days. Of twenty rows without a difference, one "
+    "appears to have one."
 )
 
 
 class Table(NamedTuple):
-    """A table: what it shows, its columns and rows, and what stands below."""
+    """A table: title, columns, rows, and a note below it."""
 
     title: str
     columns: Sequence[str]
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def fidelity(found: WhatIf) -> Table:
-    """Every rule against the record."""
+    """Each rule compared with the record."""
     columns = (
         "rule",
         "grade",
@@ -61,7 +61,7 @@ def fidelity(found: WhatIf) -> Table:
 
 
 def recorded_and_replayed(found: WhatIf, kind: str) -> Table:
-    """The best rule against the record, by size or partition."""
+    """The best rule compared with the record, by size or partition."""
     best = found.fits[0]
     pairs = best.by_size if kind == "size" else best.by_partition
     rows = [
@@ -75,7 +75,7 @@ def recorded_and_replayed(found: WhatIf, kind: str) -> Table:
 
 
 def policies(found: WhatIf) -> Table:
-    """What each policy makes of the last fifth."""
+    """Results of each policy on the last fifth."""
     assert found.site is not None
     has_energy = found.site.energy_kwh is not None
     columns = ("policy", "mean wait", "mean JCT", "wait, ratio", "waits less", "longer")
@@ -89,7 +89,7 @@ def policies(found: WhatIf) -> Table:
 
 
 def _policy(one: Under, has_energy: bool) -> tuple[str, ...]:
-    name = f"{one.policy} (told true run times: a bound)" if one.oracle else one.policy
+    name = f"{one.policy} (with true run times: a bound)" if one.oracle else one.policy
     if one.against is None:
         return (f"{name} (the site's rule)", in_words(one.wait_s), in_words(one.jct_s), "1", "", "") + (
             ("1",) if has_energy else ()
@@ -106,7 +106,7 @@ def _policy(one: Under, has_energy: bool) -> tuple[str, ...]:
 
 
 def gains(one: Under, kind: str) -> Table:
-    """Who waits less and who longer under a policy."""
+    """Groups that wait less or longer under a policy."""
     head = "GPUs" if kind == "size" else kind
     rows = [_gain(group) for group in one.groups if group.kind == kind]
     return Table(f"{one.policy} by {kind}", (head, "jobs", "site's rule", one.policy, "ratio", "waits"), rows)
@@ -124,7 +124,7 @@ def _gain(group: Group) -> tuple[str, ...]:
 
 
 def spare(found: WhatIf) -> Table:
-    """What nodes and GPUs could be done without."""
+    """Nodes and GPUs that are not needed."""
     rows = [
         (
             name,
@@ -151,6 +151,6 @@ def _fewer(found: WhatIf) -> str:
 
 
 def shown(found: WhatIf) -> Under | None:
-    """The policy whose gains and losses a terminal shows: the best, else the first that is a choice."""
+    """The policy whose gains and losses a terminal shows: the best, or else the first that is no bound."""
     choices = [one for one in found.policies if not one.oracle] or found.policies
     return next((one for one in choices if one.policy == found.best), choices[0] if choices else None)

@@ -1,4 +1,4 @@
-"""What users had used when they submitted, by the record: what a site with fair share goes by."""
+"""Past use of each user at submission, from the record, for sites with fair share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rlsched.workload.trace import Trace
 
 Floats = NDArray[np.float64]
 HALF_LIFE_S: Final = 7 * 86400.0
-"""Slurm's own `PriorityDecayHalfLife`."""
+"""Half-life of past use, seconds: Slurm's default `PriorityDecayHalfLife`."""
 _ENDS, _ASKS, _STARTS = range(3)
 
 
 def used_at_submission(trace: Trace, start_s: Floats, half_life_s: float = HALF_LIFE_S) -> Floats:
-    """(J,) GPU-seconds that each job's user had had at its submission, less what is forgotten since.
+    """(J,) GPU-seconds used by each job's user before its submission, with exponential decay.
 
     Args:
         trace: J jobs.
-        start_s: (J,) when each started; nan: it did not.
-        half_life_s: Half of what was used is forgotten after so long.
+        start_s: (J,) start of each job; nan: it did not start.
+        half_life_s: Half-life of the decay, seconds.
     """
     used = np.zeros(len(trace))
     if not len(trace):

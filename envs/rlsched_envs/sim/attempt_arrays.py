@@ -1,4 +1,4 @@
-"""The arrays of the log of attempts: what jobs are to live through, and what they did."""
+"""Arrays of the attempt log: planned interruptions of jobs, and their attempts."""
 
 from __future__ import annotations
 
@@ -17,92 +17,92 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""A job on the same GPU met a fault that ended all of them."""
+"""A fault of a job on the same GPU ended all jobs there."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
-"""Why an attempt ended, by code; the first three after *running* can also be how its job ended."""
+"""Reasons why an attempt ended, by code; the first three after *running* are also outcomes of jobs."""
 
 JOB_LOG: Final = np.dtype(
     [
         ("duration_s", np.float64),  # work of the whole job, seconds at full speed
-        ("limit_s", np.float64),  # an attempt is killed after running so long, nan: never
-        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: it saves when it is told to
-        ("restart_s", np.float64),  # what every attempt after the first takes longer
-        ("profile_s", np.float64),  # what the first attempt of a longer job takes longer: Lucid's profiler
-        ("saved_s", np.float64),  # work that the next attempt does not have to do again
-        ("run_s", np.float64),  # time run since the last failure
-        ("eligible_s", np.float64),  # when it came to the queue first, nan until then
+        ("limit_s", np.float64),  # an attempt is killed after running this long, nan: no limit
+        ("checkpoint_s", np.float64),  # work between two checkpoints, nan: it saves on request
+        ("restart_s", np.float64),  # extra time of each attempt after the first
+        ("profile_s", np.float64),  # extra time of the first attempt of a longer job: Lucid's profiler
+        ("saved_s", np.float64),  # work that the next attempt does not repeat
+        ("run_s", np.float64),  # run time since the last failure
+        ("eligible_s", np.float64),  # time of eligibility, nan until then
         ("latest", np.int64),  # its current or latest attempt, -1 before the first
-        ("first_failure", np.int32),  # its failures to come: position in `fail_after_s` ...
-        ("failures_given", np.int32),  # ... and their number
+        ("first_failure", np.int32),  # its planned failures: index in `fail_after_s`
+        ("failures_given", np.int32),  # number of planned failures
         ("failures", np.int32),  # failures so far
-        ("first_child", np.int32),  # rows that wait for its end: position in `children` ...
-        ("children", np.int32),  # ... and their number
-        ("waits_for", np.int32),  # jobs that have to end before it is eligible
-        ("array", np.int32),  # number of its array, -1 where it is in none that has a limit
+        ("first_child", np.int32),  # rows that depend on its end: index in `children`
+        ("children", np.int32),  # number of these rows
+        ("waits_for", np.int32),  # number of jobs that must end before it is eligible
+        ("array", np.int32),  # index of its array, -1 if it has none with a limit
         ("stage", np.int32),  # TO_COME, HELD_BACK, LET_IN
-        ("ends_by", np.int32),  # what ends the current attempt if nothing interrupts it
-        ("over_by", np.int32),  # how the job ended: ENDED, TIMEOUT, FAILED; ONGOING until it does
+        ("ends_by", np.int32),  # reason why the current attempt ends unless interrupted
+        ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED; ONGOING until it ends
     ]
 )
-"""One entry a row of the run."""
+"""One entry per row of the run."""
 
 TO_COME: Final = 0
 HELD_BACK: Final = 1
-"""Submitted, and not eligible yet."""
+"""Submitted, but not eligible yet."""
 LET_IN: Final = 2
 
 ATTEMPT: Final = np.dtype(
     [
         ("start_s", np.float64),
         ("end_s", np.float64),  # nan while it runs
-        ("useful_s", np.float64),  # work of it that no later attempt has to do again
-        ("done_s", np.float64),  # work of it, restart costs included; without models: the time that it ran
-        ("energy_j", np.float64),  # what it drew; 0 without models
-        ("share_s", np.float64),  # integrals over it, 0 without models: of its share of each of its GPUs, ...
-        ("used_s", np.float64),  # ... of its part of the time in which they are at work ...
-        ("clock_s", np.float64),  # ... and of their SM clock
-        ("gpu_at", np.int64),  # where its GPUs begin in `attempt_gpu`
+        ("useful_s", np.float64),  # work of it that no later attempt repeats
+        ("done_s", np.float64),  # work of it, including restart costs; without models: its run time
+        ("energy_j", np.float64),  # its energy; 0 without models
+        ("share_s", np.float64),  # integral of its share of each of its GPUs, 0 without models
+        ("used_s", np.float64),  # integral of its share of their busy time
+        ("clock_s", np.float64),  # integral of their SM clock
+        ("gpu_at", np.int64),  # start of its GPUs in `attempt_gpu`
         ("row", np.int32),
-        ("attempt", np.int32),  # 1 for the first
+        ("attempt", np.int32),  # 1 for the first attempt
         ("gpus", np.int32),
-        ("reason", np.int32),  # position in REASONS
+        ("reason", np.int32),  # index in REASONS
     ]
 )
-"""One entry an attempt, in the order of their starts."""
+"""One entry per attempt, in the order of starts."""
 
 NODE_EVENT: Final = np.dtype([("time_s", np.float64), ("node", np.int32), ("status", np.int32)])
-"""One entry an event; `status` is what the node becomes."""
+"""One entry per event; `status` is the new status of the node."""
 
 ARRAY: Final = np.dtype(
     [
-        ("first", np.int32),  # its tasks: position in `tasks` ...
-        ("length", np.int32),  # ... and their number
+        ("first", np.int32),  # its tasks: index in `tasks`
+        ("length", np.int32),  # number of tasks
         ("limit", np.int32),
-        ("inside", np.int32),  # tasks past the gate that have not ended
-        ("passed", np.int32),  # all tasks before this one are past the gate
+        ("inside", np.int32),  # eligible tasks that have not ended
+        ("passed", np.int32),  # all tasks before this index are eligible
     ]
 )
-"""One entry a job array that has a limit."""
+"""One entry per job array with a limit."""
 
 
 LOG_CONFIG: Final = np.dtype(
     [
         ("max_retries", np.int64),
-        ("fault_ppm", np.int64),  # failures that end all jobs of the GPU, millionths of them
+        ("fault_ppm", np.int64),  # failures that end all jobs of the GPU, parts per million
     ]
 )
-"""One entry: how failures are dealt with."""
+"""One entry: handling of failures."""
 
 LOG_COUNTERS: Final = np.dtype(
     [
         ("attempts", np.int64),
         ("attempt_gpus", np.int64),
         ("next_node_event", np.int64),
-        ("held_back", np.int64),  # rows that are submitted, and not eligible yet
+        ("held_back", np.int64),  # submitted rows that are not eligible yet
         ("ready", np.int64),
     ]
 )
-"""One entry: how far the log is."""
+"""One entry: counters of the log."""
 
 
 @by_reference
@@ -110,14 +110,14 @@ class AttemptArrays(NamedTuple):
     """The log of a run; T rows."""
 
     jobs: Records  # (T,) JOB_LOG
-    attempts: Records  # (S,) ATTEMPT, the first counters.attempts in use
-    attempt_gpu: NDArray[np.int32]  # GPUs of the attempts, (0,) where placements are not kept
-    fail_after_s: NDArray[np.float64]  # (failures,) run time up to each, since the failure before it
+    attempts: Records  # (S,) ATTEMPT, the first counters.attempts entries are in use
+    attempt_gpu: NDArray[np.int32]  # GPUs of the attempts, (0,) if placements are not kept
+    fail_after_s: NDArray[np.float64]  # (failures,) run time up to each, since the previous failure
     children: NDArray[np.int32]  # (dependencies,) rows
     arrays: Records  # (A,) ARRAY
     tasks: NDArray[np.int32]  # (tasks of these arrays,) rows, ascending in each
     node_events: Records  # (E,) NODE_EVENT, by time
-    ready: NDArray[np.int32]  # (T,) the first counters.ready: eligible rows that still have no slot, a heap
+    ready: NDArray[np.int32]  # (T,) a heap in the first counters.ready entries: eligible rows without a slot
     config: Records  # (1,) LOG_CONFIG
     counters: Records  # (1,) LOG_COUNTERS
 

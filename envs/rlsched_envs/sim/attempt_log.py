@@ -1,4 +1,4 @@
-"""The log of attempts: begun from what a trace says of its jobs, and read as what they came to."""
+"""The attempt log: built from a trace, and read as the resulting attempts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ UNLIMITED: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class PreemptionCosts:
-    """What it costs to start a job again, where the trace does not say (`restart_s`).
+    """Restart costs of jobs for which the trace has none (`restart_s`).
 
-    Every attempt after the first takes so much longer. The defaults are those of Lucid's simulator (the
+    Each attempt after the first takes longer by this time. The defaults are from Lucid's simulator (the
     artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning
     Training Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
 
     Attributes:
         restart_s: Seconds for a job of up to `large_gpus` GPUs.
         restart_large_s: Seconds for a larger one.
-        large_gpus: The largest job that is not large.
+        large_gpus: Largest size that does not count as large, GPUs.
     """
 
     restart_s: float = 40.0
@@ -40,14 +40,14 @@ class PreemptionCosts:
 
 @dataclass(frozen=True)
 class RunRules:
-    """What a run adds to what the trace says of its jobs.
+    """Settings of a run in addition to the trace.
 
     Attributes:
-        costs: Restart costs where the trace gives none. None: those of the catalogue (`checkpoint_s` of each
-            job's workload) in runs with models, else `PreemptionCosts()`.
-        max_retries: How often a job that fails is queued again; None: always.
-        node_events: Nodes that go down, drain and come up, by time.
-        always: Write attempts down one by one even where nothing can interrupt a job.
+        costs: Restart costs of jobs for which the trace has none. None: in runs with models, costs from the
+            catalogue (`checkpoint_s` of each job's workload), otherwise `PreemptionCosts()`.
+        max_retries: Number of times that a failed job is requeued; None: no limit.
+        node_events: Failures, drains and returns of nodes, by time.
+        always: Log individual attempts even if nothing can interrupt a job.
     """
 
     costs: PreemptionCosts | None = None
@@ -57,12 +57,12 @@ class RunRules:
 
 
 class Books(NamedTuple):
-    """What models say of S attempts, all nan while they run."""
+    """Modelled quantities of S attempts, all nan while they run."""
 
-    energy_j: NDArray[np.float64]  # (S,) drawn
+    energy_j: NDArray[np.float64]  # (S,) energy
     share_s: NDArray[np.float64]  # (S,) integral of its share of each of its GPUs
-    used_s: NDArray[np.float64]  # (S,) integral of its part of the time in which they are at work
-    clock_s: NDArray[np.float64]  # (S,) integral of their SM clock, of the maximum
+    used_s: NDArray[np.float64]  # (S,) integral of its share of their busy time
+    clock_s: NDArray[np.float64]  # (S,) integral of their SM clock / maximum
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Attempts:
     """Attempts, in the order of their starts; S of them.
 
     Attributes:
-        job: (S,) row of the job in the table's trace.
-        attempt: (S,) 1 for a job's first.
-        start_s: (S,) when it started.
-        end_s: (S,) when it was over, nan while it runs.
-        useful_s: (S,) work of it that was not done again, seconds; 0 while it runs.
-        reason: (S,) why it was over, position in `attempt_arrays.REASONS`.
-        gpu_at: (S + 1,) where its GPUs stand in `gpu`.
-        gpu: Global GPU numbers; empty where placements were not kept.
-        done_s: (S,) work done in it, lost or not and restart costs included, seconds at full speed; 0 while
-            it runs. None: all ran at full speed, from start to end.
-        books: What models say of each attempt. None: the run had none.
+        job: (S,) row of the job in the trace of the table.
+        attempt: (S,) attempt number, 1 for the first.
+        start_s: (S,) start time.
+        end_s: (S,) end time, nan while it runs.
+        useful_s: (S,) work that was not repeated, seconds; 0 while it runs.
+        reason: (S,) reason of the end, index in `attempt_arrays.REASONS`.
+        gpu_at: (S + 1,) start of its GPUs in `gpu`.
+        gpu: Global GPU numbers; empty if placements were not kept.
+        done_s: (S,) work done, including lost work and restart costs, seconds at full speed; 0 while it runs.
+            None: all attempts ran at full speed, from start to end.
+        books: Modelled quantities of each attempt. None: the run had no models.
     """
 
     job: NDArray[np.intp]
@@ -102,11 +102,11 @@ class Attempts:
         return tuple(self.gpu[self.gpu_at[k] : self.gpu_at[k + 1]].tolist())
 
     def reason_name(self, k: int) -> str:
-        """Why one attempt was over, in a word."""
+        """Reason why one attempt ended, as a word."""
         return kernels.REASONS[self.reason[k]]
 
     def select(self, which: NDArray[np.bool_]) -> Attempts:
-        """Some of them, by a mask (S,)."""
+        """A selection of attempts, by a mask (S,)."""
         counts = np.diff(self.gpu_at)
         return Attempts(
             self.job[which],
@@ -123,7 +123,7 @@ class Attempts:
 
 
 def needs_log(trace: Trace, rules: RunRules) -> bool:
-    """Whether something can interrupt a job of this trace, or keep it from the queue, whoever schedules."""
+    """Whether anything can interrupt a job of this trace or delay its eligibility, under any scheduler."""
     columns = ("fail_after_s", "depends_on", "array_limit")
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
@@ -137,15 +137,15 @@ def new_log(
     checkpoint_s: NDArray[np.float64] | None = None,
     fault_frac: float = 0.0,
 ) -> AttemptArrays:
-    """The log of a run that has not begun.
+    """The log of a run that has not started.
 
     Args:
         trace: All jobs.
-        rows: (T,) those that can run, ascending.
-        rules: What the run adds.
-        keep_placements: Whether to remember the GPUs of every attempt.
-        checkpoint_s: (T,) what models say that a restart costs; None: there are none.
-        fault_frac: Of failures, those that end all jobs of the GPU.
+        rows: (T,) runnable jobs, ascending.
+        rules: Settings of the run.
+        keep_placements: Whether to keep the GPUs of each attempt.
+        checkpoint_s: (T,) restart costs according to models, seconds; None: no models.
+        fault_frac: Share of failures that end all jobs of the GPU.
     """
     jobs = records(len(rows), kernels.JOB_LOG)
     gpus = trace.num_gpus[rows]
@@ -182,7 +182,7 @@ def new_log(
 
 
 def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> Attempts:
-    """The attempts so far; `rows` as given to `new_log`, `modelled` whether the run has models."""
+    """The attempts so far; `rows` as in `new_log`, `modelled`: whether the run has models."""
     count, gpus = int(log.counters["attempts"][0]), int(log.counters["attempt_gpus"][0])
     used = log.attempts[:count]
     return Attempts(
@@ -223,7 +223,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Rows that wait for others; a job that is not part of the run has ended before it."""
+    """Rows with dependencies; a job that is not part of the run counts as ended before it."""
     found = dependencies(trace)
     if not found:
         return np.zeros(0, np.int32)

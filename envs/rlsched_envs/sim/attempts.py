@@ -1,4 +1,4 @@
-"""The log of attempts, compiled: what begins with a start, and what is left when it is over."""
+"""The attempt log, compiled: entries at the start and at the end of an attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Whether so many jobs can start, on whatever is free, without the log growing."""
+    """Whether this number of jobs can start, on any free GPUs, without growing the log."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -25,7 +25,7 @@ def has_room(sim: SimArrays, jobs: int) -> bool:
 
 @kernel
 def log_start(sim: SimArrays, slot: int) -> None:
-    """An attempt begins: it is logged, and its end is planned. There is room for one more (`has_room`)."""
+    """Log the start of an attempt and plan its end. There must be room for one more (`has_room`)."""
     s, r, log = sim.state, sim.progress, sim.log
     row, now_s, jobs = r.ends.row[slot], r.run[0].now_s, sim.log.jobs
     at = log.counters[0].attempts
@@ -66,10 +66,10 @@ def log_start(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
-    """How much of the work that an attempt did need not be done again.
+    """Work of an attempt that need not be repeated, seconds.
 
-    A preempted job saves when it is told to, unless it says when it saves (`checkpoint_s`); a job that fails,
-    itself or its node, has what it last saved. A time limit ends the job: nothing is done again.
+    A preempted job saves on request, unless it has a checkpoint interval (`checkpoint_s`); after a failure of
+    the job or of its node, it has the last checkpoint. A time limit ends the job: nothing is repeated.
     """
     left_s = jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -86,7 +86,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """The attempt in a slot is over: log it, and what is left of its work."""
+    """Log the end of the attempt in a slot, and its remaining work."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]

@@ -1,4 +1,4 @@
-"""Eligibility, compiled: which jobs may come to the queue, by dependencies and the limits of arrays."""
+"""Eligibility of jobs for the queue, compiled: dependencies and limits of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlsched_envs.sim.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
 
 @kernel
 def may_enter(log: AttemptArrays, row: int) -> bool:
-    """Whether all that a row waits for have ended, and its array has room."""
+    """Whether all dependencies of a row have ended, and its array has room."""
     if log.jobs.waits_for[row] > 0:
         return False
     a = log.jobs.array[row]
@@ -17,7 +17,7 @@ def may_enter(log: AttemptArrays, row: int) -> bool:
 
 @kernel
 def make_ready(log: AttemptArrays, row: int) -> None:
-    """A job that was held back becomes eligible: it comes to the queue at this instant, in row order."""
+    """Make a job eligible that was held back: it enters the queue at this instant, in row order."""
     log.jobs.stage[row] = LET_IN
     log.counters[0].held_back -= 1
     if log.jobs.array[row] >= 0:
@@ -32,7 +32,7 @@ def make_ready(log: AttemptArrays, row: int) -> None:
 
 @kernel
 def pop_ready(log: AttemptArrays) -> int:
-    """The first row, in row order, of those that are ready."""
+    """Remove and return the first ready row, in row order."""
     ready = log.ready
     row = ready[0]
     last = log.counters[0].ready - 1
@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """A task of an array has ended: the first one that only the limit held back becomes eligible."""
+    """After the end of an array task, make the first task eligible that only the limit held back."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

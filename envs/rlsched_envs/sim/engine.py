@@ -1,7 +1,7 @@
-"""Replay of a trace on a cluster: one engine, driven by a compiled rule or by any `Scheduler`.
+"""Replay of a trace on a cluster: one engine for compiled rules and for any `Scheduler`.
 
-Where something can interrupt a job or keep it from the queue, the run logs every attempt; jobs that run once,
-from a start to an end that is known then, do without.
+If jobs can be interrupted or delayed before the queue, the run logs all attempts; otherwise each job runs
+once, with an end known at its start, and no log is needed.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
-"""Arrivals between two looks at whether a run may stop, the same for rules and schedulers."""
+"""Arrivals between two checks whether a run may stop, the same for rules and schedulers."""
 _REFERENCE = Policy("fifo-backfill")
 
 
 class Predictions(NamedTuple):
-    """What was predicted of each job at its submission."""
+    """Predicted run time and spread of each job at its submission."""
 
     predicted_s: NDArray[np.float64]  # (J,)
     spread: NDArray[np.float64]  # (J,)
@@ -79,25 +79,25 @@ def predict_trace(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> Predictions:
-    """The predictions that every policy under comparison gets.
+    """The predictions shared by all policies of a comparison.
 
-    With `oracle` the true run times. Else the trace's own predictions where it has them, elsewhere what a
-    predictor says that knows of the jobs that had ended by then in one reference history: the trace run by
-    `fifo-backfill` on this cluster. A prediction that comes without a spread gets the spread of the trace's
-    own predictions so far.
+    With `oracle` the true run times. Otherwise the trace's own predictions if it has them, and for the rest
+    the output of a predictor that knows the jobs that had ended by then in one reference history: the trace
+    run by `fifo-backfill` on this cluster. A prediction without a spread gets the spread of the trace's own
+    predictions so far.
 
     Args:
         trace: J jobs.
         spec: The cluster.
-        oracle: Which of the two.
-        recorded_until_s: In the history, jobs submitted before this ended as the trace recorded them
-            (submission + recorded queueing delay, 0 where unknown, + duration), and `fifo-backfill` runs the
-            others alone: a cluster that is scaled for a window would be overloaded, or idle, before it.
+        oracle: Whether to use the true run times.
+        recorded_until_s: In the reference history, jobs submitted before this ended as recorded in the trace
+            (submission + recorded queueing delay, 0 if unknown, + duration), and `fifo-backfill` runs only
+            the others: a cluster that is scaled for a window would be overloaded, or idle, before it.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
-        progress: Told how far the predictor is.
+        progress: Called with the progress of the predictor.
 
     Raises:
-        InputError: the predictor is needed and cannot be used (`rlsched.workload.predict.kinds.require`).
+        InputError: the predictor is needed and not available (`rlsched.workload.predict.kinds.require`).
     """
     if oracle:
         return Predictions(run_time_s(trace), np.zeros(len(trace)))
@@ -119,7 +119,7 @@ def predict_trace(
 def reference_end_s(
     trace: Trace, spec: ClusterSpec, recorded_until_s: float = -math.inf
 ) -> NDArray[np.float64]:
-    """(J,) when each job ended in the reference history, nan where it never did.
+    """(J,) end of each job in the reference history, nan if it never ended.
 
     The trace is run by `fifo-backfill`; jobs submitted before `recorded_until_s` ended as recorded.
     """
@@ -139,19 +139,19 @@ class Engine:
 
     Args:
         trace: The jobs.
-        spec: The cluster.
-        order: What the queue goes by (a scheduler's `order`).
-        predictions: What each job is predicted to run; `predict_trace` by default.
-        oracle: Whether true run times take their place, where none are given.
-        fixed_end_s: (J,) ends as recorded online; nan: start + duration.
+        order: Order of the queue (a scheduler's `order`).
+        predictions: Predicted run time of each job; `predict_trace` by default.
+        oracle: Whether to use true run times if no predictions are given.
+        fixed_end_s: (J,) recorded ends of an online run; nan: start + duration.
+        keep_placements: Whether to keep the GPUs of all jobs.
         keep_placements: Whether to remember every job's GPUs.
         rules: Restart costs, retries and node events.
-        models: How fast jobs run and what they draw; None: as the trace says, and energy is not known.
+        models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
 
     Attributes:
-        trace, spec: As given.
-        state: The cluster.
-        arrays: Where the run stands.
+        trace, spec: The arguments.
+        state: State of the cluster.
+        arrays: State of the run.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Engine:
         models: Models | None = None,
     ) -> None:
         if models is not None and fixed_end_s is not None:
-            raise ValueError("ends as recorded and models of speed exclude each other")
+            raise ValueError("recorded ends and models of speed exclude each other")
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or RunRules(), keep_placements
         made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
@@ -201,7 +201,7 @@ class Engine:
             self.arrays.progress.run.review_s = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
-        """Jobs run and draw as models say."""
+        """Use these models of speed and power."""
         catalogue, truth = models.catalogue(), self.arrays.truth
         for group in self.spec.nodes:
             if group.slices:
@@ -217,7 +217,7 @@ class Engine:
         open_books(self.arrays, self.trace, self._rows, models)
 
     def _begin_log(self) -> None:
-        """From now on attempts are logged; nothing has happened yet."""
+        """Start the attempt log; the run has not started yet."""
         models = self._models
         log = new_log(
             self.trace,
@@ -232,7 +232,7 @@ class Engine:
 
     @property
     def log(self) -> AttemptArrays | None:
-        """The log of attempts; None where every job runs once."""
+        """The attempt log; None if each job runs once."""
         log: AttemptArrays | None = self.arrays.log
         return log
 
@@ -243,16 +243,16 @@ class Engine:
 
     @property
     def runs_once(self) -> bool:
-        """Whether the end of a job follows from its start: nothing interrupts it, and no model slows it."""
+        """Whether the end of a job follows from its start: no interruptions, no model of speed."""
         return self.log is None and self._models is None
 
     def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
-        """Run a compiled rule to the end of the trace. The engine must keep the rule's order.
+        """Run a compiled rule to the end of the trace.
 
         Args:
-            rule: The rule.
-            until_started: (J,) stop soon after these jobs have started, since their ends follow from that; or
-                after they have ended, where jobs can be interrupted.
+            rule: The rule; it must have the engine's order.
+            until_started: (J,) stop soon after these jobs have started, since their ends follow from the
+                start; if jobs can be interrupted, after these jobs have ended.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)
@@ -273,9 +273,9 @@ class Engine:
         return self._table(decisions, np.empty(0), {"rule": decisions})
 
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
-        """Run a compiled rule; look at the state after the first arrival of every so many seconds.
+        """Run a compiled rule; pause after the first arrival in each interval of this length, seconds.
 
-        Yields how many rows of the run have arrived, at instants whose decisions have been taken.
+        Yields the number of arrived rows of the run, at instants whose decisions have been taken.
         """
         run = self.begun_by(rule)
         submit_s = self.arrays.truth.submit_s
@@ -293,9 +293,9 @@ class Engine:
                 until_row = int(np.searchsorted(submit_s, submit_s[until_row - 1] + every_s)) + 1
 
     def _begin(self, order: Order, rule: CompiledRule | None, *, preempts: bool = False) -> None:
-        """Make ready for a scheduler, or for a rule."""
+        """Prepare for a scheduler or a rule."""
         if order != self.state.ordering.order:
-            raise ValueError(f"the scheduler goes by {order}, this engine by {self.state.ordering.order}")
+            raise ValueError(f"the scheduler uses the order {order}, this engine {self.state.ordering.order}")
         preempts = preempts or (rule is not None and rule.options.preempts)
         if order.until_declared:
             preempts = preempts and not self.arrays.truth.pinned.all()
@@ -317,13 +317,13 @@ class Engine:
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def begun_by(self, rule: CompiledRule) -> Any:
-        """Begin a run by a rule; the kernel that it goes on with."""
+        """Start a run with a rule; returns the kernel that continues it."""
         self._begin(rule.order, rule)
         self.state.sort_queue(rule.sorted_queue)
         return self._compiled(loop.run_rule, rule)
 
     def _compiled(self, template: Any, rule: CompiledRule | None = None) -> Any:
-        """A kernel of the simulator for this run."""
+        """Compile a kernel of the simulator for this run."""
         steps = rule.steps if rule is not None else None
         logged, modelled = self.log is not None, self._models is not None
         return loop.for_run(template, steps, logged=logged, modelled=modelled)
@@ -345,11 +345,11 @@ class Engine:
         """Run any scheduler to the end of the trace, decision by decision.
 
         Args:
-            scheduler: It must keep the engine's order.
-            until_started: As for `run_rule`.
+            scheduler: The scheduler; it must have the engine's order.
+            until_started: As in `run_rule`.
             until_s: Stop at this time, before its decisions.
-            on_record: Called with every decision's record; None: no records are made.
-            on_instant: Called with every instant, for progress bars.
+            on_record: Called with the record of each decision; None: no records are made.
+            on_instant: Called at each instant, for progress bars.
         """
         self._begin(scheduler.order, scheduler.rule, preempts=scheduler.abilities.preempts)
         permit(self.state, scheduler)
@@ -394,7 +394,7 @@ class Engine:
         return str(self.trace.job_id[self._rows[row]])
 
     def _is_stuck(self) -> bool:
-        """Whether nothing can ever happen again: no event is to come, and no job fits (a node is down)."""
+        """Whether nothing can happen any more: no event is planned, and no job fits (a node is down)."""
         run, state = self.arrays.progress.run[0], self.state.arrays
         if run.heap_len > 0 or run.next_row < len(self._rows):
             return False
@@ -403,7 +403,7 @@ class Engine:
         return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
     def advance(self) -> bool:
-        """Go to the next instant at which something happens; False when nothing is left to happen."""
+        """Advance to the next instant with an event; False if there is none."""
         next_instant = self._compiled(events.next_instant)
         while (moved := int(next_instant(self.arrays))) not in (MOVED, FINISHED):
             if moved == NEED_SLOTS:
@@ -413,14 +413,14 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Look at the nodes that can sleep; whether there are decisions to take now."""
+        """Review the nodes that can sleep; returns whether there are decisions to take now."""
         assert self._sleeping is not None
         came_up = self._sleeping.review(self.arrays)
         self.arrays.progress.run.undecided = came_up
         return came_up
 
     def _note(self, action: Action) -> None:
-        """The ledger has followed this action: write it down."""
+        """Record an action that the ledger has carried out."""
         slot = self.state.slot_of(action.seq) if isinstance(action, Start | Preempt) else -1
         if isinstance(action, Start):
             if self.log is not None:
@@ -475,7 +475,7 @@ class Engine:
         )
 
     def _energy(self) -> Energy | None:
-        """What was drawn up to now, None without models."""
+        """Energy up to now, None without models."""
         if self._models is None:
             return None
         progress, now_s = self.arrays.progress, self.now_s
@@ -488,7 +488,7 @@ class Engine:
         return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s)
 
     def _ends_s(self) -> NDArray[np.float64]:
-        """(T,) ends of the rows of the run; an attempt that nothing can interrupt ends as it began."""
+        """(T,) ends of the rows of the run; an uninterrupted attempt ends as planned at its start."""
         outcome, truth = self.arrays.progress.outcome, self.arrays.truth
         if self.log is not None:
             return outcome.end_s
@@ -498,7 +498,7 @@ class Engine:
         return np.where(np.isnan(outcome.start_s) | ~np.isnan(outcome.end_s), outcome.end_s, will_end_s)
 
     def _gpus(self) -> Sequence[tuple[int, ...]]:
-        """GPUs of each job, of its last attempt where it had several."""
+        """GPUs of each job, of the last attempt if there are several."""
         if self.log is not None:
             gpus: list[tuple[int, ...]] = [()] * len(self.trace)
             made = attempts_of(self.log, self._rows)
@@ -513,18 +513,18 @@ class Engine:
 
 
 class _Stop:
-    """Looks, every so many arrivals, whether all wanted jobs are done; never stops where none are named.
+    """Checks at intervals of arrivals whether all wanted jobs are done; without wanted jobs, never stops.
 
-    What is done stays done, so each look begins at the first job that was not when the last one ended.
+    Finished jobs stay finished, so each check starts at the first job that was unfinished in the last check.
 
     Attributes:
-        next_look_row: The next look is due when so many rows have arrived.
+        next_look_row: Number of arrived rows at which the next check is due.
     """
 
     def __init__(self, run: Records, done_s: NDArray[np.float64], wanted: NDArray[np.bool_] | None) -> None:
         self._run, self._done_s = run, done_s
         self._wanted = None if wanted is None else np.flatnonzero(wanted)
-        self._done = 0  # of the wanted jobs, the first so many are done
+        self._done = 0  # number of leading wanted jobs that are done
         self.next_look_row = len(done_s) + 1 if wanted is None else _ROWS_BETWEEN_LOOKS
 
     def now(self) -> bool:
@@ -542,7 +542,7 @@ class _Stop:
 
 
 def run_time_s(trace: Trace) -> NDArray[np.float64]:
-    """(J,) how long each job runs in one go, seconds: its duration, or its time limit if that is shorter."""
+    """(J,) uninterrupted run time of each job, seconds: the shorter of its duration and its time limit."""
     return np.fmin(trace.duration_s, trace.time_limit_s)
 
 
@@ -554,9 +554,9 @@ def truth_records(
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,
 ) -> Records:
-    """The runnable rows of a trace as the compiled loop wants them; VC names are made known to the state.
+    """The runnable rows of a trace for the compiled loop; registers VC names in the state.
 
-    `fair_milli`: CPU cores with each GPU of a job that tells none, thousandths; 0: they are not counted.
+    `fair_milli`: CPU cores per GPU for jobs without a core count, thousandths; 0: cores are not counted.
     """
     first, inverse = distinct_rows([trace.vc[rows]])
     names = [str(name) for name in trace.vc[rows[first]]]

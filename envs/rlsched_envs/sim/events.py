@@ -1,7 +1,7 @@
-"""What happens in a run, compiled: ends, node events, arrivals, in this order where they are at one instant.
+"""Events of a run, compiled: at one instant first ends, then node events, then arrivals.
 
-Jobs that become eligible come before those submitted now; the trace's row order breaks ties. True durations
-live here (`TRUTH` records) and reach no feature.
+Jobs that become eligible come before new submissions; the trace's row order breaks ties. True durations are
+only here (`TRUTH` records) and in no feature.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 @kernel
 def waiting_jobs(sim: SimArrays) -> int:
-    """Jobs that wait."""
+    """Number of waiting jobs."""
     return sim.state.counters[0].live_jobs - sim.state.derived.running_len[0]
 
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """A row comes to the queue, as submitted at this time; there is a free slot. Returns the slot."""
+    """Add a row to the queue, as submitted at this time; a slot must be free. Returns the slot."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -68,7 +68,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
 
 @kernel
 def _enter(sim: SimArrays, row: int) -> None:
-    """An eligible row comes to the queue; there is a free slot."""
+    """Add an eligible row to the queue; a slot must be free."""
     sim.log.jobs.eligible_s[row] = sim.progress.run[0].now_s
     put_slot(sim, row, sim.progress.run[0].now_s)
 
@@ -78,7 +78,7 @@ def _enter(sim: SimArrays, row: int) -> None:
 
 @kernel
 def _end(sim: SimArrays, slot: int) -> None:
-    """A running job has come to its end: it leaves."""
+    """End a running job and release its GPUs."""
     s, now_s = sim.state, sim.progress.run[0].now_s
     sim.progress.outcome.end_s[sim.progress.ends.row[slot]] = now_s
     settled_s(sim, slot)
@@ -90,7 +90,7 @@ def _end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _end_attempt(sim: SimArrays, slot: int) -> None:
-    """A running job has come to the end of its attempt: by itself, by its limit, or by a failure."""
+    """End the attempt of a running job: finished, at its limit, or by a failure."""
     s, log, row, now_s = sim.state, sim.log, sim.progress.ends.row[slot], sim.progress.run[0].now_s
     reason = log.jobs.ends_by[row]
     if MODELLED and s.config[0].modelled and sim.progress.work.killed[slot]:
@@ -118,7 +118,7 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _try_again(sim: SimArrays, slot: int) -> None:
-    """The job of an attempt that is logged as over goes back to the queue."""
+    """Requeue the job of an attempt whose end is logged."""
     give_back(sim, slot)
     sim.state.job.overhead_left_s[slot] = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
     queue.requeue(sim.state, slot, sim.progress.run[0].now_s)
@@ -126,7 +126,7 @@ def _try_again(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _fail(sim: SimArrays, slot: int, reason: int) -> None:
-    """A running job is stopped by what happened around it, and queued again."""
+    """Stop a running job for an external reason, and requeue it."""
     forget_end(sim.progress, slot)
     log_end(sim, slot, reason)
     _try_again(sim, slot)
@@ -134,16 +134,16 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Whether a job's failure now is a fault of its GPU: drawn by the job and the number of the failure."""
+    """Whether a job's current failure is a fault of its GPU: drawn by job and number of the failure."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
 
 @kernel
 def _fail_beside(sim: SimArrays, slot: int) -> None:
-    """A job that comes to its end has met a fault of its GPUs: the other jobs on them start over."""
+    """Restart the other jobs on the GPUs of a job that ends with a GPU fault."""
     s = sim.state
-    push_end(sim.progress, sim.progress.run[0].now_s, slot)  # it is one of those that run while they leave
+    push_end(sim.progress, sim.progress.run[0].now_s, slot)  # it also runs while it leaves
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -159,7 +159,7 @@ def _fail_beside(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _set_node(sim: SimArrays, n: int, status: int) -> None:
-    """A node goes down, drains or comes up; where it goes down, its jobs start over elsewhere."""
+    """Change the status of a node (down, drained or up); jobs on a node that goes down restart elsewhere."""
     s = sim.state
     before = s.node.status[n]
     ledger.set_node_status(s, n, status)
@@ -188,7 +188,7 @@ def _fail_jobs_on(sim: SimArrays, n: int) -> None:
 
 @kernel
 def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Give idle nodes their statuses. Returns how much more these nodes draw now, W. Needs models."""
+    """Set the statuses of idle nodes. Returns the change of the nodes' power, W. Needs models."""
     idle_w = sim.progress.books[0].idle_w
     for k in range(nodes.shape[0]):
         _set_node(sim, nodes[k], statuses[k])
@@ -200,10 +200,10 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 
 @kernel
 def _next_s(sim: SimArrays) -> float:
-    """Time of the next event or timer, never before now; infinite when there is none.
+    """Time of the next event or timer, never before now; infinite if there is none.
 
-    Node events alone do not keep a run going. What happened to nodes before the first submission has happened
-    by then.
+    Node events do not continue a run without other events. Node events before the first submission count as
+    done by then.
     """
     run, r = sim.progress.run[0], sim.progress
     at_s = run.timer_s
@@ -224,7 +224,7 @@ def _next_s(sim: SimArrays) -> float:
 
 @kernel
 def _pass_time(sim: SimArrays, at_s: float) -> None:
-    """The clock goes to `at_s`."""
+    """Advance the clock to `at_s`."""
     run = sim.progress.run[0]
     seconds = at_s - run.now_s
     run.queued_s += waiting_jobs(sim) * seconds
@@ -236,9 +236,9 @@ def _pass_time(sim: SimArrays, at_s: float) -> None:
 
 @kernel
 def next_instant(sim: SimArrays) -> int:
-    """Go to the next time at which something happens, and let it happen.
+    """Advance to the next time with an event, and carry out the event.
 
-    Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE: nothing happens before that look at the nodes.
+    Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE: a review of the nodes comes before the next event.
     """
     s, truth, r, run = sim.state, sim.truth, sim.progress, sim.progress.run[0]
     at_s = _next_s(sim)
@@ -282,7 +282,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """A row that is submitted now is eligible at once."""
+    """Make a row eligible that is submitted now."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:
@@ -292,7 +292,7 @@ def _let_in(sim: SimArrays, row: int) -> None:
 
 @kernel
 def _change_nodes(sim: SimArrays, at_s: float) -> None:
-    """All node events up to now happen."""
+    """Carry out all node events up to now."""
     events, counters = sim.log.node_events, sim.log.counters[0]
     while counters.next_node_event < events.shape[0]:
         k = counters.next_node_event
@@ -304,7 +304,7 @@ def _change_nodes(sim: SimArrays, at_s: float) -> None:
 
 @kernel
 def rewind(sim: SimArrays) -> None:
-    """Back to the beginning of the run: idle cluster, no job has arrived. The index is rebuilt."""
+    """Reset to the start of the run: idle cluster, no arrivals. Rebuilds the index."""
     s, r, run = sim.state, sim.progress, sim.progress.run[0]
     for slot in range(s.job.shape[0]):
         s.job.status[slot] = SLOT_EMPTY

@@ -1,4 +1,4 @@
-"""The planned ends of running jobs, compiled: a binary heap by (time, row)."""
+"""The planned ends of running jobs, compiled: a binary heap ordered by (time, row)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _swap(r: ProgressArrays, a: int, b: int) -> None:
 
 @kernel
 def push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
-    """A running slot will end then."""
+    """Plan the end of a running slot."""
     at = r.run[0].heap_len
     r.run[0].heap_len += 1
     r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
@@ -47,7 +47,7 @@ def _sift_down(r: ProgressArrays, at: int) -> None:
 
 @kernel
 def pop_end(r: ProgressArrays) -> int:
-    """Slot of the first end, which leaves the heap."""
+    """Remove the first end from the heap, and return its slot."""
     slot = r.ends.heap_slot[0]
     last = r.run[0].heap_len - 1
     r.run[0].heap_len = last
@@ -58,9 +58,9 @@ def pop_end(r: ProgressArrays) -> int:
 
 @kernel
 def forget_end(r: ProgressArrays, slot: int) -> None:
-    """The end of a running slot will not come as planned: it leaves the heap, so no end in it is ever stale.
+    """Remove the planned end of a running slot, so that the heap has no stale ends.
 
-    Takes a look at every running job: interruptions are rare beside ends, which pay nothing for this.
+    Searches all running jobs: interruptions are rare compared to ends, which do not pay for this.
     """
     at = 0
     while r.ends.heap_slot[at] != slot:

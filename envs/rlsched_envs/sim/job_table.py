@@ -1,4 +1,4 @@
-"""What became of every job of a run."""
+"""Outcomes of all jobs of a run."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from rlsched_envs.sim.sleeping import Slept
 
 @dataclass(frozen=True)
 class JobTable:
-    """What became of every job of a trace; J rows in its order.
+    """Outcomes of all jobs of a trace; J rows in its order.
 
     Attributes:
         trace: The jobs.
         spec: The cluster.
         start_s: (J,) first start, nan if it never started.
         end_s: (J,) end, nan if it never ended.
-        rejected: (J,) whether it can never run on this cluster.
-        reject_reason: (J,) why, "" where it can.
+        rejected: (J,) whether the job can never run on this cluster.
+        reject_reason: (J,) the reason, "" for runnable jobs.
         gpus: Global GPU numbers of each job's last attempt, empty if it never started.
         gpu_node: (G,) node number of each GPU.
-        decisions: Decisions taken.
-        decision_us: (decisions,) time of each, microseconds; empty for a compiled rule.
-        by_source: Decisions by who took them.
-        ended_by: (J,) how each job ended, position in `attempt_arrays.REASONS`: 0 not yet or never, 1 it
-            finished, 2 by its time limit, 3 by a failure. None: every job that ended finished.
-        eligible_s: (J,) when each job came to the queue, nan if never: what it depends on has ended, and its
-            array has room. None: at its submission.
-        log: Every attempt. None: one for each job that started, from its start to its end.
-        energy: What the run drew. None: it had no models.
-        slept: What its nodes did that could sleep. None: all stayed on.
+        decisions: Number of decisions.
+        decision_us: (decisions,) time per decision, microseconds; empty for a compiled rule.
+        by_source: Number of decisions by source.
+        ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 not yet or never ended, 1
+            finished, 2 time limit, 3 failure. None: all jobs that ended finished.
+        eligible_s: (J,) time when each job entered the queue (dependencies ended, room in its array), nan if
+            never. None: at submission.
+        log: All attempts. None: one for each job that started, from its start to its end.
+        energy: Energy of the run. None: no models.
+        slept: Results of power-down. None: all nodes stayed on.
     """
 
     trace: Trace
@@ -62,7 +62,7 @@ class JobTable:
 
     @cached_property
     def attempts(self) -> Attempts:
-        """Every attempt, in the order of their starts where a log knows them, else of the jobs."""
+        """All attempts, in the order of starts if there is a log, otherwise of the jobs."""
         if self.log is not None:
             return self.log
         job = np.flatnonzero(~np.isnan(self.start_s))
@@ -83,7 +83,7 @@ class JobTable:
         )
 
     def first_rows(self, rows: int) -> JobTable:
-        """The table of the first jobs of the trace alone."""
+        """The table of only the first jobs of the trace."""
         log = self.log
         return replace(
             self,

@@ -1,10 +1,10 @@
-"""What a run learns of pairs that share GPUs, compiled: after a while together, they reveal their speeds.
+"""Learning of speeds of jobs that share GPUs, compiled: a pair reveals its speeds after `WATCH_S`.
 
-The while is `WATCH_S`. Frameworks report the time of iterations or batches, which take from .05 to some 10 s:
-300 s are thirty of the slowest. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over so long
-is small beside `learning.REPEAT_SD`, by which pairs of the same workloads differ; none is added.
+Frameworks report the time of iterations or batches, which take from .05 to some 10 s: 300 s are thirty of the
+slowest. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small compared to
+`learning.REPEAT_SD`, by which pairs of the same workloads differ; none is added.
 
-A job that its cores hold up says nothing of its GPUs' speed, and nothing is learnt from it.
+The speed of a job that is limited by its cores does not reveal the speed of its GPUs, and is not learned.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rlsched_envs.sim.physics import true_share
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 WATCH_S: Final = 300.0
-"""Time that two jobs have to be alone together, nobody coming or leaving, before their speeds are known."""
+"""Time that a pair must run unchanged, without a third job, before its speeds are known, seconds."""
 
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Whether the speed of a job beside another is something to learn: both are known, the pair is not."""
+    """Whether to learn the speed of a job next to another: both workloads are known, the pair is not."""
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -38,7 +38,7 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """The group of GPU `g` has changed: a pair is watched from now on, unless it was already."""
+    """Start watching the pair on GPU `g` after a change of its group, unless it is already watched."""
     if x.books[0].learns == 0.0:
         return
     work, seq, first, second = x.work, s.job.seq, -1, -1
@@ -64,7 +64,7 @@ def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> None:
-    """What a job has shown of its speed beside another."""
+    """Learn the observed speed of a job next to another."""
     g = x.work.first_gpu[slot]
     kind = gpu_kind(s, g)
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
@@ -76,7 +76,7 @@ def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> Non
 
 @kernel
 def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
-    """Learn from all pairs that have been watched for long enough by now, in the order of their time."""
+    """Learn from all pairs that have been watched long enough by now, in the order of time."""
     work, seq = x.work, s.job.seq
     while True:
         found, due_s, then_s = -1, np.inf, np.inf

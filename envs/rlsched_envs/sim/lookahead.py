@@ -1,7 +1,7 @@
-"""Looking ahead from a state, compiled: try each action on copies of it, with a rule to follow.
+"""Look-ahead from a state, compiled: evaluates each action on copies of it, followed by a rule.
 
-The copy holds one partition's live jobs and jobs that are imagined to arrive; run times are drawn by the
-caller. The simulator's own kernels move it, so that what is imagined follows the rules of what is replayed.
+The copy has the live jobs of one partition and sampled arrivals; the caller draws run times. The simulator's
+own kernels advance it, so that sampled futures follow the same rules as replays.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from rlsched_envs.sim.moves import note_start, start
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 WAIT: Final = -1
-"""As an action: keep back what fits for the blocked job. Others are the slot of a job to start ..."""
+"""As an action: hold back fitting jobs for the blocked one. Other actions: a job's slot, or NOTHING."""
 NOTHING: Final = -2
-"""... or this: the rule that follows decides at once."""
+"""As an action: the rule that follows decides at once."""
 MAX_WAITING: Final = 256
-"""Waiting jobs that are copied: those behind them would start late under every action, and cost time."""
+"""Maximum number of copied waiting jobs: later ones start late under all actions, and cost time."""
 _ROOM: Final = 64
 _ALIGNMENT: Final = 64
 
 
 @by_reference
 class Futures(NamedTuple):
-    """What the caller imagines; S samples, L live jobs of the partition, A arrivals."""
+    """Sampled futures; S samples, L live jobs of the partition, A arrivals."""
 
-    duration_s: NDArray[np.float64]  # (S, L + A) run time of each job that has still to start
-    end_s: NDArray[np.float64]  # (S, L) when each running job ends, nan where it waits
+    duration_s: NDArray[np.float64]  # (S, L + A) run time of each job that has not started
+    end_s: NDArray[np.float64]  # (S, L) end of each running job, nan for waiting jobs
     submit_s: NDArray[np.float64]  # (S, A) ascending, after now
     demand: NDArray[np.int32]  # (S, A) demand class
     predicted_s: NDArray[np.float64]  # (S, A)
@@ -67,7 +67,7 @@ KEEP_FREE: Final = 2
 
 
 class Follower(NamedTuple):
-    """A rule that goes on after an action, by the queue order of the state that is copied.
+    """A rule that continues after an action, in the queue order of the copied state.
 
     Attributes:
         kind: GREEDY, BACKFILL or KEEP_FREE.
@@ -102,12 +102,12 @@ def followers(rules: Sequence[Follower]) -> Records:
 
 
 def first_by(rule: Follower, state: ClusterState, partition: int, now_s: float) -> int:
-    """Slot of the job that a rule starts next in a live state, -1 for none; it knows no holds."""
+    """Slot of the job that a rule starts next in a live state, -1 for none; ignores holds."""
     return int(_next_start(state.arrays, partition, followers([rule])[0], False, now_s))
 
 
 class Packed(NamedTuple):
-    """A run whose arrays all lie in one buffer: copying it is one copy."""
+    """A run with all arrays in one buffer, so that a copy is a single copy."""
 
     memory: NDArray[np.uint8]
     sim: SimArrays
@@ -139,21 +139,21 @@ def pack(run: SimArrays) -> Packed:
         at = next(places)
         moved = memory[at : at + part.nbytes].view(part.dtype).reshape(part.shape).view(type(part))
         moved[...] = part
-        moved.flags.writeable = part.flags.writeable  # that is part of its type, as kernels see it
+        moved.flags.writeable = part.flags.writeable  # part of its type in kernels
         return moved
 
     return Packed(memory, move(run))
 
 
 class LookAhead:
-    """Copies of one partition, to try actions on; belongs to one thread.
+    """Copies of one partition for evaluating actions; an instance belongs to one thread.
 
     Args:
-        most_waiting: Waiting jobs that are copied.
+        most_waiting: Maximum number of copied waiting jobs.
 
     Attributes:
-        slots: (L,) slots of the partition's live jobs in the state that was taken last: running ones first,
-            then those that wait in queue order. A job's position in it is its row and slot in the copy.
+        slots: (L,) slots of the partition's live jobs in the state copied last: first running jobs, then
+            waiting jobs in queue order. The index of a job is its row and slot in the copy.
     """
 
     def __init__(self, most_waiting: int = MAX_WAITING) -> None:
@@ -171,9 +171,9 @@ class LookAhead:
         now_s: float,
         also: NDArray[np.int32] | None = None,
     ) -> None:
-        """Copy what stands and waits in a partition, with room for `arrivals` jobs to come.
+        """Copy the running and waiting jobs of a partition, with room for `arrivals` future jobs.
 
-        Of the queue, the first `most_waiting` jobs are copied, and those of the slots `also` behind them.
+        Copies the first `most_waiting` jobs of the queue, followed by the jobs in the slots `also`.
         """
         s = state.arrays
         ran = s.derived.slot.running[: s.derived.running_len[0]]
@@ -197,7 +197,7 @@ class LookAhead:
         run.now_s, run.timer_s, run.next_row = now_s, np.inf, live
 
     def _sized(self, like: StateArrays, rows: int) -> Packed:
-        """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
+        """The buffers, allocated again if the cluster or the number of jobs requires it."""
         partitions, sizes = like.derived.holes.shape
         shape = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand))
         have = len(self._base.sim.truth) if self._base is not None else 0
@@ -226,12 +226,12 @@ class LookAhead:
         """Queueing of every sample under every action, job-seconds from now until all jobs have started.
 
         Args:
-            partition: The partition that was taken.
+            partition: The copied partition.
             actions: (K,) WAIT, NOTHING, or the slot in the copy of a waiting job that fits.
             held: Slots in the copy that a *wait* passes over.
             blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
-            futures: What may come.
-            follow: (K,) FOLLOWER, the rule that goes on after each action.
+            futures: Sampled futures.
+            follow: (K,) FOLLOWER, the rule that continues after each action.
 
         Returns:
             (S, K).
@@ -255,9 +255,9 @@ class LookAhead:
 
 
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
-    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index has to be rebuilt.
+    """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index must be rebuilt.
 
-    The jobs are those of one partition alone from then on; -1: of the partitions that they were of.
+    The copied jobs then belong only to this partition; -1: to their own partitions.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
@@ -272,7 +272,7 @@ def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: i
     to.config[:], to.counters[:] = s.config, s.counters
     to.counters[0].live_jobs, to.config[0].sorts_queue = len(slots), 1
     to.order.code[:] = s.order.code[: len(to.order.code)]
-    to.config.modelled = to.order.code.revises = 0  # what is imagined runs as drawn, and teaches nobody
+    to.config.modelled = to.order.code.revises = 0  # sampled jobs run as drawn, and teach nothing
     with_blocked = live.held_for_slot >= 0
     live.held_for_slot[with_blocked] = number[live.held_for_slot[with_blocked]]
 
@@ -304,7 +304,7 @@ def try_actions(
 
 @kernel
 def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
-    """Give the copy one sample's run times, ends and arrivals."""
+    """Set one sample's run times, ends and arrivals in the copy."""
     truth = run.truth
     live, rows = futures.end_s.shape[1], futures.duration_s.shape[1]
     for row in range(rows):
@@ -321,7 +321,7 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
 
 @kernel
 def let_run(run: SimArrays, live: int) -> None:
-    """The first rows run already, or wait: those that run end when `fixed_end_s` says, unless preempted."""
+    """Set up the first rows, running or waiting; running jobs end at `fixed_end_s`, unless preempted."""
     truth, job = run.truth, run.state.job
     for row in range(live):
         if job.status[row] == RUNNING:
@@ -335,7 +335,7 @@ def let_run(run: SimArrays, live: int) -> None:
 def next_start(s: StateArrays, p: int, rule: Any, holding: bool, now_s: float) -> int:
     """Slot of the next job that a rule starts, -1 for none.
 
-    While there are holds, EASY and a plain rule that does not block keep them; the others know none.
+    EASY and a plain rule without blocking respect holds; the other rules ignore them.
     """
     keeps_holds = holding and (rule.kind == BACKFILL or (rule.kind == GREEDY and not rule.blocks))
     if rule.kind == GREEDY and not keeps_holds:
@@ -350,7 +350,7 @@ def next_start(s: StateArrays, p: int, rule: Any, holding: bool, now_s: float) -
 
 
 class Following(NamedTuple):
-    """What `loop.decide` hands to the rule that follows."""
+    """Arguments that `loop.decide` passes to the rule that follows."""
 
     start: StartOptions
     rule: Any  # FOLLOWER
@@ -366,7 +366,7 @@ def _next_move(s: StateArrays, p: int, o: Following, now_s: float) -> Move:
 def queueing_ahead(run: SimArrays, p: int, slot: int, rule: Any, rows: int) -> float:
     """Start `slot` (WAIT, NOTHING: none), then run a rule in partition `p` until all rows have started.
 
-    Returns the queueing from the beginning of the copy on, job-seconds.
+    Returns the queueing since the start of the copy, job-seconds.
     """
     now, holding = run.progress.run[0], True
     if slot >= 0:

@@ -1,7 +1,7 @@
-"""The event loop, compiled: events move the clock, a rule decides at every instant.
+"""The event loop, compiled: events move the clock, a rule decides at each instant.
 
-It is specialised for a rule, and for what a run needs (`for_run`): the log of attempts, models of speed and
-power, a note of what it has cost at every instant.
+It is specialised for a rule and for the needs of a run (`for_run`): attempt log, models of speed and power,
+cost curve.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 INSTANT: Final = np.dtype(
     [
         ("at_s", np.float64),
-        ("cost_s", np.float64),  # queueing and time lost while running so far, job-seconds ...
-        ("slope", np.float64),  # ... jobs that wait, and time lost a second, from then on
-        ("energy_j", np.float64),  # energy of the jobs so far; with models, as the next
-        ("power_w", np.float64),  # their power from then on
+        ("cost_s", np.float64),  # queueing and time lost while running so far, job-seconds
+        ("slope", np.float64),  # waiting jobs, plus time lost per second, from then on
+        ("energy_j", np.float64),  # energy of the jobs so far, with models
+        ("power_w", np.float64),  # their power from then on, with models
     ]
 )
-"""What a run has cost by an instant, and how fast that grows then."""
+"""Cost of a run up to an instant, and its slope from there."""
 
 
 @by_reference
 class Curve(NamedTuple):
-    """What a run has cost by each of its instants; `length` many are noted."""
+    """Cost of a run at each of its instants; `length` entries are in use."""
 
     instant: Records  # (I,) INSTANT
-    length: NDArray[np.int64]  # (1,) instants noted, -1: there was no room
+    length: NDArray[np.int64]  # (1,) number of recorded instants, -1: there was no room
 
 
 @kernel
 def _nothing_new(s: StateArrays, p: int) -> bool:
-    """Whether partition `p` is as it was when the rule last had nothing more to do in it."""
+    """Whether partition `p` is unchanged since the rule last had nothing more to do in it."""
     part = s.derived.part
     return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
 
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """All decisions of one instant: partition by partition, and again after a pass with a preemption.
+    """Take all decisions of one instant: partition by partition, and again after a pass with a preemption.
 
-    `o`: what the rule's functions are told, RuleOptions or another tuple with its `start`.
+    `o`: argument of the rule's functions, RuleOptions or another tuple with its `start`.
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
@@ -97,9 +97,9 @@ def decide(sim: SimArrays, o: Any) -> None:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule until the trace is over, or until so many rows have arrived and been decided on.
+    """Run a rule to the end of the trace, or until this number of rows has arrived and been decided on.
 
-    Returns STOPPED, or what `next_instant` returns where that is not MOVED, or NEED_ROOM, or DIALS_DUE.
+    Returns STOPPED, NEED_ROOM, DIALS_DUE, or the result of `next_instant` if that is not MOVED.
     """
     run = sim.progress.run[0]
     while run.next_row < until_row or run.undecided:
@@ -121,13 +121,13 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         if RECORDS:
             same = arrived == run.next_row and started == run.starts
             if resumed or not (same and running == run.heap_len and preempted == run.preemptions):
-                _note(sim, curve)  # it was no tick at which the rule had nothing to say
+                _note(sim, curve)  # skipped at a tick at which the rule did nothing
     return STOPPED
 
 
 @kernel
 def _note(sim: SimArrays, curve: Curve) -> None:
-    """Write down what the run has cost by now."""
+    """Record the cost of the run up to now."""
     run, k = sim.progress.run[0], curve.length[0]
     if k < 0 or k == curve.instant.shape[0]:
         curve.length[0] = -1
@@ -144,12 +144,12 @@ def _note(sim: SimArrays, curve: Curve) -> None:
 
 
 def new_curve(instants: int) -> Curve:
-    """A curve on which nothing is noted, with room for so many instants."""
+    """An empty curve with room for this number of instants."""
     return Curve(records(instants, INSTANT), np.zeros(1, np.int64))
 
 
 NO_CURVE = new_curve(0)
-"""For runs that note nothing."""
+"""For runs without recorded costs."""
 
 
 @cache
@@ -159,11 +159,12 @@ def for_run(
     """A kernel of the simulator for a run.
 
     Args:
-        template: `run_rule`, or another that leaves open what this module and `rlsched_envs.sim.constants`
-        name. steps: The rule; None where the template asks none.
+        template: `run_rule`, or another template with the constants of this module and of
+            `rlsched_envs.sim.constants`.
+        steps: The rule; None if the template calls none.
         logged: Whether attempts are logged.
         modelled: Whether there are models.
-        records: Whether its costs are noted.
+        records: Whether costs are recorded.
     """
     bound = steps.bound if steps is not None else {"DIALLED": False}
     looks = steps is not None and steps.looks

@@ -1,4 +1,4 @@
-"""Which models a run has, and their arrays for one trace on one cluster."""
+"""The models of a run, and their arrays for a trace and a cluster."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from rlsched_envs.sim.physics import begin_books
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 MOST_LUCK: Final = 2**53
-"""Runs have so many kinds of luck: a whole number below it is exact as a float."""
+"""Number of possible random seeds of a run: a whole number below it is exact as a float."""
 
 
 class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How fast jobs run and what they draw: what a models file (TOML) may say.
+    """Models of speed and power: the settings of a models file (TOML).
 
     Attributes:
-        workload_seed: Of the draw of workloads for jobs whose trace names none, and of how pairs of them
-            scatter.
+        workload_seed: Seed of the draw of workloads for jobs without one in the trace, and of the scatter of
+            pairs.
         assumed_scale: Factor on the catalogue's assumed figures.
-        noise: Whether pairs that were never measured scatter about the formula.
-        learning: Whether what is predicted of pairs follows what was observed of them; without noise, there
-            is nothing to learn.
-        energy_weight: What energy counts against time for a policy that weighs them, 0 to 1.
-        power_cap_frac: Power cap of every GPU, of its board's limit.
+        noise: Whether unmeasured pairs scatter around the formula.
+        learning: Whether predictions of pairs follow observations; without noise, there is nothing to learn.
+        energy_weight: Weight of energy relative to time for a policy that considers it, 0 to 1.
+        power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
         sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all of them.
-        fault_frac: Of the failures of jobs, those that are faults of their GPU's context.
-        node_power: Nodes beside their GPUs.
+        fault_frac: Share of job failures that are faults of their GPU's context.
+        node_power: Power of nodes without their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
 
@@ -64,20 +63,20 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @classmethod
     def read(cls, path: str | Path) -> Models:
-        """Models from a TOML file; all of its settings may be left out.
+        """Read models from a TOML file; all settings are optional.
 
         Raises:
-            InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
+            InputError: the file cannot be read, is not TOML, or a setting is unknown or invalid.
         """
         models = settle(read_table(path, "models file"), cls, str(path))
         models.check(str(path))
         return models
 
     def check(self, where: str) -> None:
-        """Find out whether the settings are in range.
+        """Check that the settings are in range.
 
         Raises:
-            InputError: naming the setting, what was expected and what came.
+            InputError: a setting is out of range; names the setting, the expected and the given value.
         """
         for name, (low, high, expected) in _RANGES.items():
             value = getattr(self, name)
@@ -88,7 +87,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def in_words(self) -> str:
-        """The draw of workloads, and every other setting that is not the default."""
+        """The draw of workloads, and all other settings that differ from the default."""
         settings = (
             (f"workloads drawn with seed {self.workload_seed}", True),
             (f"assumed figures x {self.assumed_scale:g}", self.assumed_scale != 1.0),
@@ -106,14 +105,14 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return load_catalogue(assumed_scale=self.assumed_scale)
 
     def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
-        """What is known of these GPU types, their power capped."""
+        """The catalogue's figures of these GPU types, with the power cap."""
         arrays = catalogue.arrays(kinds)
         arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
         return arrays
 
     @property
     def spreading_frac(self) -> float:
-        """Of the failures of jobs, those that end the others on their GPUs as well."""
+        """Share of job failures that also end the other jobs on their GPUs."""
         return self.fault_frac if FAULT_SHARED[SHARING_MODES.index(self.sharing_mode)] else 0.0
 
 
@@ -127,13 +126,13 @@ _RANGES: Final[dict[str, tuple[float, float, str]]] = {
 
 
 def fair_cores_milli(spec: ClusterSpec) -> int:
-    """CPU cores that go with each GPU on every node that tells its cores, thousandths; 0 where none does."""
+    """CPU cores per GPU on nodes with a core count, thousandths; 0 if no node has one."""
     fair = [group.cpus * 1000 // group.gpus for group in spec.nodes if group.cpus and group.gpus]
     return min(fair, default=0)
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """The same demand; one that tells no cores asks for the fair ones of its GPUs."""
+    """The demand; without a core count it gets the fair cores of its GPUs."""
     if demand.cpu_milli or not demand.gpus or not fair_milli:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -141,10 +140,10 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 
 
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
-    """(D,) GPU type that run times under each demand are of, -1 where all nodes are of one type.
+    """(D,) GPU type to which run times under each demand refer, -1 if all nodes have one type.
 
-    The one type that the job asks for, else the type of most of the cluster's GPUs: traces do not tell. Where
-    GPUs are cut into MIG slices, it is the whole GPU, which `kind_names` has to have.
+    The single type that the job requests, otherwise the most common type of the cluster: traces do not have
+    it. If GPUs are partitioned into MIG slices, it is the whole GPU, which must be in `kind_names`.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:
@@ -157,7 +156,7 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
-    """(T,) what a restart of each job costs by the catalogue: to save and load its workload, seconds."""
+    """(T,) restart cost of each job from the catalogue: saving and loading its workload, seconds."""
     truth = arrays.truth
     return np.asarray(
         arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]
@@ -165,13 +164,13 @@ def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:
-    """(J,) a number for each job that depends on its name alone: what draws are keyed by."""
+    """(J,) a key of each job for random draws, which depends only on its name."""
     digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
 def unmade_w(node: NodeGroup | NodeSpec) -> float:
-    """Idle power of a node's GPUs that is no MIG slice's, W: of memory slices that no slice was made of."""
+    """Idle power of a node's GPUs outside MIG slices, W: of memory slices that belong to no slice."""
     if not node.slices:
         return 0.0
     whole, cut = gpu_models([whole_type(node.gpu_type), node.gpu_type]).idle_w.tolist()
@@ -179,7 +178,7 @@ def unmade_w(node: NodeGroup | NodeSpec) -> float:
 
 
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
-    """Note in a state what its nodes draw beside their GPUs."""
+    """Set the power of the nodes in a state, without their GPUs."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
         part = state.arrays.node[at : at + group.count]
@@ -191,7 +190,7 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
 
 
 def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: Models) -> None:
-    """Begin the books of a run of these rows of a trace; nothing has happened yet."""
+    """Initialise the energy and time accounts of a run of these rows of a trace."""
     arrays.progress.outcome.key[:] = job_keys(trace.select(rows))
     books = arrays.progress.books
     books.noise, books.luck = models.noise, models.workload_seed % MOST_LUCK
@@ -201,13 +200,14 @@ def open_books(arrays: SimArrays, trace: Trace, rows: NDArray[np.intp], models: 
 
 @dataclass(frozen=True)
 class Energy:
-    """What a run drew.
+    """Energy of a run.
 
     Attributes:
-        job_j: (J,) each job's part: of its GPUs, and its busy cores; 0 for one that never ran.
-        idle_j: Nodes, and GPUs without jobs.
-        cluster_j: The whole cluster, counted apart from the two; from the first submission to the last event.
-        span_s: Time from the one to the other.
+        job_j: (J,) energy of each job: its share of its GPUs, and its busy cores; 0 if it never ran.
+        idle_j: Energy of nodes, and of GPUs without jobs.
+        cluster_j: Energy of the whole cluster, counted separately; from the first submission to the last
+            event.
+        span_s: Length of that time.
     """
 
     job_j: NDArray[np.float64]
@@ -216,5 +216,5 @@ class Energy:
     span_s: float
 
     def first_rows(self, rows: int) -> Energy:
-        """The same with the first jobs alone."""
+        """The energy with only the first jobs."""
         return replace(self, job_j=self.job_j[:rows])

@@ -1,4 +1,4 @@
-"""What a rule or a policy may do to jobs, compiled: start one, and preempt one."""
+"""Actions of a rule or policy on jobs, compiled: start and preempt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 @kernel
 def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Start the job of a move in partition `p`; False where there is no place for it after all."""
+    """Start the job of a move in partition `p`; False if there is no place for it."""
     if not MODELLED or not sim.state.config[0].modelled:
         if not _allocate(sim, p, move.start, move.place):
             return False
@@ -41,7 +41,7 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 
 @kernel
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Give a waiting job whole GPUs of partition `p` on `node`, or where the placement rule puts it (-1)."""
+    """Allocate whole GPUs of partition `p` to a waiting job on `node`, or by the placement rule (-1)."""
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
@@ -53,7 +53,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 @kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """`_allocate`, with the clock and the cores that the start options give."""
+    """`_allocate`, with the clock and the cores of the start options."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
     place = move.place if move.place >= 0 else alone_plan(s, p, slot, o).node
     host = choose(s, p, slot, place, scratch)
@@ -81,7 +81,7 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def note_start(sim: SimArrays, slot: int) -> None:
-    """A slot has just been allocated: write it down, and plan its end."""
+    """Record the start of a slot that was just allocated, and plan its end."""
     truth, r = sim.truth, sim.progress
     row, now_s = r.ends.row[slot], r.run[0].now_s
     if np.isnan(r.outcome.start_s[row]):
@@ -107,11 +107,11 @@ def note_start(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def preempt(sim: SimArrays, slot: int, for_gang: int) -> None:
-    """Stop a running job and queue it again; `for_gang`: waiting slot that it makes room for, or -1.
+    """Preempt a running job and requeue it; `for_gang`: waiting slot that it makes room for, or -1.
 
-    Where attempts are not logged it has saved all of its work. What its restart costs counts as queueing at
-    once, less what was still unpaid of the one before: at the end of a run, `queued_s` is what JCT has beyond
-    the jobs' durations.
+    Without an attempt log the job has saved all of its work. Its restart cost counts as queueing at once,
+    less the unpaid part of the previous one: at the end of a run, `queued_s` is the JCT in excess of the
+    jobs' durations.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -128,7 +128,7 @@ def preempt(sim: SimArrays, slot: int, for_gang: int) -> None:
 
 @kernel
 def note_preemption(sim: SimArrays, slot: int) -> None:
-    """The ledger has preempted a slot and queued it again: write it down. Attempts are logged."""
+    """Record that the ledger has preempted and requeued a slot. Requires the attempt log."""
     s, run = sim.state, sim.progress.run[0]
     forget_end(sim.progress, slot)
     log_end(sim, slot, PREEMPTED)
@@ -141,7 +141,7 @@ def note_preemption(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _charge_restart(sim: SimArrays, slot: int) -> None:
-    """A preempted job will pay for going on."""
+    """Charge the restart cost of a preempted job."""
     restart_s = sim.progress.run[0].restart_s
     if LOGGED:
         restart_s = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
@@ -151,7 +151,7 @@ def _charge_restart(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
-    """The work of a job that is preempted need not be done again; a restart that was not paid for yet is."""
+    """Keep the work of a preempted job; the unpaid part of a restart cost is dropped."""
     job, done_s = sim.state.job, settled_s(sim, slot)
     left_s = sim.truth.duration_s[sim.progress.ends.row[slot]] - job.saved_s[slot]
     sim.progress.run[0].queued_s += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)
@@ -160,7 +160,7 @@ def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
 
 @kernel
 def give_back(sim: SimArrays, slot: int) -> None:
-    """A settled job gives its GPUs back; whoever shared them goes on at another rate."""
+    """Release the GPUs of a settled job; jobs that shared them continue at another rate."""
     s = sim.state
     ledger.release(s, slot, sim.progress.run[0].now_s)
     if not left_others(sim, slot):

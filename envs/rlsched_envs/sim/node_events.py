@@ -1,4 +1,4 @@
-"""Nodes that go down, drain and come up during a run: read from a failure log, given to the engine."""
+"""Failures, drains and returns of nodes during a run, read from a failure log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COLUMNS: Final = ("time", "node", "event")
 
 
 class NodeEvent(NamedTuple):
-    """A node changes its status.
+    """A change of a node's status.
 
     Attributes:
-        time_s: When, seconds of the trace.
-        node: Its number, as in `ClusterSpec.expand`.
-        status: What it becomes: NODE_DOWN ends the attempts there, NODE_DRAINED takes no new jobs, NODE_UP
-            takes jobs again.
+        time_s: Time of the change, seconds of the trace.
+        node: Number of the node, as in `ClusterSpec.expand`.
+        status: New status: NODE_DOWN ends the attempts there, NODE_DRAINED accepts no new jobs, NODE_UP
+            accepts jobs again.
     """
 
     time_s: float
@@ -37,10 +37,10 @@ def read_node_events(path: str | Path, spec: ClusterSpec) -> tuple[NodeEvent, ..
 
     Args:
         path: The file: seconds of the trace, a node's name (n0, n1, ...), and down, drain or up.
-        spec: The cluster that is replayed on.
+        spec: The simulated cluster.
 
     Raises:
-        InputError: the file cannot be read, or a value is at fault: file, row, column, expected, got.
+        InputError: the file cannot be read, or a value is invalid: file, row, column, expected, got.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""How fast running jobs go, compiled: their ends are planned anew where their speed has changed."""
+"""Speed of running jobs, compiled: ends are planned again if the speed changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 @kernel
 def is_modelled(sim: SimArrays) -> bool:
-    """Whether models say how fast jobs run here."""
+    """Whether the run has models of speed."""
     return MODELLED and sim.state.config[0].modelled != 0
 
 
 @kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
-    """Power is drawn, and time lost, for so long; what has been watched for long enough is learnt."""
+    """Account power and lost time for this duration; learn from pairs that were watched long enough."""
     if MODELLED and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, seconds)
         if sim.progress.books[0].next_seen_s <= until_s:
@@ -29,7 +29,7 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
 
 @kernel
 def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
-    """A slot has its GPUs (sign 1) or is about to give them back (-1); who shares them adds nothing."""
+    """Count the GPUs of a slot: allocated (sign 1) or to be released (-1); a job that shares adds nothing."""
     s = sim.state
     if not physics.is_joint(s, slot):
         sim.progress.run[0].allocated_milli += sign * s.job.gpus[slot] * s.job.share_milli[slot]
@@ -37,7 +37,7 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 
 @kernel
 def _plan_end(sim: SimArrays, slot: int) -> None:
-    """Queue the end of a settled job at its present rate; an end that was queued before is forgotten."""
+    """Plan the end of a settled job at its current rate; forgets an earlier planned end."""
     if sim.progress.work.planned[slot]:
         forget_end(sim.progress, slot)
     push_end(sim.progress, physics.end_s(sim.progress, slot, sim.progress.run[0].now_s), slot)
@@ -46,7 +46,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
-    """The group of GPU `g` has changed: new rates for its jobs, and new ends for those whose rate changed."""
+    """After a change in the group of GPU `g`, update the rates of its jobs, and ends whose rate changed."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
     physics.refresh(x, s, g, now_s)
     lessons.watch(x, s, g, now_s)
@@ -58,7 +58,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
 
 @kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
-    """A slot has its GPUs: its attempt begins with so much work. Needs models."""
+    """Start the attempt of a slot with allocated GPUs and this work. Needs models."""
     physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
         physics.enter_without_gpus(sim.progress, sim.state, slot)
@@ -70,7 +70,7 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 
 @kernel
 def settled_s(sim: SimArrays, slot: int) -> float:
-    """Write down what a running job has done and drawn. Returns the work of its attempt so far, seconds."""
+    """Settle work and energy of a running job. Returns the work of its attempt so far, seconds."""
     now_s = sim.progress.run[0].now_s
     if MODELLED and sim.state.config[0].modelled:
         physics.settle(sim.progress, sim.state, slot, now_s)
@@ -80,14 +80,14 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
-    """A settled slot has given its GPUs back: whoever shared them goes on at another rate."""
+    """A settled slot has released its GPUs: update the rates of jobs that shared them."""
     if MODELLED and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
 
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
-    """Whether a job whose GPUs have just been taken shared them, all whole, with jobs that stay."""
+    """Whether the released GPUs of a job were shared, as whole GPUs, with jobs that stay."""
     if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI

@@ -1,11 +1,11 @@
-"""Jobs that change speed, and the power that they draw, compiled.
+"""Variable speed of jobs, and their power, compiled.
 
-Jobs that hold the same GPUs are a *group*, known by the first of them. A change in a group (somebody comes,
-leaves, or another clock) settles the work and the energy of its jobs up to now and plans their ends anew; no
-other job is touched. A job whose rate is 1 from its start ends at start + run time, computed once.
+Jobs that hold the same GPUs are a *group*, identified by the first GPU. A change in a group (a job joins or
+leaves, or another clock) settles the work and the energy of its jobs up to now and plans their ends again;
+other jobs are not affected. A job with rate 1 from its start ends at start + run time, computed once.
 
-Power is kept in three books that must agree: of the whole cluster (by groups and nodes), of every job (its
-part of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py`.
+Power is kept in three accounts that must agree: the whole cluster (by groups and nodes), each job (its share
+of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
-"""Of the interval in which the clock under a power cap is sought: to 1e-9 of it."""
+"""Bisections of the clock interval under a power cap: to 1e-9 of it."""
 
 
 @kernel
 def is_joint(s: StateArrays, slot: int) -> bool:
-    """Whether a running job that asked for whole GPUs shares them."""
+    """Whether a running job that requested whole GPUs shares them."""
     head = s.job.head[slot]
     if head < 0 or s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI:
         return False
@@ -52,7 +52,7 @@ def is_joint(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def pass_time(x: ProgressArrays, seconds: float) -> None:
-    """Power is drawn for so long."""
+    """Account power for this duration."""
     x.books[0].energy_j += x.books[0].total_w * seconds
     x.books[0].idle_j += x.books[0].idle_w * seconds
     x.books[0].jobs_j += x.books[0].jobs_w * seconds
@@ -61,20 +61,20 @@ def pass_time(x: ProgressArrays, seconds: float) -> None:
 
 @kernel
 def idle_gpus_w(s: StateArrays, n: int) -> float:
-    """What the GPUs of a node draw while none of them is in use."""
+    """Power of the GPUs of a node while none is in use."""
     return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
 
 
 @kernel
 def add_idle_w(x: ProgressArrays, watts: float) -> None:
-    """Nodes or GPUs without jobs begin (or, negative, cease) to draw this."""
+    """Add idle power of nodes or GPUs without jobs; negative: remove."""
     x.books[0].idle_w += watts
     x.books[0].total_w += watts
 
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
-    """Write down what a job has done and drawn up to now."""
+    """Settle the work and the energy of a job up to now."""
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
@@ -90,7 +90,7 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
 def begin(
     x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
 ) -> None:
-    """A slot's attempt begins with this much work, and is killed after `limit_s` (nan: never)."""
+    """Start a slot's attempt with this work; it is killed after `limit_s` (nan: no limit)."""
     work, head = x.work, s.job.head[slot]
     work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
     work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
@@ -104,7 +104,7 @@ def begin(
 
 @kernel
 def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """GPUs that nobody used have their first job."""
+    """Form a group on GPUs that were unused."""
     group, g = s.gpu, x.work.first_gpu[slot]
     idle_w, place = 0.0, s.job.head[slot]
     while place >= 0:
@@ -117,7 +117,7 @@ def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """A slot that has begun comes to its group: `refresh` the group next."""
+    """Add a started slot to its group; call `refresh` for the group next."""
     g = x.work.first_gpu[slot]
     if g >= 0 and tenants_of(s, g) == 1:
         _form_group(x, s, slot)
@@ -125,7 +125,7 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """A settled slot has given its GPUs back. True if others stay on them: `refresh` the group then."""
+    """Remove a settled slot that has released its GPUs. True if others stay: then `refresh` the group."""
     g = x.work.first_gpu[slot]
     x.books[0].jobs_w -= x.work.power_w[slot]
     x.books[0].lost_rate -= 1.0 - x.work.rate[slot]
@@ -142,9 +142,9 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 
 @kernel
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
-    """SM clock of a group: the highest that one of its jobs was given, under the power cap of its GPUs.
+    """SM clock of a group: the highest clock given to one of its jobs, under the power cap of its GPUs.
 
-    It does not fall within `DWELL_S` of its last change: it stays until a job comes or leaves after that.
+    It is not lowered within `DWELL_S` of its last change: it stays until a job joins or leaves after that.
     """
     clock = 0.0
     for k in range(MAX_TENANTS):
@@ -162,8 +162,8 @@ def group_clock(s: StateArrays, g: int, now_s: float) -> float:
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
     """The highest clock, up to `clock`, at which the GPUs of a group draw no more than their cap.
 
-    Their jobs are taken to be held up by each other alone. Never below `MIN_CLOCK_FRAC`, where a cap may be
-    exceeded.
+    Assumes that only the jobs of the group slow each other down. Never below `MIN_CLOCK_FRAC`, where a cap
+    may be exceeded.
     """
     kind = gpu_kind(s, g)
     if _drawn_w(s, g, clock) <= s.models.gpu.cap_w[kind]:
@@ -180,7 +180,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Power of the first GPU of a group at an SM clock, its jobs held up by each other alone."""
+    """Power of the first GPU of a group at an SM clock, if only its jobs slow each other down."""
     kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -194,7 +194,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Standard normal deviate of a job beside strangers on its GPU `g`; 0 where all pairs are measured."""
+    """Standard normal deviate of a job with unmeasured pairs on its GPU `g`; 0 if all pairs are measured."""
     total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -210,7 +210,7 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """True speed of a job beside all the others on its GPU `g`, alone = 1."""
+    """True speed of a job next to all others on its GPU `g`, relative to a GPU of its own."""
     shared = shared_on(s, slot, g)
     if tenants_of(s, g) > 1 and x.books[0].noise > 0.0:
         deviate = _deviate(x, s, slot, g)
@@ -221,7 +221,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle all jobs of a group; those that run already pay for a change of its clock."""
+    """Settle all jobs of a group; running jobs pay for a change of its clock."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -239,7 +239,7 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
 
 @kernel
 def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Work out the power of a group from its jobs' rates, and each job's part of it."""
+    """Compute the power of a group from its jobs' rates, and each job's share of it."""
     work, gpu, count, clock = x.work, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
     total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
@@ -277,11 +277,11 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Work out each job's share of a group's GPUs, and its part of the time in which they are at work.
+    """Compute each job's share of a group's GPUs, and its share of their busy time.
 
-    Together those of a group are at work 1 - product(1 - alone): the better of two simple formulas for
-    measured pairs, with a mean absolute error of 0.10 (Lucid's pairs, RTX 3090). Each has a part in
-    proportion to what it would have alone.
+    The utilisation of a group is 1 - product(1 - own utilisation): the better of two simple formulas for
+    measured pairs, with a mean absolute error of 0.10 (Lucid's pairs, RTX 3090). Shares are proportional to
+    the jobs' own utilisations.
     """
     work, kind, clock = x.work, gpu_kind(s, g), s.gpu.clock_frac[g]
     idle, alone = 1.0, 0.0
@@ -300,10 +300,10 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """A group has changed: settle its jobs, and give each its new rate and power.
+    """A group has changed: settle its jobs, and update the rate and power of each.
 
-    `planned` of a job is 1 afterwards if its queued end still holds, 2 if it has to be queued anew, 0 if it
-    was never queued.
+    Afterwards `planned` of a job is 1 if its planned end still holds, 2 if it must be planned again, 0 if it
+    was never planned.
     """
     _settle_group(x, s, g, now_s)
     for k in range(MAX_TENANTS):
@@ -324,7 +324,7 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """A job without GPUs begins: it runs as its trace says, and draws what its cores draw."""
+    """Start a job without GPUs: it runs as recorded in its trace, and uses the power of its cores."""
     x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
     x.books[0].jobs_w += x.work.power_w[slot]
     x.books[0].total_w += x.work.power_w[slot]
@@ -332,7 +332,7 @@ def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
-    """When a settled job ends at its present rate: its work is done, or its time limit is reached."""
+    """End of a settled job at its current rate: its work is done, or its time limit is reached."""
     work = x.work
     at_s = now_s + max(work.target_s[slot] - work.done_s[slot], 0.0) / work.rate[slot]
     work.killed[slot] = work.limit_end_s[slot] < at_s
@@ -341,7 +341,7 @@ def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def node_idle_w(s: StateArrays, n: int, status: int) -> float:
-    """Power of a node of this status on which nothing runs."""
+    """Power of an unused node of this status."""
     if status == NODE_DOWN:
         return 0.0
     if status == NODE_ASLEEP:
@@ -353,7 +353,7 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
-    """All nodes are as their status says, nothing runs, and nothing has been learnt."""
+    """Initialise the accounts: nodes by their status, no jobs, nothing learned."""
     books = x.books[0]
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0

@@ -1,4 +1,4 @@
-"""The GPUs of many jobs: two arrays that read like a list of tuples."""
+"""The GPUs of many jobs: two arrays with the interface of a list of tuples."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 
 class Placements(Sequence[tuple[int, ...]]):
-    """Global GPU numbers of J jobs, in the order of allocation; a tuple is made when it is asked for.
+    """Global GPU numbers of J jobs, in the order of allocation; tuples are made on access.
 
     Attributes:
-        at: (J + 1,) where each job's GPUs begin in `gpu`.
+        at: (J + 1,) start of each job's GPUs in `gpu`.
         gpu: GPU numbers, one job after the other.
     """
 
@@ -40,7 +40,7 @@ class Placements(Sequence[tuple[int, ...]]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, jobs: NDArray[np.intp]) -> Placements:
-        """Those of some jobs, in their order; what they have is shared where they are all of them."""
+        """Placements of some jobs, in their order; shares the data if all jobs are selected."""
         if np.array_equal(jobs, np.arange(len(self))):
             return self
         counts = np.diff(self.at)
@@ -54,7 +54,7 @@ class Placements(Sequence[tuple[int, ...]]):
 
     @classmethod
     def of_tuples(cls, gpus: Sequence[tuple[int, ...]]) -> Placements:
-        """Of jobs whose GPUs stand in a list."""
+        """Placements from a list of GPU tuples."""
         at = np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64))
         return cls(at, np.fromiter(chain.from_iterable(gpus), np.int32))
 
@@ -67,9 +67,9 @@ class Placements(Sequence[tuple[int, ...]]):
         at: NDArray[np.int64],
         gpu: NDArray[np.int32],
     ) -> Placements:
-        """Of J `jobs`, from those of some `rows` (T,) of them, ascending; rows not `kept` (T,) have none.
+        """Placements of J `jobs`, from some of their `rows` (T,), ascending; rows not `kept` (T,) have none.
 
-        `at` (T + 1,) and `gpu` are of all the rows.
+        `at` (T + 1,) and `gpu` cover all rows.
         """
         counts = np.diff(at)
         all_counts = np.zeros(jobs, np.int64)

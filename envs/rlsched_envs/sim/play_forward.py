@@ -1,8 +1,8 @@
-"""The live state played forward in many futures, by the simulator's own loop and the rule in force.
+"""Simulates the live state forward in many futures, with the simulator's own loop and the active rule.
 
 The entry point `futures` of `rlsched.forecasters`. A future is a copy of the state: running jobs end as
-drawn, waiting ones run as drawn, jobs come as they came in earlier hours and days. Nodes stay as they
-are. What is imagined teaches no predictor, and a preempted job goes on with the work that it has done.
+drawn, waiting jobs run as drawn, arrivals resemble earlier hours and days. Nodes stay unchanged. Sampled jobs
+do not train predictors, and a preempted job keeps the work that it has done.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rlsched_envs.sim.lookahead import Packed, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
-"""Jobs beside those of now that a future may hold at once; one that would hold more ends there."""
+"""Maximum number of live jobs of a future in addition to the current ones; the future ends at that limit."""
 MORE_ROWS: Final = 16_384
-"""Jobs that may come in a future."""
+"""Maximum number of arrivals in a future."""
 MANY: Final = 500
-"""Where more jobs wait, half of the futures are played: each takes as long as two."""
+"""Number of waiting jobs above which half of the futures are simulated, since each takes twice as long."""
 _ROOM: Final = 256
 _HALF: Final = 0.5
 
@@ -43,12 +43,12 @@ _take_up = specialise(let_run, LOGGED=False, MODELLED=False)
 
 
 class PlayForward:
-    """Plays states forward; belongs to one thread.
+    """Simulates states forward; an instance belongs to one thread.
 
     Args:
-        futures: S, how many futures; half of them where more than `MANY` jobs wait.
-        horizon_s: How far.
-        seed: Of what comes.
+        futures: S, number of futures; half of it if more than `MANY` jobs wait.
+        horizon_s: Length of the futures, seconds.
+        seed: Seed of the draws.
     """
 
     def __init__(self, futures: int = FUTURES, horizon_s: float = HORIZON_S, seed: int = 0) -> None:
@@ -57,9 +57,9 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: Asked | None = None) -> Ahead:
-        """Futures of all live jobs, or of one more job alone."""
+        """Futures of all live jobs, or of only one additional job."""
         if asked is not None:
-            world.state.demand_number(asked.demand)  # which may move the arrays
+            world.state.demand_number(asked.demand)  # may move the arrays
         live = self._copies.take(world)
         like = live.lengths(world)
         futures = self.futures if np.count_nonzero(~live.running) <= MANY else -(-self.futures // 2)
@@ -81,7 +81,7 @@ class PlayForward:
         return live.ahead(start_s, end_s, asked is not None)
 
     def listed(self, world: World, asked: Asked | None = None) -> Ahead:
-        """The one future in which nothing comes and all run for their predicted times: list scheduling."""
+        """The single future without arrivals and with predicted run times: list scheduling."""
         if asked is not None:
             world.state.demand_number(asked.demand)
         live = self._copies.take(world)
@@ -99,10 +99,10 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """(L,) starts and ends in the future that has begun; where `extra`, one more, and it alone counts.
+        """(L,) starts and ends in the current future; with `extra`, only the additional job's.
 
-        Nothing comes where there are no `draws`; else it ends after so many `blocks`, or at the horizon, and
-        (N,) `ran_s` is how long those that came lately run here, nan: it is not known, nor drawn.
+        Without `draws` there are no arrivals; otherwise the future ends after this number of `blocks`, or at
+        the horizon, and (N,) `ran_s` has the run times of recent jobs here, nan: neither known nor drawn.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -147,16 +147,16 @@ class PlayForward:
 
 
 def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
-    """Futures that were stopped go on as one of those that went further, job by job.
+    """Continue each stopped future like a longer future, job by job.
 
-    A job that had not started in a future when that was stopped takes its start and end from a longer one in
-    which it had not started by then either. One that ran takes its length from a longer one, where it is long
-    enough there.
+    A job that had not started when a future stopped takes its start and end from a longer future in which it
+    had not started by then either. A running job takes its length from a longer future, if it is long enough
+    there.
 
     Args:
-        start_s: (L, S) starts, infinite where none was seen; filled in.
-        end_s: (L, S) likewise ends.
-        stopped_s: (S,) when each was stopped, infinite: never.
+        start_s: (L, S) starts, infinite if not seen; filled in.
+        end_s: (L, S) ends, likewise.
+        stopped_s: (S,) time when each future stopped, infinite: never.
     """
     for at_s in sorted({float(one) for one in stopped_s if one < math.inf}, reverse=True):
         short, longer = np.flatnonzero(stopped_s == at_s), np.flatnonzero(stopped_s > at_s)
@@ -179,22 +179,22 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Every so many futures go so far, in `BLOCK_S`: all see the next hours, some two days, a few a week."""
+"""Every n-th future has this length, in `BLOCK_S`: all cover the next hours, some two days, a few a week."""
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
-"""As `workload`: the job that nobody has submitted."""
+"""As `workload`: the hypothetical job that was not submitted."""
 
 
 class _Live(NamedTuple):
-    """The live jobs of a world that is copied.
+    """The live jobs of a copied state.
 
     Attributes:
-        slots: (L,) their slots.
+        slots: (L,) slots of the jobs.
         job: (L,) JOB.
         running: (L,) whether each runs.
         may_stop: (L,) whether it may be preempted: its end does not follow from its start.
-        started_s: (R,) when those that run have started.
-        end_s: (R,) when they end in the future that has begun.
+        started_s: (R,) starts of the running jobs.
+        end_s: (R,) their ends in the current future.
     """
 
     slots: NDArray[np.int32]
@@ -205,13 +205,13 @@ class _Live(NamedTuple):
     end_s: Floats
 
     def is_done(self, outcome: Records) -> bool:
-        """Whether all has happened that tells starts and ends."""
+        """Whether all starts and ends are determined."""
         jobs = len(self.slots)
         open_start = np.isnan(outcome.start_s[:jobs]) & ~self.running
         return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
 
     def lengths(self, world: World) -> Lengths:
-        """How long jobs have lately run, those of now among them."""
+        """Run times of recent jobs, including the current ones."""
         came, gpus = world.past.rows, world.state.arrays.demand.gpus
         ended, runs = ~np.isnan(came["run_s"]), self.job[self.running]
         parts = (
@@ -224,11 +224,11 @@ class _Live(NamedTuple):
         return Lengths.of(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
 
     def predicted(self, world: World) -> Floats:
-        """(L,) whole run times in the middle of their distributions."""
+        """(L,) medians of the total run times."""
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
-        """(L, samples) whole run times, drawn; those of a burst together."""
+        """(L, samples) drawn total run times; jobs of a burst are drawn together."""
         chances, age_s = self._chances(world), self._age_s(world)
         gpus, past = world.state.arrays.demand.gpus.astype(np.float64), world.past.rows
         mine, said_s = gpus[self.job["demand"]], self._first_predicted_s(world)
@@ -239,17 +239,17 @@ class _Live(NamedTuple):
         return self._run_times(world, where, said_s, (like, mine))
 
     def of_past(self, world: World) -> NDArray[np.int64]:
-        """(N,) which of the live jobs each that came lately is, -1: none."""
+        """(N,) index of each recent job among the live jobs, -1: none."""
         found, rows = np.full(len(world.past), -1, np.int64), self._rows(world)
         found[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         return found
 
     def _rows(self, world: World) -> NDArray[np.int64]:
-        """(L,) which of those that came lately each is, -1: none."""
+        """(L,) index of each live job among the recent jobs, -1: none."""
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
-        """(L,) medians as predicted at submission: what a burst tells is counted once."""
+        """(L,) medians as predicted at submission, so that evidence from a burst counts once."""
         said_s = self.job["predicted_s"].copy()
         rows = self._rows(world)
         said_s[rows >= 0] = world.past.rows["predicted_s"][rows[rows >= 0]]
@@ -262,11 +262,11 @@ class _Live(NamedTuple):
         return run_times(chances, said_s, job["spread"], job["limit_s"], age_s, where, like)
 
     def _age_s(self, world: World) -> Floats:
-        """(L,) how long each has run, 0: it waits."""
+        """(L,) elapsed run time, 0 for waiting jobs."""
         return np.where(self.running, np.maximum(world.now_s - self.job["start_s"], 0.0), 0.0)
 
     def _chances(self, world: World) -> Floats:
-        """(L, BINS) what is predicted of each, nan where only a median is."""
+        """(L, BINS) predicted distribution of each job, nan if only a median is known."""
         chances = np.full((len(self.slots), BINS), math.nan)
         for row, seq in enumerate(self.job["seq"].tolist()):
             known = world.chances.get(seq)
@@ -275,14 +275,14 @@ class _Live(NamedTuple):
         return chances
 
     def ahead(self, start_s: Floats, end_s: Floats, asked: bool) -> Ahead:
-        """As it is handed back."""
+        """The result for the caller."""
         seqs = np.append(self.job["seq"], [-1] if asked else []).astype(np.int64)
         running = np.append(self.running, [False] if asked else []).astype(np.bool_)
         return Ahead(seqs, running, start_s, end_s)
 
 
 class _Copies:
-    """Room for a copy of a state, and for the run that it goes through."""
+    """Buffers for a copy of a state and of its run."""
 
     def __init__(self) -> None:
         self._base: Packed | None = None
@@ -290,7 +290,7 @@ class _Copies:
         self.work: Packed
 
     def take(self, world: World) -> _Live:
-        """Copy a world."""
+        """Copy a state."""
         s, rule = world.state.arrays, world.rule
         job = s.job.view(np.ndarray)
         ran = np.sort(s.derived.slot.running[: s.derived.running_len[0]])
@@ -303,7 +303,7 @@ class _Copies:
         state.config.sorts_queue = int(rule.sorted_queue)
         for mine, theirs in zip(state.dials, s.dials, strict=True):
             mine[...] = theirs
-        if state.dials.who[0] == OUTSIDE:  # they stay as they are
+        if state.dials.who[0] == OUTSIDE:  # they stay unchanged
             state.dials.who[0] = NOBODY
         rebuild_index(state)
         truth[:] = np.zeros(1, TRUTH)
@@ -323,7 +323,7 @@ class _Copies:
         return _Live(slots, mine, running, may_stop, started_s, np.zeros(len(ran)))
 
     def begin(self, live: _Live, run_s: Floats) -> None:
-        """A future begins, in which the live jobs run for so long."""
+        """Start a future in which the live jobs have these run times."""
         assert self._base is not None
         self.work.memory[:] = self._base.memory
         run, jobs = self.work.sim, len(live.slots)
@@ -333,7 +333,7 @@ class _Copies:
         _take_up(run, jobs)
 
     def _sized(self, like: Any, jobs: int) -> Packed:
-        """The buffers, made anew where the cluster or the number of jobs asks for other ones."""
+        """The buffers, allocated again if the cluster or the number of jobs requires it."""
         partitions, sizes = like.derived.holes.shape
         slots = -(-jobs // _ROOM) * _ROOM + MORE_SLOTS
         dials = tuple(part.shape for part in like.dials)
@@ -354,7 +354,7 @@ class _Copies:
 
 
 def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
-    """Rows that come in a stretch of a future; (N,) how long those of the past ran, nan: it is unknown."""
+    """Arriving rows in a block of a future; (N,) run times of past jobs, nan: unknown."""
     places, later_s = world.past.next_block(world.now_s, block, draws)
     rows = world.past.rows[places]
     found = np.zeros(len(rows), TRUTH).view(np.recarray)
@@ -376,7 +376,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """A job that comes when nothing is looked at any more: rules may look again and again until then."""
+    """A job that arrives after the horizon: rules may request calls again and again until then."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -386,7 +386,7 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: Asked, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """The row of a job that nobody has submitted; with its predicted run time, or with one that is drawn."""
+    """The row of a hypothetical job, with its predicted or a drawn run time."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)
@@ -403,5 +403,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Times up to the horizon; infinite what is later, or has not come."""
+    """Times up to the horizon; infinite for later or unknown times."""
     return np.where(time_s <= until_s, time_s, math.inf)

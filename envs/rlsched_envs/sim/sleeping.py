@@ -1,8 +1,8 @@
-"""Nodes that sleep during a run: asks the power-down services, and carries out what they say.
+"""Sleeping nodes during a run: calls the power-down services and carries out their decisions.
 
-A set of nodes that can stand in for each other has a service and the states of its nodes
-(`rlsched.power_down`); the engine's node statuses follow the states. The compiled loops stop where the
-clock's REVIEW says: every `PowerDownPlan.review`, and when a node has booted or has powered down.
+A set of interchangeable nodes has a service and the states of its nodes (`rlsched.power_down`); the engine's
+node statuses follow the states. The compiled loops stop at the clock's REVIEW: every `PowerDownPlan.review`,
+and when a node has booted or has powered down.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ _STATUS: Final = np.zeros(len(NodeState), np.int32)
 _STATUS[NodeState.ON], _STATUS[NodeState.DRAINING] = NODE_UP, NODE_DRAINED
 _STATUS[NodeState.ASLEEP], _STATUS[NodeState.BOOTING] = NODE_ASLEEP, NODE_BOOTING
 _REVIEWS_STUCK: Final = 1440
-"""A run in which nothing else can happen ends after so many reviews that changed nothing."""
+"""Number of reviews without change after which a run without other events ends."""
 
 
 @dataclass(frozen=True)
 class Slept:
-    """What the nodes of a run did that could sleep, from its first submission to its last event.
+    """Power-down results of a run, from its first submission to its last event.
 
     Attributes:
-        wake_up_events: Moments at which one or more sleeping nodes were woken.
-        nodes_booted: Wakes of sleeping nodes.
+        wake_up_events: Number of instants at which one or more sleeping nodes were woken.
+        nodes_booted: Number of node boots from sleep.
         asleep_node_s: Node-seconds at sleeping power.
-        saved_j: What the same nodes without their jobs would have drawn more, had they stayed on.
+        saved_j: Energy that the same nodes without their jobs would have used in addition if they had stayed
+            on, joules.
     """
 
     wake_up_events: int
@@ -66,7 +67,7 @@ class _Asked:
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
     def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int) -> bool:
-        """Tell the service how things stand, and do what it says; whether a state may have changed."""
+        """Call the service, and apply its result; returns whether a node state may have changed."""
         states = self.states
         states.advance(now_s)
         ended = np.flatnonzero(states.busy & ~busy)
@@ -78,13 +79,13 @@ class _Asked:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """(n,) what the engine has to make of the nodes: one that powers down is drained until it is off."""
+        """(n,) the corresponding engine statuses: a node that powers down is drained until it is off."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
 
     def due_s(self, now_s: float) -> float:
-        """When the next node has booted, or has powered down."""
+        """Time when the next node has booted or has powered down."""
         states = self.states
         off_s = states.since_s[states.state == NodeState.ASLEEP] + states.power.shutdown_s
         return min(states.next_due_s(), float(off_s[off_s > now_s].min(initial=math.inf)))
@@ -94,10 +95,10 @@ class SleepingNodes:
     """The nodes of one run.
 
     Args:
-        state: The cluster, idle and on.
-        plan: How they sleep.
-        power: What they draw, and how long they take.
-        now_s: The start of the run.
+        state: The cluster, idle and powered on.
+        plan: The power-down plan.
+        power: Power of the nodes, and their transition times.
+        now_s: Start of the run.
     """
 
     def __init__(self, state: ClusterState, plan: PowerDownPlan, power: NodePower, now_s: float) -> None:
@@ -117,11 +118,11 @@ class SleepingNodes:
 
     @property
     def next_s(self) -> float:
-        """When to review next."""
+        """Time of the next review."""
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
     def review(self, sim: SimArrays) -> bool:
-        """Look at the nodes now, and say when to look next; whether nodes have come up that jobs may use."""
+        """Review the nodes now, and set the next review; returns whether usable nodes have come up."""
         now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)
         touched = np.flatnonzero(self._due_s <= now_s).tolist()
@@ -144,7 +145,7 @@ class SleepingNodes:
         return Slept(self._events, self._booted(), self._asleep_node_s, self._saved_j)
 
     def node_states(self) -> list[tuple[NDArray[np.int64], NodeStates]]:
-        """The sets: numbers of the nodes, and their states."""
+        """The sets: node numbers and node states."""
         return [(one.nodes, one.states) for one in self._sets]
 
     def _booted(self) -> int:
@@ -157,10 +158,10 @@ class SleepingNodes:
         self._since_s = now_s
 
     def _ask(self, state: StateArrays, now_s: float) -> list[int]:
-        """Ask the services; numbers of the sets whose states may have changed.
+        """Call the services; returns indices of the sets whose states may have changed.
 
-        A set is asked when something about it has changed or jobs wait for its nodes, and once in a slot of
-        the forecasts.
+        A set is reviewed if its state has changed or jobs wait for its nodes, and once per slot of the
+        forecasts.
         """
         slot, changes = int(now_s // self._slot_s), state.derived.part.changes
         waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
@@ -180,7 +181,7 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Make the engine's nodes what their states say; whether any has come up."""
+        """Set the engine's nodes to the statuses of their states; returns whether any has come up."""
         up = False
         for at in sets:
             one = self._sets[at]
@@ -195,7 +196,7 @@ class SleepingNodes:
         return up
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
-        """Ask no more in a run in which nothing can happen: jobs wait for what no node has."""
+        """Stop the reviews of a run in which nothing can happen: jobs wait for resources that no node has."""
         run = sim.progress.run[0]
         over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
         self._stuck = self._stuck + 1 if over and quiet else 0
@@ -205,7 +206,7 @@ class SleepingNodes:
 
 
 def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Give idle nodes their statuses. Returns how much more these nodes draw now, W."""
+    """Set the statuses of idle nodes. Returns the change of the nodes' power, W."""
     return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
 
 

@@ -1,4 +1,4 @@
-"""Which jobs may have which MIG slices of a cluster: by the GPU memory of their workloads."""
+"""Jobs allowed on each type of MIG slice of a cluster: by the GPU memory of their workloads."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from rlsched_envs.sim.modelling import Models
 
 
 class Fitted(NamedTuple):
-    """A trace whose jobs ask for no slice that is too small for them, and which of them can ever run."""
+    """A trace in which no job requests slices that are too small for it, and which of its jobs can run."""
 
     trace: Trace
     runnable: Runnable
 
 
 def fit_slices(trace: Trace, spec: ClusterSpec, models: Models | None) -> Fitted:
-    """Keep jobs from slices with too little memory: `gpu_type` of such a job names the types that are left.
+    """Keep jobs off slices with too little memory: their `gpu_type` names the remaining types.
 
-    A scheduler's choice leaves the margin of `rlsched.models.memory`: no more than 90 % of a slice's usable
-    memory. A job that asks for the slice by its name may use all of it: there the user knows. Nothing is
-    changed on a cluster without slices, nor without models, where nobody knows the memory of a job.
+    A scheduler's choice leaves the margin of `rlsched.models.memory`: at most 90 % of a slice's usable
+    memory. A job that requests the slice by name may use all of it, since the user knows. Nothing changes on
+    a cluster without slices, or without models, as the memory of jobs is then unknown.
 
     Args:
         trace: J jobs.
         spec: The cluster.
-        models: Those of the run, which know each job's workload.
+        models: The models of the run, which know each job's workload.
     """
     if models is None or not spec.num_slices:
         return Fitted(trace, runnable_mask(trace, spec))
@@ -64,7 +64,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models | None) -> Fitted
 
 
 def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
-    """Whether a workload that takes so much memory may have a GPU of this type; whole ones take all."""
+    """Whether a workload with this memory may use a GPU of this type; whole GPUs accept all."""
     cut = slice_of(kind)
     if cut is None:
         return True
@@ -73,7 +73,7 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """The same, less the jobs that have one more reason, and less those that wait for them."""
+    """The result without jobs that have an additional reason, and without jobs that depend on them."""
     if not (more != "").any():
         return runnable
     reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))

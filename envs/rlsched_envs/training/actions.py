@@ -1,4 +1,4 @@
-"""Actions that come from outside: checked before a kernel reads them, with one line where they are wrong."""
+"""Validation of actions from callers, before a kernel reads them, with one-line errors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 _WHOLE = "iu"
 _REAL = "fiu"
 _SHOWN = 60
-"""Characters of a wrong action that an error shows."""
+"""Maximum number of characters of an invalid action in an error."""
 
 
 def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Parts of the ranges of dials, as float64 of this shape; values outside -1 to 1 are clipped.
 
     Raises:
-        ValueError: another shape, no real numbers, or values that are not finite.
+        ValueError: the actions have another shape, are not real numbers, or are not finite.
     """
     expected = f"expected {' x '.join(map(str, shape))} numbers from -1 to 1"
     found = _array(actions, expected, _REAL)
@@ -34,12 +34,12 @@ def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
 def checked_rows(
     actions: Any, shape: tuple[int, ...], rows: int, *, in_range: bool = True
 ) -> NDArray[np.int64]:
-    """Row numbers from 0 to `rows` - 1, as int64 of this shape; () is a single one.
+    """Row numbers from 0 to `rows` - 1, as int64 of this shape; () is a single number.
 
-    `in_range`: whether numbers out of range are refused here; else the caller does it.
+    `in_range`: whether to reject numbers out of range; otherwise the caller checks them.
 
     Raises:
-        ValueError: another shape, no whole numbers, or a number out of range.
+        ValueError: the actions have another shape, are not whole numbers, or are out of range.
     """
     expected = f"expected {shape[0] if shape else 'one'} row{'s' if shape else ''} from 0 to {rows - 1}"
     found = _array(actions, expected, _WHOLE)

@@ -1,4 +1,4 @@
-"""Many episodes in one set of arrays: a leading axis over environments, and compiled loops over it."""
+"""Many episodes in one set of arrays, with a leading axis over environments, and compiled loops over it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def stack(episode: Any, count: int) -> Any:
 
 
 def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
-    """`count` copies of a run. What no run changes is one for all; what is known of workloads too, unless a
-    run `learns`; and the network that sets dials."""
+    """`count` copies of a run. Arrays that no run changes are shared; so are known workload properties,
+    unless runs learn (`learns`), and the network that sets dials."""
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, count if learns else 1))
     dials = shared.dials._replace(
@@ -51,10 +51,10 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Put the values of `leaves` back. Arrays that cannot be written are the same in both.
+    """Restore the values of `leaves`. Read-only arrays are equal in both.
 
     Raises:
-        ValueError: they are of other shapes or types, and nothing was changed.
+        ValueError: shapes or types differ; nothing was changed.
     """
     mine = leaves(episode)
     if len(mine) != len(saved):
@@ -74,8 +74,8 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 
 @kernel
 def view_run(b: SimArrays, k: int) -> SimArrays:
-    """Run `k` of a batch: views, nothing is copied. Where nothing is learnt, all share one `trait`; the
-    network that sets dials is one for all."""
+    """Run `k` of a batch: views, without copies. Without learning, all runs share one `trait`; the network
+    that sets dials is always shared."""
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
         i.slot[k],
@@ -156,11 +156,11 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Apply a row in every environment, go on, and see what comes next. (N,) actions and results.
+    """Apply a row in each environment, advance, and observe the next decision. (N,) actions and results.
 
-    In place of a row stands BEGIN for an episode that begins, which is done where it holds nothing to decide,
-    and LEAVE for one that stays as it is. What each sees is in `b.window.features`, (N, K, F + C); of one
-    that is done it means nothing.
+    BEGIN in place of a row starts an episode, which is done if it has nothing to decide; LEAVE leaves the
+    episode unchanged. Observations are in `b.window.features`, (N, K, F + C); they are undefined for done
+    episodes.
     """
     for k in range(rows.shape[0]):
         if rows[k] == LEAVE:
@@ -175,7 +175,7 @@ def step_all(
 
 @kernel
 def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
-    """The first environment whose row is not legal, -1 if all are. (N, K), (N,)"""
+    """The first environment with an illegal row, -1 if all are legal. (N, K), (N,)"""
     for k in range(rows.shape[0]):
         if not 0 <= rows[k] < masks.shape[1] or not masks[k, rows[k]]:
             return k
@@ -184,10 +184,10 @@ def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
 
 @kernel
 def sample(masks: NDArray[np.bool_], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
-    """Draw a legal row for every environment, each as likely as any other. (N, K), (2,), (N,)
+    """Draw a legal row for each environment, with equal probability. (N, K), (2,), (N,)
 
     The k-th draw of a key is SplitMix64's (Steele, Lea, Flood, OOPSLA'14), scaled by Lemire's multiplication
-    (2019). `key`: the seed, and how many draws there were.
+    (2019). `key`: the seed, and the number of draws so far.
     """
     for k in range(rows.shape[0]):
         legal = 0

@@ -1,7 +1,7 @@
-"""A curriculum: episodes are drawn from a part of the mixture first, and from more of it as a run goes on.
+"""A curriculum: episodes come first from a part of the mixture, then from more of it during a run.
 
-After Bengio et al., «Curriculum learning» (ICML 2009). A stage says what differs from the mixture and until
-when; behind the last one episodes are as `EpisodeConfig` has them. Without stages they always are.
+After Bengio et al., «Curriculum learning» (ICML 2009). A stage defines its differences from the mixture and
+its end; after the last stage, and without stages, episodes follow `EpisodeConfig`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rlsched_envs.training.sources import EpisodeConfig
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What episodes are drawn from until a share of the run is over; None: as in `EpisodeConfig`.
+    """Restriction of the episodes until a fraction of the run; None: as in `EpisodeConfig`.
 
     Attributes:
-        until_frac: The stage ends when this share of the run's decisions has been taken.
-        load_low: Offered load is drawn between this ...
-        load_high: ... and this.
-        nodes_low: Nodes are drawn between this ...
-        nodes_high: ... and this; both within what `EpisodeConfig` allows.
-        known_low: The correlation of drawn predictions with the true run times is drawn between this ...
-        known_high: ... and this.
-        as_made_frac: Share of episodes in which predictions are as they come.
-        sources: By the beginning of a source's name: what its weight is multiplied by. 0 leaves it out.
+        until_frac: The stage ends at this fraction of the decisions of the run.
+        load_low: Lower bound of the offered load.
+        load_high: Upper bound of the offered load.
+        nodes_low: Lower bound of the number of nodes.
+        nodes_high: Upper bound of the number of nodes; both bounds lie within `EpisodeConfig`.
+        known_low: Lower bound of the correlation of drawn predictions with the true run times.
+        known_high: Upper bound of that correlation.
+        as_made_frac: Share of episodes with the predictions of the source.
+        sources: Factor on a source's weight, by prefix of its name. 0 leaves the source out.
     """
 
     until_frac: float
@@ -39,10 +39,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sources: dict[str, float] = {}
 
     def narrowed(self, episode: EpisodeConfig) -> EpisodeConfig:
-        """Episodes of this stage.
+        """The configuration of episodes in this stage.
 
         Raises:
-            ValueError: a range is empty, or goes beyond the nodes that there are.
+            ValueError: a range is empty, or exceeds the range of nodes.
         """
         fields = {name: getattr(self, name) for name in _NARROWED if getattr(self, name) is not None}
         found = msgspec.structs.replace(episode, **fields)
@@ -58,7 +58,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return found
 
     def factor(self, name: str) -> float:
-        """What the weight of a source is multiplied by: the longest beginning of its name says so."""
+        """The factor on the weight of a source, from the longest matching prefix of its name."""
         fitting = [start for start in self.sources if name.startswith(start)]
         return self.sources[max(fitting, key=len)] if fitting else 1.0
 
@@ -67,10 +67,10 @@ _NARROWED = tuple(name for name in Stage.__struct_fields__ if name not in ("unti
 
 
 def check_stages(stages: Sequence[Stage], episode: EpisodeConfig) -> None:
-    """Find out whether stages follow each other and fit the mixture.
+    """Check that stages are in order and fit the mixture.
 
     Raises:
-        ValueError: they do not; it says which.
+        ValueError: they do not; the message names the stage.
     """
     before = 0.0
     for number, stage in enumerate(stages, start=1):
@@ -91,5 +91,5 @@ def check_stages(stages: Sequence[Stage], episode: EpisodeConfig) -> None:
 
 
 def stage_at(stages: Sequence[Stage], progress_frac: float) -> int:
-    """Position of the stage at this share of a run; `len(stages)`: the whole mixture."""
+    """Index of the stage at this fraction of a run; `len(stages)`: the whole mixture."""
     return next((k for k, stage in enumerate(stages) if progress_frac < stage.until_frac), len(stages))

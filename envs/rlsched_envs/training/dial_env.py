@@ -1,11 +1,11 @@
-"""`rlsched/Cluster-v0`: a GPU cluster whose rule has dials to set; one, or many that step together."""
+"""`rlsched/Cluster-v0`: a GPU cluster whose rule has dials to set; single, or many in a batch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import gymnasium as gym
 import numpy as np
@@ -32,21 +32,21 @@ _TRIES = 100
 
 
 class DialFleet:
-    """N clusters, and the windows that they play.
+    """N clusters and their current windows.
 
     Args:
-        sources: Where windows are drawn from, each as likely as its weight says.
-        count: How many clusters.
-        drawn: What windows are like.
-        policy: The rule whose dials are set.
-        seed: Of the draws; None: another one each time.
-        in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows, for comparisons.
+        sources: Traces that windows are drawn from, with probabilities by weight.
+        count: Number of clusters.
+        drawn: How windows are drawn.
+        policy: The rule that has the dials.
+        seed: Seed of the draws; None: a new one each time.
+        in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
 
     Attributes:
-        observations: (N, F) float32, by `rlsched.decide.dials.observing.NAMES`.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`.
         rewards: (N,) float32.
         dones: (N,) bool.
-        live: (N,) bool; whether an episode has begun and not ended.
+        live: (N,) bool; whether an episode has started and not ended.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class DialFleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Begin the draws of every cluster again, by this seed; None: as of `Fleet.reseed`."""
+        """Restart the draws of all clusters with this seed; None: as in `Fleet.reseed`."""
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        """Restart the draws of cluster `k`, like a single cluster with this seed."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 
@@ -118,10 +118,10 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw a window for cluster `k` in which dials are ever due.
+        """Draw a window for cluster `k` in which dials become due.
 
         Raises:
-            InputError: none was found.
+            InputError: no such window was found.
         """
         self._seed_at_last()
         rng, what = self._rngs[k], np.full(self.dones.size, LEAVE)
@@ -143,10 +143,10 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) parts of their ranges, -1 to 1; with `restart`, clusters whose episode ends
-        begin another.
+        """Set the dials, (N, D) fractions of their ranges, -1 to 1; with `restart`, clusters whose episode
+        ends start another.
 
-        Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
+        Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """
         self.rewards[~self.live], self.dones[~self.live] = 0.0, False
         self._go(np.where(self.live, STEP, LEAVE), moved)
@@ -196,43 +196,43 @@ def spaces() -> tuple[gym.spaces.Box, gym.spaces.Box]:
 
 
 class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """A GPU cluster on which a rule decides, and whose dials are to be set.
+    """A GPU cluster on which a rule decides, and whose dials the agent sets.
 
-    **Episode.** A window of a trace on a small cluster, under models of speed and power (`Drawn`). The rule
-    starts, shares, preempts and clocks; the agent prices what it does.
+    **Episode.** A window of a trace on a small cluster, with models of speed and power (`Drawn`). The rule
+    starts, shares, preempts and clocks; the agent sets the prices of these actions.
 
-    **Observation.** Box (F,) float32, -3 to 3: F = 56 named numbers of what waits, runs and comes, of how
-    predictions have done, and of what is allowed (`rlsched.decide.dials.observing.NAMES`). A live broker can
-    compute all of them.
+    **Observation.** Box (F,) float32, -3 to 3: F = 56 named features of waiting, running and arriving jobs,
+    of the accuracy of predictions, and of the permitted actions (`rlsched.decide.dials.observing.NAMES`). A
+    live broker can compute all of them.
 
-    **Action.** Box (D,) float32, -1 to 1: D = 9 dials, parts of their ranges
-    (`rlsched.decide.dials.turning.RANGES`). 0 leaves the rule's settings as they are. They are held for 10
+    **Action.** Box (D,) float32, -1 to 1: D = 9 dials as fractions of their ranges
+    (`rlsched.decide.dials.turning.RANGES`). 0 leaves the rule's settings unchanged. Dials are held for 10
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
-    **Reward.** Minus the cost since the last step beyond that of the reference, which is the same rule with
-    all dials at 0, as per cent of all that the reference costs: 100 x ((1 - w) x time / its time in the
-    system + w x energy / its energy); w: weight of energy. Returns add up to the per cent that were saved;
-    leaving all dials at 0 gives exactly 0.
+    **Reward.** Minus the cost since the last step in excess of the reference, which is the same rule with all
+    dials at 0, as per cent of the total cost of the reference: 100 x ((1 - w) x time / its time in the system
+    + w x energy / its energy); w: weight of energy. The return is the saving in per cent; with all dials at 0
+    it is exactly 0.
 
-    **Termination.** When the last job of the window has ended. Nothing is ever truncated. A step before the
-    first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
+    **Termination.** When the last job of the window has ended. Episodes are never truncated. A step before
+    the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
 
-    **Draws.** `reset(seed=...)` says which windows come; without a seed each environment draws others, and so
-    do copies that are made before the first `reset`. Later pickled and deep copies go on exactly where the
-    original stands.
+    **Draws.** `reset(seed=...)` determines the windows; without a seed each environment draws other windows,
+    and so do copies made before the first `reset`. Later pickles and deep copies continue exactly from the
+    state of the original.
 
-    **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, of the agent
-    and of the reference.
+    **Info.** At the end `info["schedule"]`: mean delay and JCT in seconds and energy in joules, for the agent
+    and for the reference.
 
     Args:
-        trace: Jobs to draw windows from, or their file; default: 20,000 synthetic Helios-like jobs.
-        cluster: What they run on, or its file; goes with `trace`.
-        sources: Several traces, each with a cluster of its own, instead of `trace` and `cluster`.
-        drawn: What windows are like.
-        policy: The rule whose dials are set.
+        trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.
+        cluster: Cluster of the trace, or its file; required with `trace`.
+        sources: Several traces, each with its own cluster, instead of `trace` and `cluster`.
+        drawn: How windows are drawn.
+        policy: The rule that has the dials.
 
     Raises:
-        InputError: a trace without a cluster, or a cluster without a trace; or a file cannot be read.
+        InputError: a trace without a cluster, a cluster without a trace, or an unreadable file.
 
     >>> import gymnasium, rlsched
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
@@ -263,7 +263,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin a new episode; there are no options."""
+        """Start a new episode; there are no options."""
         del options
         super().reset(seed=seed)
         if seed is not None:
@@ -274,11 +274,11 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     def step(
         self, action: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Set the dials, and go on until they are due again. Values outside -1 to 1 are clipped.
+        """Set the dials, and advance until they are due again. Values outside -1 to 1 are clipped.
 
         Raises:
-            ValueError: the action has another shape, is no array of real numbers, or is not finite.
-            ResetNeeded: no episode has begun, or the last one has ended.
+            ValueError: the action has another shape, is not an array of real numbers, or is not finite.
+            ResetNeeded: no episode has started, or the last one has ended.
         """
         check_live(self._fleet.live)
         moved = checked_dials(action, (NUM_DIALS,))
@@ -290,28 +290,36 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 FOR_SB3 = ("episode", "terminal_observation")
-"""Keys of `info` that a `VecEnv` of Stable-Baselines3 gives itself. Other environments leave `episode` to
+"""Keys of `info` that only a `VecEnv` of Stable-Baselines3 has itself. Other environments leave `episode` to
 wrappers: `RecordEpisodeStatistics` and `Monitor` add it."""
 
 
 def check_live(live: NDArray[np.bool_]) -> None:
-    """Raise ResetNeeded where a cluster has no episode to step."""
+    """Raise ResetNeeded if a cluster has no running episode."""
     if not live.all():
         which = f" of cluster {int(np.argmin(live))}" if live.size > 1 else ""
         raise ResetNeeded(f"step: no episode{which} has begun, or the last one has ended; call reset() first")
 
 
 def without_dials(policy: Policy | str) -> Policy:
-    """The rule of a policy, for somebody else to set its dials."""
+    """The rule of a policy without its strategy, so that the caller can set the dials."""
     return Policy.of(policy).with_settings(dials="")
 
 
+class SourceArguments(TypedDict, total=False):
+    """Arguments of `sources_of`, for constructors that pass them on."""
+
+    trace: Trace | str | Path | None
+    cluster: ClusterSpec | str | Path | None
+    sources: Sequence[EpisodeSource] | None
+
+
 def sources_of(
-    trace: Trace | str | Path | None,
-    cluster: ClusterSpec | str | Path | None,
-    sources: Sequence[EpisodeSource] | None,
+    trace: Trace | str | Path | None = None,
+    cluster: ClusterSpec | str | Path | None = None,
+    sources: Sequence[EpisodeSource] | None = None,
 ) -> Sequence[EpisodeSource]:
-    """Where windows are drawn from: several sources, or a trace with its cluster, by default a synthetic one.
+    """Sources of windows: several sources, or a trace with its cluster, by default a synthetic trace.
 
     Raises:
         InputError: both are given, the trace or its cluster is missing, or a file cannot be read.
@@ -324,7 +332,7 @@ def sources_of(
         return [EpisodeSource.from_trace(*synthesize("helios", jobs=20_000, load=0.95, gpus=128, seed=0))]
     if trace is None or cluster is None:
         given, lacking = ("cluster", "trace") if trace is None else ("trace", "cluster")
-        raise InputError(f"expected a trace and a cluster, got a {given} alone: give its {lacking} too")
+        raise InputError(f"expected a trace and a cluster, got only a {given}: give its {lacking} too")
     jobs = trace if isinstance(trace, Trace) else Trace.read(trace)
     spec = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
     return [EpisodeSource.from_trace(jobs, spec)]

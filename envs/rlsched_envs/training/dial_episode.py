@@ -1,6 +1,6 @@
-"""One episode in which somebody sets the dials of a rule, compiled: play, observe when they are due, account.
+"""One episode in which the caller sets the dials of a rule, compiled: run, observe when due, account.
 
-The rule runs the window first with all dials at 0, and leaves the curve of what that cost: the reference.
+The rule first runs the window with all dials at 0, which gives the cost curve of the reference.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LEAVE: Final = 2
 
 ACCOUNT: Final = np.dtype(
     [
-        ("at", np.int64),  # position of the reference run's latest instant
-        ("work_s", np.float64),  # run times of all jobs, alone at full clock
-        ("cost", np.float64),  # beyond the reference's, up to the last step
+        ("at", np.int64),  # index of the reference run's latest instant
+        ("work_s", np.float64),  # run times of all jobs, on GPUs of their own at full clock
+        ("cost", np.float64),  # in excess of the reference's, up to the last step
     ],
     align=True,
 )
-"""One entry an episode."""
+"""One entry per episode."""
 
 
 @by_reference
@@ -42,13 +42,13 @@ class DialEpisode(NamedTuple):
 
     sim: SimArrays
     curve: Curve
-    quiet: NDArray[np.int64]  # (1,) -1: the length of a curve on which nothing is noted
+    quiet: NDArray[np.int64]  # (1,) -1: the length of a curve that records nothing
     account: Records  # (1,) ACCOUNT
 
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Go on until dials are due, which are observed then, or to the end (False)."""
+    """Advance until dials are due and observe, or to the end (False)."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -57,18 +57,18 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Whether the next note of a curve is of an instant by now; of this very one, the first note counts:
-    what is preempted at an instant is charged when its decisions are taken."""
+    """Whether the next point of a curve is of an instant up to now. At this very instant the first point
+    counts: preemptions are charged when the decisions of the instant are taken."""
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
 
 
 @kernel
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
-    """What the run has cost so far beyond the reference run by now, per cent of all that this one costs.
+    """Cost of the run so far in excess of the reference run by now, per cent of the reference's total cost.
 
     100 x ((1 - w) x time / the reference's time in the system + w x energy / its energy), w: weight of
-    energy. Once all jobs have ended, against all of the reference run.
+    energy. Once all jobs have ended, relative to the complete reference run.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):
@@ -85,7 +85,7 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Play the reference, then to the first time that dials are due; False where they never are."""
+    """Run the reference, then advance to the first time when dials are due; False if there is none."""
     rewind(sim)
     curve.length[0], account.at, account.cost, account.work_s = 0, 0, 0.0, 0.0
     for row in range(sim.truth.shape[0]):
@@ -94,7 +94,7 @@ def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], accou
     while due:
         due = _play(sim, o, curve)
     if curve.length[0] <= 0:
-        return False  # there was no room for all of it
+        return False  # no room for the whole curve
     rewind(sim)
     return _play(sim, o, Curve(curve.instant, quiet))
 
@@ -109,7 +109,7 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Begin, step or leave every episode; (N,) `what`, (N, D) positions of the dials, and results."""
+    """Start, step or leave each episode; (N,) `what`, (N, D) positions of the dials, and results."""
     for k in range(what.shape[0]):
         if what[k] == LEAVE:
             continue

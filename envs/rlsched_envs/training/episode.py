@@ -1,7 +1,7 @@
 """One training episode, compiled: advance to the next contested decision, apply a choice, account for regret.
 
-An episode is a window of a trace. The reference rule runs all of it first and leaves its waiting-jobs
-curve; then it plays the warm-up again, and the agent takes over in exactly that state.
+An episode is a window of a trace. The reference rule first runs all of it, which gives its curve of waiting
+jobs; then it runs the warm-up again, and the agent continues from exactly that state.
 """
 
 from __future__ import annotations
@@ -37,42 +37,42 @@ DONE: Final = 1
 
 TURN: Final = np.dtype(
     [
-        ("partition", np.int64),  # that is being asked
+        ("partition", np.int64),  # partition of the decision
         ("chosen", np.int64),  # slot of the job whose variant is to be chosen, -1 in the first half
-        ("reference_at", np.int64),  # position of the reference run's latest instant
-        ("ahead", np.int64, (3,)),  # positions of its latest instants as far ahead as `_LOOKAHEAD_S` says
-        ("drains", np.int64),  # 1: the policy decides to the last job; 0: the reference rule takes over after
+        ("reference_at", np.int64),  # index of the reference run's latest instant
+        ("ahead", np.int64, (3,)),  # indices of its latest instants within each of `_LOOKAHEAD_S` from now
+        ("drains", np.int64),  # 1: the policy decides to the last job; 0: the reference rule continues after
         # the agent's arrivals
         ("handover_row", np.int64),
         ("warmup_row", np.int64),
         ("decisions", np.int64),
-        ("starts_before", np.int64),  # starts of the run when the pass over the partitions began
-        ("preemptions_before", np.int64),  # likewise its preemptions
-        ("first_pass", np.int64),  # 1 while the partitions are asked for the first time at this instant
-        ("entered", np.int64),  # partition that is being asked in this pass, -1 before the first
-        ("hold_slot", np.int64),  # the job whose hold ends first: its slot, _NO_HOLD or _UNKNOWN ...
-        ("hold_seq", np.int64),  # ... its number ...
-        ("hold_end_s", np.float64),  # ... and when
-        ("regret", np.float64),  # queueing beyond the reference's up to the last decision, job-seconds
-        ("cost", np.float64),  # cost of the run up to the last decision beyond the reference's: what the
-        # reward is made of
-        ("scale", np.float64),  # reward a job-second ...
-        ("energy_scale", np.float64),  # ... and a joule
-        ("seen_s", np.float64),  # instant that the critic's columns about the reference are of
+        ("starts_before", np.int64),  # starts of the run at the start of the pass over the partitions
+        ("preemptions_before", np.int64),  # preemptions at that time
+        ("first_pass", np.int64),  # 1 during the first pass over the partitions at this instant
+        ("entered", np.int64),  # current partition of this pass, -1 before the first
+        ("hold_slot", np.int64),  # the job whose hold ends first: its slot, _NO_HOLD or _UNKNOWN
+        ("hold_seq", np.int64),  # its number
+        ("hold_end_s", np.float64),  # end of its hold
+        ("regret", np.float64),  # queueing in excess of the reference's up to the last decision, job-seconds
+        ("cost", np.float64),  # cost of the run up to the last decision in excess of the reference's, the
+        # basis of the reward
+        ("scale", np.float64),  # reward per job-second
+        ("energy_scale", np.float64),  # reward per joule
+        ("seen_s", np.float64),  # instant of the critic's columns about the reference
     ],
     align=True,
 )
-"""One entry: where an episode stands."""
+"""One entry: state of an episode."""
 _NO_HOLD: Final = -1
 _UNKNOWN: Final = -2
 
 play_greedy: Final[Any] = compile_time("play_greedy")
-"""`loop.run_rule` for each rule that an episode may have as its reference; they note what it costs."""
+"""`loop.run_rule` for each possible reference rule, with recorded costs."""
 play_gittins: Final[Any] = compile_time("play_gittins")
 play_backfill: Final[Any] = compile_time("play_backfill")
 
 TRUE_LOG: Final = NUM_FEATURES + 3
-"""The one column of the critic that differs from row to row."""
+"""The only column of the critic that differs between rows."""
 _LOOKAHEAD_S: Final = (3600.0, 21_600.0, 86_400.0)
 
 
@@ -83,7 +83,7 @@ KNOWN: Final = np.dtype(
         ("true_log", np.float32),  # the critic's column of that name
     ]
 )
-"""What is known of a row before the agent begins."""
+"""Known properties of a row before the agent starts."""
 
 
 @by_reference
@@ -92,10 +92,10 @@ class EpisodeArrays(NamedTuple):
 
     sim: SimArrays
     window: WindowArrays
-    curve: Curve  # of the reference run, (2 T + 1,); (4 T + 1,) where jobs may be preempted
-    quiet: NDArray[np.int64]  # (1,) -1: the length of a curve on which nothing is noted
+    curve: Curve  # of the reference run, (2 T + 1,); (4 T + 1,) if jobs may be preempted
+    quiet: NDArray[np.int64]  # (1,) -1: the length of a curve that records nothing
     known: Records  # (T,) KNOWN
-    critic: NDArray[np.float32]  # (C,) the critic's columns that all rows share
+    critic: NDArray[np.float32]  # (C,) the critic's columns shared by all rows
     turn: Records  # (1,) TURN
 
 
@@ -107,7 +107,7 @@ def preempts(e: EpisodeArrays) -> bool:
 
 @kernel
 def _new_pass(e: EpisodeArrays, first: int) -> None:
-    """Ask the partitions (again), from the first one on."""
+    """Start a pass over the partitions, from the first one on."""
     turn, run = e.turn[0], e.sim.progress.run[0]
     turn.partition, turn.entered, turn.first_pass = 0, -1, first
     turn.starts_before, turn.preemptions_before = run.starts, run.preemptions
@@ -115,19 +115,19 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
 
 @kernel
 def delayed_to_s(e: EpisodeArrays, row: int) -> float:
-    """When a job that is over would have had to start to end as it did, alone and without interruption."""
+    """Start time that would give a finished job its actual end, without sharing and interruptions."""
     outcome = e.sim.progress.outcome
     return outcome.end_s[row] - e.sim.truth.duration_s[row] if preempts(e) else outcome.start_s[row]
 
 
 @kernel
 def prepare(e: EpisodeArrays) -> bool:
-    """Play the reference, then its warm-up again. False if it kept nobody waiting: nothing to learn.
+    """Run the reference, then its warm-up again. False if no job waited: there is nothing to learn.
 
-    `turn` says where the warm-up ends, where the reference takes over, and whether it does.
+    `turn` has the end of the warm-up, and whether and where the reference continues after the agent.
 
-    The regret is scaled by the reference's queueing of all the rows after the warm-up: a return of 100
-    would be an episode without any queueing at all.
+    The regret is scaled by the reference's queueing of all rows after the warm-up: a return of 100 is an
+    episode without any queueing.
     """
     turn, rows, warmup_row = e.turn[0], e.sim.truth.shape[0], e.turn[0].warmup_row
     rewind(e.sim)
@@ -167,9 +167,9 @@ def prepare(e: EpisodeArrays) -> bool:
 
 @kernel
 def _play(e: EpisodeArrays, until_row: int, length: NDArray[np.int64]) -> None:
-    """Let the reference play until so many rows have arrived, and note its costs if `length` is none below 0.
+    """Run the reference until this number of rows has arrived; record its costs if `length` is not negative.
 
-    It has the abilities that models give a policy's reference.
+    It has the abilities that models give to a policy's reference.
     """
     s, curve = e.sim.state, Curve(e.curve.instant, length)
     options = _reference_options(e)
@@ -199,7 +199,7 @@ def _reference_options(e: EpisodeArrays) -> RuleOptions:
 
 @kernel
 def _reference_now(e: EpisodeArrays) -> int:
-    """Position of the reference run's latest instant."""
+    """Index of the reference run's latest instant."""
     at, now_s = e.turn[0].reference_at, e.sim.progress.run[0].now_s
     while at + 1 < e.curve.length[0] and e.curve.instant.at_s[at + 1] <= now_s:
         at += 1
@@ -211,7 +211,7 @@ def _reference_now(e: EpisodeArrays) -> int:
 def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
     """(queueing and lost time, job-seconds; energy of the jobs, J) of the reference run up to now.
 
-    `over`: all jobs have ended here. The reference's last ones may still run: they count to their ends.
+    `over`: all jobs have ended here. The reference's last jobs may still run and count to their ends.
     """
     if over:
         last = e.curve.instant[e.curve.length[0] - 1]
@@ -223,7 +223,7 @@ def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
 
 @kernel
 def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
-    """(time, job-seconds; energy, J) beyond the reference run's up to now, each an integral."""
+    """(time, job-seconds; energy, J) in excess of the reference run up to now, each an integral."""
     time_s, energy_j = _reference_cost(e, over)
     queued_s, books = e.sim.progress.run[0].queued_s, e.sim.progress.books[0]
     if not MODELLED or not e.sim.state.config[0].modelled:
@@ -233,7 +233,7 @@ def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
 
 @kernel
 def only_choice(w: WindowArrays) -> int:
-    """The one legal row, -1 if there are several."""
+    """The only legal row, -1 if there are several."""
     found = -1
     for row in range(w.info[0]):
         if w.reason[row] == LEGAL:
@@ -245,14 +245,14 @@ def only_choice(w: WindowArrays) -> int:
 
 @kernel
 def _start(e: EpisodeArrays, slot: int, node: int, clock: float, partner: int) -> None:
-    """Start a job that can."""
+    """Start a job that can start."""
     move = Move(-1, slot, partner, -1, -1, node, clock)
     start(e.sim, e.turn[0].partition, move, policy_start(e.sim.state))
 
 
 @kernel
 def _node_asked(e: EpisodeArrays, node: int) -> int:
-    """The node of a variant as `choose` wants it: -1 where the placement rule alone says where."""
+    """The node of a variant for `choose`: -1 if only the placement rule decides."""
     return -1 if has_one_way(e.sim.state, e.turn[0].partition, e.turn[0].chosen) else node
 
 
@@ -285,9 +285,9 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
 
 @kernel
 def _next_hold_end_s(e: EpisodeArrays) -> float:
-    """`holds.next_hold_end_s`, which looks through the queue only if the hold that ended first is gone.
+    """`holds.next_hold_end_s`, which searches the queue only if the hold with the earliest end was removed.
 
-    A hold made later ends later, so the first stays the first as long as it stands.
+    A later hold ends later, so the first one stays first while it exists.
     """
     job, turn, slot, now_s = e.sim.state.job, e.turn[0], e.turn[0].hold_slot, e.sim.progress.run[0].now_s
     if slot == _NO_HOLD:
@@ -304,7 +304,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 
 @kernel
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
-    """Everything that waits fits: start this job, or, where energy counts, let a variant be chosen (True)."""
+    """Everything that waits fits: start this job, or, if energy counts, let a variant be chosen (True)."""
     s, turn, now_s = e.sim.state, e.turn[0], e.sim.progress.run[0].now_s
     if MODELLED and energy_weight(s) > 0.0 and num_variants(s, turn.partition, slot, now_s) > 1:
         variant_window(s, turn.partition, slot, now_s, e.window)
@@ -316,7 +316,7 @@ def _only_how(e: EpisodeArrays, slot: int) -> bool:
 
 @kernel
 def advance(e: EpisodeArrays) -> int:
-    """Go on until there is something to decide (the window is filled then), or the episode is over."""
+    """Advance until there is a decision (the window is then filled), or the episode has ended."""
     s, run, turn = e.sim.state, e.sim.progress.run[0], e.turn[0]
     partitions = s.derived.part.shape[0]
     while True:
@@ -360,17 +360,17 @@ def advance(e: EpisodeArrays) -> int:
 
 @kernel
 def begin(e: EpisodeArrays) -> tuple[int, float]:
-    """Begin the episode. Returns (DONE where it holds nothing to decide, else DECIDE; 0.0)."""
+    """Begin the episode. Returns (DONE if it has nothing to decide, otherwise DECIDE; 0.0)."""
     return advance(e) if prepare(e) else DONE, 0.0
 
 
 @kernel
 def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
-    """Apply a choice and go on. Returns (DECIDE or DONE, reward).
+    """Apply a choice and advance. Returns (DECIDE or DONE, reward).
 
     reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds);
-    with models, of time and energy each: (1 - weight) times that, less weight x 100 x (energy beyond the
-    reference's) / (its energy) x (its time in the system / its queueing). Both are in the same unit then.
+    with models, (1 - weight) times that for time, less weight x 100 x (energy in excess of the reference) /
+    (its energy) x (its time in the system / its queueing). Both terms then have the same unit.
     """
     turn = e.turn[0]
     turn.decisions += 1
@@ -386,7 +386,7 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
 
 @kernel
 def _reference_queueing(e: EpisodeArrays, at: int, at_s: float) -> float:
-    """Queueing of the reference run up to a time whose latest instant stands at `at`, job-seconds."""
+    """Queueing of the reference run up to a time whose latest instant has index `at`, job-seconds."""
     latest = e.curve.instant[at]
     return latest.cost_s + latest.slope * (at_s - latest.at_s)
 
@@ -409,11 +409,11 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
 
 @kernel
 def _look_ahead(e: EpisodeArrays) -> None:
-    """The critic's columns about the reference's queue and the arrivals to come, which change with time."""
+    """The critic's columns about the reference's queue and future arrivals, which change with time."""
     turn, now_s, total = e.turn[0], e.sim.progress.run[0].now_s, e.sim.truth.shape[0]
     now_at = _reference_now(e)
     before = _reference_queueing(e, now_at, now_s)
-    e.critic[1] = math.log1p(max(e.curve.instant.slope[now_at], 0.0)) / 8.0  # cores can win time as well
+    e.critic[1] = math.log1p(max(e.curve.instant.slope[now_at], 0.0)) / 8.0  # cores can also win time
     e.critic[2] = (total - e.sim.progress.run[0].next_row) / total
     for k in range(3):
         at, at_s = max(turn.ahead[k], now_at), now_s + _LOOKAHEAD_S[k]
@@ -427,7 +427,7 @@ def _look_ahead(e: EpisodeArrays) -> None:
 
 @kernel
 def observe(e: EpisodeArrays, mask: NDArray[np.bool_]) -> None:
-    """Put the critic's columns behind the window's, which then is (K, F + C), and write the (K,) mask."""
+    """Append the critic's columns to the window, which is then (K, F + C), and write the (K,) mask."""
     w, rows, critic = e.window, e.window.info[0], e.critic
     if e.turn[0].seen_s != e.sim.progress.run[0].now_s:
         _look_ahead(e)

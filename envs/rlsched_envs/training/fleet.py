@@ -1,4 +1,4 @@
-"""Episodes of many clusters in one batch of arrays: drawing them, stepping them, summing them up."""
+"""Episodes of many clusters in one batch of arrays: draws, steps and summaries."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ PREEMPTION = Permissions(preemption=True)
 RESERVATIONS = Permissions(reservations=True)
 _TRIES = 100
 _REMEMBERED = 256
-"""Jobs whose columns a window remembers: about as many as are alive; slots are filled from the first."""
+"""Jobs whose columns a window caches: about the number of live jobs; slots are filled from the first."""
 
 
 class Fleet:
-    """N clusters of up to `config.nodes_high` nodes, and the episodes that they play.
+    """N clusters of up to `config.nodes_high` nodes, and their current episodes.
 
     Attributes:
-        observations: (N, K, F + C) float32; the one before the last step is overwritten by the next.
+        observations: (N, K, F + C) float32; the array of the step before the last is overwritten by the next
+            step.
         masks: (N, K) bool.
         rewards: (N,) float32.
         dones: (N,) bool.
-        live: (N,) bool; whether an episode has begun and not ended.
+        live: (N,) bool; whether an episode has started and not ended.
 
     Args:
         sources: Traces to draw windows from.
-        num_envs: How many clusters.
-        config: What an episode looks like.
-        seed: Of the draws; None: another one each time.
+        num_envs: Number of clusters.
+        config: Configuration of episodes.
+        seed: Seed of the draws; None: a new one each time.
     """
 
     def __init__(
@@ -77,14 +78,16 @@ class Fleet:
         self.rewards = np.zeros(num_envs, np.float32)
         self.dones, self.live = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
         self._step_all = _compiled(config)
-        self._step_entry: Callable[..., Any] | None = None  # two sets of arrays in turn, of the same types
+        self._step_entry: Callable[..., Any] | None = (
+            None  # alternates between two sets of arrays of equal types
+        )
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Begin the draws of every cluster again, by this seed.
+        """Restart the draws of all clusters with this seed.
 
-        None: by one that the system draws when the next episode begins. So copies that are made before that
-        draw other windows.
+        None: a seed from the system, drawn at the start of the next episode, so that copies made before draw
+        other windows.
         """
         self._is_unseeded, seed = seed is None, seed or 0
         self._rngs = [np.random.default_rng([seed, k]) for k in range(self.dones.size)]
@@ -93,7 +96,7 @@ class Fleet:
         )
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Begin the draws of cluster `k` again, as those of a single cluster of this seed."""
+        """Restart the draws of cluster `k`, like a single cluster with this seed."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 
@@ -105,7 +108,7 @@ class Fleet:
         """Draw the next episodes from this stage of a curriculum, or, with None, from the whole mixture.
 
         Raises:
-            InputError: it names a source that there is not, or leaves none.
+            InputError: the stage names an unknown source, or leaves none.
         """
         names = [source.name for source in self._sources]
         unknown = [start for start in stage.sources if not _any_begins(names, start)] if stage else []
@@ -120,7 +123,7 @@ class Fleet:
         self._weights = weights / weights.sum()
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that decides how the episodes go on, but the stage, as plain data and arrays."""
+        """All state that determines the next steps, except the stage, as plain data and arrays."""
         return {
             "sources": [source.digest for source in self._sources],
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
@@ -132,15 +135,15 @@ class Fleet:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where `get_state` was called.
+        """Restore the state that `get_state` returned.
 
         Raises:
-            ValueError: the state is of another number of clusters, or of other episodes or traces.
+            ValueError: the state has another number of clusters, or other episodes or traces.
         """
         mine = [source.digest for source in self._sources]
-        if state.get("sources", mine) != mine:  # states of older versions do not say it
+        if state.get("sources", mine) != mine:  # missing in states of older versions
             raise ValueError(
-                "its episodes are of traces with other jobs, run times, predictions or nodes by the same name"
+                "its episodes are of traces with other jobs, run times, predictions or nodes of the same name"
             )
         batch.restore(self._arrays, state["arrays"])
         for rng, saved in zip(self._rngs, state["rngs"], strict=True):
@@ -167,10 +170,10 @@ class Fleet:
         self.rewards[:], self.dones[:], self.live[:] = saved["results"]
 
     def begin(self, k: int) -> None:
-        """Draw an episode with something to decide for cluster `k`.
+        """Draw an episode with at least one decision for cluster `k`.
 
         Raises:
-            InputError: none was found: the traces hold no contention at these loads.
+            InputError: no such episode was found: the traces have no contention at these loads.
         """
         self._seed_at_last()
         rng, config = self._rngs[k], self.config
@@ -196,13 +199,13 @@ class Fleet:
         )
 
     def replay(self, k: int, window: Window, permissions: Permissions) -> bool:
-        """Begin this window in cluster `k`, without models; the agent decides to its last job.
+        """Start this window in cluster `k`, without models; the agent decides up to its last job.
 
-        The config has to have episodes with these permissions. False if it holds nothing to decide: then it
-        is over, as the reference played it.
+        The config must include episodes with these permissions. False if there is nothing to decide: the
+        episode is then finished, as run by the reference.
 
         Raises:
-            ValueError: the config has no such episodes, and the kernels are not compiled for them.
+            ValueError: the config has no such episodes, so the kernels are not compiled for them.
         """
         config = self.config
         if (permissions.preemption and not config.preempting_frac) or (
@@ -215,7 +218,7 @@ class Fleet:
         return self._begin(k, config.rows, 1)
 
     def _begin(self, k: int, handover_row: int, drains: int) -> bool:
-        """Begin what is loaded in cluster `k`; False if it holds nothing to decide."""
+        """Start the loaded episode in cluster `k`; False if it has nothing to decide."""
         turn, rows = self._arrays.turn, np.full(self.dones.size, batch.LEAVE)
         turn.warmup_row[k, 0], turn.handover_row[k, 0] = self.config.warmup_jobs, handover_row
         turn.drains[k, 0], rows[k] = drains, batch.BEGIN
@@ -225,19 +228,19 @@ class Fleet:
         return bool(self.live[k])
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """When the jobs of cluster `k` started, here and in the reference's run; (T,) seconds each."""
+        """Starts of the jobs of cluster `k`, here and in the reference's run; (T,) seconds each."""
         arrays = self._arrays
         return arrays.sim.progress.outcome.start_s[k].copy(), arrays.known.reference_start_s[k].copy()
 
     def _permit(self, k: int, permissions: Permissions) -> None:
-        """What may be done in cluster `k`; its queue goes by the order of the rule that does the same."""
+        """Set the permissions of cluster `k`; its queue has the order of the corresponding rule."""
         state, rule = self._arrays.sim.state, permissions.rule(revised=self.config.revising)
         rule.order.write(state.order.code[k])
         state.config.preempts[k, 0] = permissions.preemption
         state.config.reserve_after_s[k, 0] = rule.options.reserve_after_s
 
     def _draw_permissions(self, k: int, rng: np.random.Generator) -> None:
-        """Draw whether jobs may be preempted in cluster `k`, and which, or whether they have reservations."""
+        """Draw whether, and which, jobs may be preempted in cluster `k`, or whether they get reservations."""
         config, permissions = self.config, NOTHING_MORE
         if config.preempting_frac == config.reserving_frac == 0:
             return
@@ -256,17 +259,17 @@ class Fleet:
         return int(self._arrays.window.info[k, 1])
 
     def legal_rows(self) -> NDArray[np.bool_]:
-        """(N, K) which rows may be taken now; all, where no episode is: an action is ignored there."""
+        """(N, K) legal rows; all rows if there is no episode, since the action is then ignored."""
         return self.masks | ~self.live[:, None]
 
     def sample_rows(self, rows: NDArray[np.int64]) -> None:
-        """Draw a legal row for every cluster, each as likely as any other, into `rows`."""
+        """Draw a legal row for each cluster, with equal probability, into `rows`."""
         batch.sample(self.masks, self._sampling, rows)
 
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Take a legal row in every cluster; with `restart`, clusters whose episode ends begin another.
+        """Apply a legal row in each cluster; with `restart`, clusters whose episode ends start another.
 
-        Clusters that are not `live` are left as they are: reward 0, not done. Returns infos.
+        Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """
         before = self.observations
         self._arrays, self._before = self._before, self._arrays
@@ -320,14 +323,14 @@ class Fleet:
 
 
 def drawn_seed() -> int:
-    """A seed of 128 bits that the system draws."""
+    """A seed of 128 bits from the system."""
     entropy = np.random.SeedSequence().entropy
     assert isinstance(entropy, int)
     return entropy
 
 
 def _compiled(config: EpisodeConfig) -> Any:
-    """`batch.step_all`, compiled for what episodes can have."""
+    """`batch.step_all`, compiled for the possible episodes."""
     modelled = config.modelled_frac > 0
     more = config.preempting_frac > 0 or config.reserving_frac > 0
     rules = {
@@ -352,7 +355,7 @@ def _compiled(config: EpisodeConfig) -> Any:
 def _blank_batch(
     config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int], num_envs: int
 ) -> EpisodeArrays:
-    """Arrays for so many episodes; the scratch of their windows is one for all."""
+    """Arrays for this number of episodes; their windows share one scratch array."""
     one = blank_episode(config, gpus_per_node, gangs)
     stacked: EpisodeArrays = batch.stack(one, num_envs)
     w = one.window
@@ -368,9 +371,9 @@ def _any_begins(names: Sequence[str], start: str) -> bool:
 
 
 def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int]) -> EpisodeArrays:
-    """Arrays for one episode with gangs of these sizes on `config.nodes_high` nodes, all in one partition."""
+    """Arrays for one episode with gangs of these sizes on `config.nodes_high` nodes in one partition."""
     rows = config.rows
-    most = PREEMPTION if config.preempting_frac > 0 else NOTHING_MORE  # what has the larger arrays
+    most = PREEMPTION if config.preempting_frac > 0 else NOTHING_MORE  # the variant with the larger arrays
     run = blank_run(config, gpus_per_node, gangs, most.order(), modelled=config.modelled_frac > 0)
     NOTHING_MORE.order(revised=config.revising).write(run.state.order.code)
     run.progress.books.learns = config.learning

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -12,22 +12,21 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
-from rlsched.workload.trace import Trace
 from rlsched_envs.training.actions import checked_dials, checked_rows
 from rlsched_envs.training.dial_env import (
     DEFAULT_POLICY,
     FOR_SB3,
     DialFleet,
+    SourceArguments,
     check_live,
     sources_of,
     spaces,
     without_dials,
 )
 from rlsched_envs.training.fleet import Fleet
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
+from rlsched_envs.training.sources import EpisodeConfig
 from rlsched_envs.training.vector import row_columns, row_spaces
 from rlsched_envs.training.windows import Drawn
 
@@ -35,22 +34,29 @@ Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 
-class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
-    """N independent clusters that step together, as `SyncVectorEnv` steps single ones.
+class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
+    """N independent clusters stepped together, like single environments in `SyncVectorEnv`.
 
-    A cluster whose episode has ended begins another one in the next step, which ignores its action and gives
-    it reward 0 (`AutoresetMode.NEXT_STEP`).
+    A cluster whose episode has ended starts another one in the next step, which ignores its action and has
+    reward 0 (`AutoresetMode.NEXT_STEP`).
 
     Args:
         fleet: The clusters.
-        observation_space, action_space: Of one of them.
+        observation_space, action_space: Spaces of a single cluster.
+        render_mode: Stored only; there is nothing to render.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - Gymnasium's form
 
     def __init__(
-        self, fleet: Fleet | DialFleet, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+        self,
+        fleet: Fleet | DialFleet,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        *,
+        render_mode: str | None,
     ) -> None:
+        self.render_mode = render_mode
         self._clusters, self.num_envs = fleet, fleet.dones.size
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.observation_space = batch_space(observation_space, self.num_envs)
@@ -63,21 +69,21 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Floats, dict[str, Any]]:
-        """Begin a new episode everywhere; there are no options.
+        """Start a new episode in all clusters; there are no options.
 
         Args:
-            seed: Cluster `k` draws as a single environment of seed `seed` + k does, or of the k-th of a
-                list; None: draws go on.
+            seed: Cluster `k` draws like a single environment with seed `seed` + k, or with the k-th seed of a
+                list; None: the draws continue.
             options: Ignored.
 
         Raises:
-            ValueError: the list has not one seed a cluster.
+            ValueError: the list does not have one seed per cluster.
         """
         del options
         seeds = [seed + k for k in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None:
             if len(seeds) != self.num_envs:
-                raise ValueError(f"seed: expected {self.num_envs} seeds, one a cluster, got {len(seeds)}")
+                raise ValueError(f"seed: expected {self.num_envs} seeds, one per cluster, got {len(seeds)}")
             super().reset(seed=seeds[0])
             for k, one in enumerate(seeds):
                 if one is not None:
@@ -88,10 +94,10 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
         return self._seen(), {}
 
     def step(self, actions: NDArray[Any]) -> tuple[Floats, NDArray[Any], Flags, Flags, dict[str, Any]]:
-        """Step the clusters, and begin an episode in each whose last one ended in the step before.
+        """Step the clusters, and start an episode in clusters whose last one ended in the previous step.
 
         Raises:
-            ValueError: the actions have another shape or type, or values that are not allowed.
+            ValueError: the actions have another shape or type, or invalid values.
             ResetNeeded: `reset` has not been called.
         """
         fleet = self._clusters
@@ -119,39 +125,34 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]]):
     def _seen(self) -> Floats:
         return self._clusters.observations.copy()
 
+    @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[Any], Flags | None]:
-        """(The actions as the clusters take them, where one was not legal)."""
-        raise NotImplementedError
+        """(Validated actions for the clusters, whether each one was illegal)."""
 
 
 class ClusterVectorEnv(FleetVectorEnv):
-    """N clusters whose dials are set: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
+    """N clusters with dials to set: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
 
-    See `dial_env.ClusterEnv` for one of them, and for the other arguments.
+    See `dial_env.ClusterEnv` for a single cluster and for the other arguments.
 
     Args:
-        num_envs: How many clusters.
+        num_envs: Number of clusters.
 
     Raises:
-        InputError: as of `ClusterEnv`.
+        InputError: as in `ClusterEnv`.
     """
 
     def __init__(
         self,
         num_envs: int = 1,
-        trace: Trace | str | Path | None = None,
-        cluster: ClusterSpec | str | Path | None = None,
         *,
-        sources: Sequence[EpisodeSource] | None = None,
         drawn: Drawn | None = None,
         policy: Policy | str = DEFAULT_POLICY,
         render_mode: str | None = None,
+        **jobs: Unpack[SourceArguments],
     ) -> None:
-        self.render_mode = render_mode
-        chosen = sources_of(trace, cluster, sources)
-        super().__init__(
-            DialFleet(chosen, num_envs, drawn or Drawn(), without_dials(policy), None), *spaces()
-        )
+        fleet = DialFleet(sources_of(**jobs), num_envs, drawn or Drawn(), without_dials(policy), None)
+        super().__init__(fleet, *spaces(), render_mode=render_mode)
 
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[Any], None]:
         return checked_dials(actions, (self.num_envs, NUM_DIALS)), None
@@ -160,41 +161,39 @@ class ClusterVectorEnv(FleetVectorEnv):
 class RowsVectorEnv(FleetVectorEnv):
     """N clusters whose jobs are chosen row by row: `gymnasium.make_vec("rlsched/Rows-v0", num_envs=N)`.
 
-    See `rows_env.RowsEnv` for one of them, and for the other arguments.
+    See `rows_env.RowsEnv` for a single cluster and for the other arguments.
 
     Args:
-        num_envs: How many clusters.
+        num_envs: Number of clusters.
 
     Raises:
-        InputError: as of `RowsEnv`.
+        InputError: as in `RowsEnv`.
     """
 
     def __init__(
         self,
         num_envs: int = 1,
-        trace: Trace | str | Path | None = None,
-        cluster: ClusterSpec | str | Path | None = None,
         *,
-        sources: Sequence[EpisodeSource] | None = None,
         config: EpisodeConfig | None = None,
         oracle: bool = False,
         render_mode: str | None = None,
+        **jobs: Unpack[SourceArguments],
     ) -> None:
-        self.render_mode = render_mode
         config = config or EpisodeConfig()
         self._columns = row_columns(oracle=oracle)
-        self._fleet = Fleet(sources_of(trace, cluster, sources), num_envs, config, None)
-        super().__init__(self._fleet, *row_spaces(config.window_rows, oracle=oracle))
+        self._fleet = Fleet(sources_of(**jobs), num_envs, config, None)
+        spaces_of_one = row_spaces(config.window_rows, oracle=oracle)
+        super().__init__(self._fleet, *spaces_of_one, render_mode=render_mode)
 
     def action_masks(self) -> Flags:
-        """(N, K) which rows may be taken now; of a cluster whose episode has ended, all."""
+        """(N, K) rows that are legal now; all rows for a cluster whose episode has ended."""
         return self._fleet.legal_rows()
 
     def _seen(self) -> Floats:
         return self._fleet.observations[:, :, : self._columns].copy()
 
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[np.int64], Flags]:
-        """The rows; the reference's in place of each that is not legal."""
+        """The rows, with illegal ones replaced by the reference's."""
         fleet = self._fleet
         rows = checked_rows(actions, (self.num_envs,), fleet.masks.shape[1])
         illegal = ~fleet.masks[np.arange(self.num_envs), rows]

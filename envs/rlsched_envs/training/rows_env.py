@@ -20,65 +20,64 @@ from rlsched_envs.training.vector import row_columns, row_spaces
 
 
 class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
-    """A GPU cluster whose waiting jobs are to be started, or held back.
+    """A GPU cluster whose waiting jobs the agent starts or holds back.
 
-    **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, places the
-    warm-up; then the agent decides. `reset` returns at the first contested decision; everything that can
-    start at once, or has one legal choice, happens by itself.
+    **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, schedules the
+    warm-up; then the agent decides. `reset` returns at the first contested decision; if everything can start
+    at once, or there is one legal choice, the environment acts by itself.
 
-    **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or as many as
-    the config's `window_rows` says. First half of a decision: row 0 is
-    *wait*, the others are waiting jobs (first that fit, oldest, first that do not fit). Second half: the
-    variants of the job just chosen. Unused rows are zero. F: `NUM_FEATURES` = 49 columns, with units in
-    `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can compute all of them (run times are causal
-    predictions, never the true ones). With `oracle`, (K, F + C): C: `NUM_CRITIC` = 9 more columns,
-    `CRITIC_FEATURES`, hold the truth and the future (waiting jobs against the reference's, true run times,
-    the reference's queue in the hours to come). They are for a critic while training: no broker can fill
-    them, so a policy that looks at them cannot be served.
+    **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or the config's `window_rows`. First half
+    of a decision: row 0 is *wait*, the others are waiting jobs (the first that fit, the oldest, the first
+    that do not fit). Second half: the variants of the job just chosen. Unused rows are zero. F:
+    `NUM_FEATURES` = 49 columns, with units in `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can
+    compute all of them (run times are causal predictions, never the true ones). With `oracle`, (K, F + C): C:
+    `NUM_CRITIC` = 9 more columns, `CRITIC_FEATURES`, have the truth and the future (waiting jobs compared
+    with the reference's, true run times, the reference's queue in the next hours). They are for a critic
+    during training: a broker cannot fill them, so a policy that reads them cannot be served.
 
     **Action.** Discrete(K): a row. `action_masks()` gives the (K,) legal ones. Not legal: a job that does not
     fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can start;
     anything but overdue jobs, first passed over `MAX_HOLD_S` = 43,200 s ago, once one of them can start. A
     *wait* commits: the jobs that it passes over are held back for the blocked job (the first in the order
-    that does not fit), until that starts, or `HOLD_S` = 1,800 s are over, or half of the GPUs are free. An
-    illegal row is replaced by what the reference would do, and `info["illegal_action"]` is true.
+    that does not fit), until that job starts, `HOLD_S` = 1,800 s have passed, or half of the GPUs are free.
+    An illegal row is replaced by the reference's, and `info["illegal_action"]` is true.
 
     **Reward.** minus (regret now - regret at the last decision) x 100 / (queueing of the reference in this
     episode, job-seconds), where regret is the integral over time of (jobs waiting - jobs waiting in the
-    reference's run), job-seconds. Returns add up to the per cent of the reference's queueing that the
-    agent saved; following the reference gives exactly 0.
+    reference's run), job-seconds. The return is the per cent of the reference's queueing that the agent
+    saved; following the reference gives exactly 0.
 
-    **Models** (`EpisodeConfig.modelled_frac`). In a share of the episodes models say how fast jobs run and
-    what they draw. A job that does not fit may then share the GPUs of a running one, the second half also
-    offers SM clocks, and the reference has the same abilities (`decide.options.policy_start`). What
-    energy counts against time is drawn for each episode, and a column of every row; the reward is then (1 -
-    weight) x that of time, where time lost while running counts as queueing does, less weight x 100 x (energy
-    beyond the reference's / its energy) x (its time in the system / its queueing).
+    **Models** (`EpisodeConfig.modelled_frac`). A share of the episodes has models of speed and power. A job
+    that does not fit may then share the GPUs of a running one, the second half also offers SM clocks, and the
+    reference has the same abilities (`decide.options.policy_start`). The weight of energy relative to time is
+    drawn for each episode, and is a column of each row; the reward is then (1 - weight) x that of time, where
+    time lost while running counts as queueing does, less weight x 100 x (energy in excess of the reference's
+    / its energy) x (its time in the system / its queueing).
 
     **Preemption** (`EpisodeConfig.preempting_frac`). In a share of the episodes jobs may be preempted: they
-    save their work and pay `restart_s` to go on; in some of these half of the jobs must not be. The queue
-    then goes by the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the reference, and jobs that
-    do not fit have rows that preempt for them: the first of those who have to give way, one a decision.
-    Regret is that of JCT then: waiting, and restarts. A preempting row is legal where every job that gives
-    way has an index higher by the rule's margin; not to preempt always is.
+    save their work and pay `restart_s` to continue; in some of these, half of the jobs must not be preempted.
+    The queue order is then the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the reference,
+    and jobs that do not fit have rows that preempt for them: one running job per decision, the first in the
+    order of preemption. Regret is then that of JCT: waiting, and restarts. A preempting row is legal if each
+    job to be preempted has an index higher by the rule's margin; not to preempt is always legal.
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
-    plays the tail, except in a `drain_frac` of episodes, where the agent goes on to the last job; either way
-    what was deferred is paid for. Nothing is ever truncated. Draws and steps outside an episode are as of
-    `ClusterEnv`.
+    schedules the tail, except in a `drain_frac` of episodes, where the agent continues to the last job; in
+    both cases the cost of deferred jobs counts. Episodes are never truncated. Draws, and steps outside an
+    episode, are as in `ClusterEnv`.
 
-    **Info.** At the end `info["schedule"]`: mean queueing delay and JCT in seconds, of the agent and of the
+    **Info.** At the end `info["schedule"]`: mean queueing delay and JCT in seconds, for the agent and for the
     reference, `gpu_utilisation_frac`, `regret_job_s`.
 
     Args:
-        trace: Jobs to draw windows from, or their file; default: 20,000 synthetic Helios-like jobs.
-        cluster: What they run on, or its file; goes with `trace`.
-        sources: Several traces, each with a cluster of its own, instead of `trace` and `cluster`.
-        config: What an episode looks like.
+        trace: Trace to draw windows from, or its file; default: 20,000 synthetic Helios-like jobs.
+        cluster: Cluster of the trace, or its file; required with `trace`.
+        sources: Several traces, each with its own cluster, instead of `trace` and `cluster`.
+        config: Configuration of episodes.
         oracle: Whether observations also have the columns of the critic.
 
     Raises:
-        InputError: a trace without a cluster, or a cluster without a trace; or a file cannot be read.
+        InputError: a trace without a cluster, a cluster without a trace, or an unreadable file.
 
     >>> import gymnasium, rlsched
     >>> trace, cluster = rlsched.synthesize("helios", jobs=2000, load=0.9, gpus=64)
@@ -113,7 +112,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin a new episode; there are no options."""
+        """Start a new episode; there are no options."""
         del options
         super().reset(seed=seed)
         if seed is not None:
@@ -125,15 +124,15 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         return window[:, : self._columns].copy()
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(K,) which rows may be taken now; all, before `reset` and after the end."""
+        """(K,) rows that are legal now; all rows before `reset` and after the end."""
         return self._fleet.legal_rows()[0]
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Take a row. One that is not legal now is replaced by the reference's.
+        """Take a row. A row that is not legal now is replaced by the reference's.
 
         Raises:
-            ValueError: the action is no single whole number from 0 to K - 1.
-            ResetNeeded: no episode has begun, or the last one has ended.
+            ValueError: the action is not a single whole number from 0 to K - 1.
+            ResetNeeded: no episode has started, or the last one has ended.
         """
         check_live(self._fleet.live)
         asked = int(checked_rows(action, (), self._fleet.config.window_rows))

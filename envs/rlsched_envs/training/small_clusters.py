@@ -1,4 +1,4 @@
-"""Small clusters of one partition in one batch of arrays: made once, loaded with window after window."""
+"""Small clusters of one partition in one batch of arrays: created once, loaded with successive windows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, largest_gang
 
 GPU_TYPES: Final = ("V100", "P100", "A100")
-"""GPU types of the clusters of episodes with models: those that the catalogue knows best."""
+"""GPU types of the clusters of episodes with models: the types with the most data in the catalogue."""
 CORES_EACH: Final = 6
-"""CPU cores a GPU of their nodes, as Venus and Philly have them."""
+"""CPU cores per GPU of their nodes, as on Venus and Philly."""
 
 
 def node_size(sources: Sequence[EpisodeSource]) -> int:
-    """GPUs of a node, the same in all sources.
+    """GPUs per node, equal in all sources.
 
     Raises:
-        InputError: it is not the same.
+        InputError: sources differ.
     """
     sizes = {source.gpus_per_node for source in sources}
     if len(sizes) != 1:
@@ -39,7 +39,7 @@ def node_size(sources: Sequence[EpisodeSource]) -> int:
 
 
 def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
-    """All sizes of gangs that windows of these sources can hold, ascending."""
+    """All gang sizes that windows of these sources can have, ascending."""
     sizes: set[int] = set()
     for source in sources:
         own = np.unique(source.gpus)
@@ -49,7 +49,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """(largest gang + 1,) demand class by GPUs, where a run was made for gangs of these sizes."""
+    """(largest gang + 1,) demand class by GPUs, for a run with gangs of these sizes."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers
@@ -64,15 +64,15 @@ def blank_run(
     modelled: bool,
     assumed_scale: float = 1.0,
 ) -> SimArrays:
-    """A run on `config.nodes_high` nodes, all in one partition, that holds no jobs yet.
+    """A run on `config.nodes_high` nodes in one partition, without jobs.
 
     Args:
-        config: Jobs of a window, and nodes.
-        gpus_per_node: GPUs of a node.
-        gangs: Sizes of the gangs to come, ascending.
-        order: What the queue goes by.
+        config: Number of jobs of a window, and of nodes.
+        gpus_per_node: GPUs per node.
+        gangs: Sizes of future gangs, ascending.
+        order: Order of the queue.
         modelled: Whether there are models.
-        assumed_scale: Factor on the assumed figures of their catalogue.
+        assumed_scale: Factor on the assumed figures of the catalogue.
     """
     rows = config.rows
     nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)
@@ -91,7 +91,7 @@ def blank_run(
 
 
 def load_window(batch: SimArrays, k: int, window: Window, class_of: NDArray[np.int32]) -> None:
-    """Put a window's jobs and its number of nodes into run `k` of a batch; `class_of`: `class_numbers`."""
+    """Load a window's jobs and its number of nodes into run `k` of a batch; `class_of`: `class_numbers`."""
     node, truth = batch.state.node, batch.truth
     node.status[k] = np.where(np.arange(node.status.shape[1]) < window.nodes, NODE_UP, NODE_DOWN)
     truth.submit_s[k], truth.duration_s[k] = window.submit_s, window.duration_s
@@ -103,15 +103,15 @@ def load_window(batch: SimArrays, k: int, window: Window, class_of: NDArray[np.i
 def set_models(
     batch: SimArrays, k: int, modelled: bool, kinds: Sequence[int], weight: float, key: int
 ) -> None:
-    """Let run `k` of a batch go with models or without.
+    """Set run `k` of a batch to run with or without models.
 
     Args:
         batch: The runs.
-        k: Which.
-        modelled: Whether models say how fast jobs run.
-        kinds: GPU types of its nodes, in turn; positions in `GPU_TYPES`.
-        weight: What energy counts against time, 0 to 1.
-        key: What the draws of its jobs go by.
+        k: Index of the run.
+        modelled: Whether the run has models of speed.
+        kinds: GPU types of its nodes, in turn; indices in `GPU_TYPES`.
+        weight: Weight of energy relative to time, 0 to 1.
+        key: Key of the random draws of its jobs.
     """
     state, progress = batch.state, batch.progress
     state.config.modelled[k, 0] = modelled

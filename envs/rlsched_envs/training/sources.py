@@ -1,4 +1,4 @@
-"""Where episodes come from: windows of traces, thinned to small clusters and scaled to a load."""
+"""Sources of episodes: windows of traces, thinned to small clusters and scaled to a load."""
 
 from __future__ import annotations
 
@@ -21,43 +21,44 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Predictions, predict_trace, run_time_s
 
 LONGEST_S = 7 * 86_400.0
-"""Run times are cut here while training: a single longer job decides a whole episode."""
+"""Upper limit of run times in training, seconds: a single longer job would decide a whole episode."""
 
 
 class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an episode looks like.
+    """Configuration of episodes.
 
     Attributes:
-        warmup_jobs: Jobs that the reference rule places before the agent takes over.
-        agent_jobs: Arrivals that the agent decides about.
-        tail_jobs: Arrivals after that: the cost that the agent's decisions leave behind.
-        drain_frac: Share of episodes in which the agent also decides through the tail, to the last job.
-        load_low: Offered load is drawn between this ...
-        load_high: ... and this.
-        nodes_low: Nodes of the cluster are drawn between this ...
-        nodes_high: ... and this.
-        window_rows: Rows of an observation. Policies are served with WINDOW_ROWS of them, no other number.
-        modelled_frac: Share of episodes in which models say how fast jobs run and what they draw; in the
-            others jobs run as the trace says, on whole GPUs at the highest clock.
-        time_alone_frac: Share of those in which energy counts nothing; in the others its weight is drawn
-            evenly between 0 and 1.
-        learning: Whether in those what is predicted of pairs that share follows what was observed of them. It
-            costs 8 % of the speed: every cluster has its own predictions then.
-        preempting_frac: Share of episodes in which jobs may be preempted; the reference is `gittins` there.
-        pinned_frac: Share of those in which half of the jobs, drawn at random, must not be; in the others all
-            jobs may.
-        restart_s: What a preempted job pays to go on, seconds.
-        reserving_frac: Share of episodes in which no start may delay the job with the reservation; the
-            reference is `easy` by area^0.7 there.
-        revising: Whether predictions of waiting jobs are revised by what jobs of their burst do
+        warmup_jobs: Number of jobs that the reference rule schedules before the agent starts.
+        agent_jobs: Number of arrivals for which the agent decides.
+        tail_jobs: Number of later arrivals, which show the delayed cost of the agent's decisions.
+        drain_frac: Share of episodes in which the agent also decides during the tail, to the last job.
+        load_low: Lower bound of the offered load.
+        load_high: Upper bound of the offered load.
+        nodes_low: Lower bound of the number of nodes.
+        nodes_high: Upper bound of the number of nodes.
+        window_rows: Rows of an observation. Policies are always served with WINDOW_ROWS.
+        modelled_frac: Share of episodes with models of speed and power; in the others jobs run as recorded in
+            the trace, on whole GPUs at the highest clock.
+        time_alone_frac: Share of those episodes in which energy has weight 0; in the others its weight is
+            uniform between 0 and 1.
+        learning: Whether predictions of pairs that share follow observations in these episodes. It costs 8 %
+            of the speed, since each cluster then has its own predictions.
+        preempting_frac: Share of episodes in which jobs may be preempted; their reference is `gittins`.
+        pinned_frac: Share of those episodes in which a random half of the jobs must not be preempted; in the
+            others all jobs may be.
+        restart_s: Restart cost of a preempted job, seconds.
+        reserving_frac: Share of episodes in which no start may delay the job with the reservation; their
+            reference is `easy` by area^0.7.
+        revising: Whether predictions of waiting jobs are revised by observations of their burst
             (`rlsched.decide.order.bursts`), for the agent and for the reference.
-        block_jobs: An episode is put together from blocks of so many successive jobs, drawn with replacement
-            and joined in time, so that no window of a trace comes twice; 0: it is one window, as recorded.
-            A job keeps its prediction and the time since the one before it.
-        known_low: Where sources allow it, predictions are drawn anew for an episode (`predict.informed`):
-            their correlation with the true run times is drawn evenly between this ...
-        known_high: ... and this; 0: predictions are as they come, always.
-        as_made_frac: Share of episodes in which they are as they come even so.
+        block_jobs: Size of the blocks of successive jobs that compose an episode, drawn with replacement and
+            joined in time, so that no window of a trace occurs twice; 0: an episode is one window as
+            recorded. A job keeps its prediction and its time since the previous job.
+        known_low: Lower bound of the correlation with the true run times of predictions that are drawn for an
+            episode (`predict.informed`), if sources support it.
+        known_high: Upper bound of that correlation, which is uniform; 0: always the predictions of the
+            source.
+        as_made_frac: Share of episodes that still have the predictions of the source.
     """
 
     warmup_jobs: int = 512
@@ -106,7 +107,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def rows(self) -> int:
-        """Jobs of one episode."""
+        """Number of jobs of one episode."""
         return self.warmup_jobs + self.agent_jobs + self.tail_jobs
 
 
@@ -119,11 +120,11 @@ class EpisodeSource:
         submit_s: (J,)
         duration_s: (J,)
         gpus: (J,)
-        predictions: The predictions that go with them.
-        weight: How often this source is drawn, relative to the others.
-        gpus_per_node: GPUs of a node.
-        workload: (J,) number of each job's workload in the catalogue; None: unknown ones.
-        informed: Draws other predictions of the same jobs; None: there are no others.
+        predictions: Predictions of the jobs.
+        weight: Weight of this source in draws, relative to the others.
+        gpus_per_node: GPUs per node.
+        workload: (J,) number of each job's workload in the catalogue; None: unknown.
+        informed: Draws other predictions of the same jobs; None: not supported.
     """
 
     name: str
@@ -150,7 +151,7 @@ class EpisodeSource:
         """The runnable jobs submitted in [since_s, until_s), with causal predictions from the whole past.
 
         Raises:
-            InputError: nodes of different sizes, or no job in that time.
+            InputError: nodes differ in size, or there is no job in that time.
         """
         sizes = {group.gpus for group in spec.nodes if group.count and group.gpus}
         if len(sizes) != 1:
@@ -179,7 +180,7 @@ class EpisodeSource:
 
     @cached_property
     def digest(self) -> str:
-        """First 12 hexadecimal digits of the SHA-256 of what windows are drawn from."""
+        """First 12 hexadecimal digits of the SHA-256 of the data that windows are drawn from."""
         found = hashlib.sha256(repr((self.name, self.weight, self.gpus_per_node)).encode())
         columns = (self.submit_s, self.duration_s, self.gpus, *self.predictions, self.workload)
         for column in columns:
@@ -187,7 +188,7 @@ class EpisodeSource:
         return found.hexdigest()[:12]
 
     def rows(self, kept: slice) -> EpisodeSource:
-        """Some of its jobs, by the same name and weight."""
+        """Some of its jobs, with the same name and weight."""
         predictions = Predictions(self.predictions.predicted_s[kept], self.predictions.spread[kept])
         return replace(
             self,
@@ -201,9 +202,9 @@ class EpisodeSource:
 
 
 class Window(msgspec.Struct, frozen=True):
-    """One episode's jobs: `rows` entries each, the first submitted at 0.
+    """Jobs of one episode: `rows` entries each, the first submitted at 0.
 
-    `first`: number of the first of them in its source.
+    `first`: index of the first job in its source.
     """
 
     submit_s: NDArray[np.float64]
@@ -217,12 +218,12 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
-    """GPUs at which gangs are capped: half of the cluster, one node at least."""
+    """Upper limit of gang sizes, GPUs: half of the cluster, at least one node."""
     return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
 
 
 def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> Window:
-    """Cut a window at random, cap gangs at half of the cluster, and stretch time to the load drawn."""
+    """Cut a window at random, cap gangs at half of the cluster, and stretch time to the drawn load."""
     pick, gaps = _drawn_jobs(source, config, rng)
     nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
     total = nodes * source.gpus_per_node
@@ -247,7 +248,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
 def _drawn_jobs(
     source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(T,) jobs of an episode, and the time of each since the one before it, seconds."""
+    """(T,) jobs of an episode, and the time of each since the previous one, seconds."""
     rows, jobs = config.rows, source.submit_s.size
     if config.block_jobs == 0:
         first = int(rng.integers(0, max(1, jobs - rows + 1)))
@@ -266,7 +267,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, config: EpisodeConfig, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> Predictions:
-    """The jobs' own predictions, or others of a quality drawn for this episode."""
+    """The jobs' own predictions, or other predictions with a quality drawn for this episode."""
     own = source.predictions
     if source.informed is None or config.known_high == 0 or rng.random() < config.as_made_frac:
         return Predictions(own.predicted_s[pick], own.spread[pick])

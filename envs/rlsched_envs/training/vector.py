@@ -1,7 +1,8 @@
-"""The native vector environments: N clusters, one process, one compiled call a step, as SB3 `VecEnv`s."""
+"""The native vector environments as SB3 `VecEnv`s: N clusters, one process, one compiled call per step."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from rlsched_envs.training.windows import Drawn
 
 
 def row_columns(*, oracle: bool) -> int:
-    """Columns of a window: those that a broker can fill, and with `oracle` also those of the critic."""
+    """Columns of a window: the columns that a broker can fill, and with `oracle` also the critic's."""
     return NUM_FEATURES + NUM_CRITIC if oracle else NUM_FEATURES
 
 
@@ -37,13 +38,13 @@ def row_spaces(
 
 
 class FleetVecEnv(VecEnv):
-    """N independent clusters that step together: what is the same whatever an action is.
+    """N independent clusters stepped together: the part shared by all kinds of actions.
 
     Args:
         fleet: The clusters.
-        observation_space, action_space: Of one of them.
-        copy: Whether observations are copies of their own. Without, the array that `reset` or `step` returns
-            is written over by the step after the next: enough for Stable-Baselines3's rollouts, and faster.
+        observation_space, action_space: Spaces of a single cluster.
+        copy: Whether observations are copies. Without copies, the array returned by `reset` or `step` is
+            overwritten two steps later, which is sufficient for Stable-Baselines3's rollouts, and faster.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class FleetVecEnv(VecEnv):
         *,
         copy: bool,
     ) -> None:
-        self.render_mode = None  # VecEnv asks for it while it is being made
+        self.render_mode = None  # VecEnv reads it in its constructor
         super().__init__(fleet.dones.size, observation_space, action_space)
         self._fleets, self._copy = fleet, copy
         self._actions: NDArray[Any] = np.zeros(0)
 
     def reset(self) -> VecEnvObs:
-        """Begin a new episode everywhere."""
+        """Start a new episode in all clusters."""
         for k in range(self.num_envs):
             self._fleets.begin(k)
         return self._seen()
@@ -69,33 +70,33 @@ class FleetVecEnv(VecEnv):
         return self._fleets.observations.copy() if self._copy else self._fleets.observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Take these actions, one a cluster, at the next `step_wait`.
+        """Take these actions, one per cluster, at the next `step_wait`.
 
         Raises:
-            ValueError: they have another shape or type, or values that are not allowed.
+            ValueError: the actions have another shape or type, or invalid values.
             ResetNeeded: `reset` has not been called.
         """
         check_live(self._fleets.live)
         self._actions = self._checked(actions)
 
+    @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """The actions as the clusters take them."""
-        raise NotImplementedError
+        """Validate actions and convert them for the clusters."""
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters; where an episode ended, another begins and `infos` has the old one's figures."""
+        """Step all clusters; after the end of an episode, another starts and `infos` has its figures."""
         infos = self._fleets.step(self._actions)
         return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
 
     def close(self) -> None:
-        """Nothing to close; it may be called more than once."""
+        """Nothing to close; may be called more than once."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of this object, once for each environment asked for."""
+        """The attribute of this object, once for each requested environment."""
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether this object has it."""
+        """Whether this object has the attribute."""
         return hasattr(self, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -106,7 +107,7 @@ class FleetVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of all clusters at once; one result an environment."""
+        """Call a method for all clusters at once; returns one result per environment."""
         result = getattr(self, method_name)(*method_args, **method_kwargs)
         return [result[k] for k in self._get_indices(indices)]
 
@@ -118,7 +119,7 @@ class FleetVecEnv(VecEnv):
         return [False for _ in self._get_indices(indices)]
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
-        """Seed the draws of episodes from the next reset on; None: by a seed that the system draws."""
+        """Seed the draws of episodes from the next reset on; None: with a seed from the system."""
         self._fleets.reseed(seed)
         return [seed] * self.num_envs
 
@@ -127,15 +128,15 @@ class FleetVecEnv(VecEnv):
 
 
 class RowsVecEnv(FleetVecEnv):
-    """N clusters whose jobs are chosen row by row. See `rows_env.RowsEnv` for the data sheet of one.
+    """N clusters whose jobs are chosen row by row. See `rows_env.RowsEnv` for a single cluster.
 
     Args:
         sources: Traces to draw episodes from.
-        num_envs: How many clusters.
-        seed: Seed of all draws; None: another one each time.
-        config: What an episode looks like.
-        copy: As of `FleetVecEnv`.
-        oracle: Whether observations also have the columns of the critic, which no broker could fill.
+        num_envs: Number of clusters.
+        seed: Seed of all draws; None: a new one each time.
+        config: Configuration of episodes.
+        copy: As in `FleetVecEnv`.
+        oracle: Whether observations also have the columns of the critic, which a broker cannot fill.
     """
 
     def __init__(
@@ -166,19 +167,19 @@ class RowsVecEnv(FleetVecEnv):
     def enter(self, stage: Stage | None) -> None:
         """Draw the next episodes from this stage of a curriculum; None: from all that `config` allows.
 
-        Episodes in hand go on as they are.
+        Running episodes continue unchanged.
 
         Raises:
-            InputError: it names a source that there is not, or leaves none.
+            InputError: the stage names an unknown source, or leaves none.
         """
         self._fleet.enter(stage)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(N, K) which rows may be taken now."""
+        """(N, K) rows that are legal now."""
         return self._fleet.masks.copy()
 
     def sample_actions(self) -> NDArray[np.int64]:
-        """(N,) a legal row for each cluster, all as likely; drawn by this environment's seed."""
+        """(N,) a legal row for each cluster, with equal probability; drawn with this environment's seed."""
         rows = np.empty(self.num_envs, np.int64)
         self._fleet.sample_rows(rows)
         return rows
@@ -190,31 +191,31 @@ class RowsVecEnv(FleetVecEnv):
         k = batch.first_illegal(masks, rows)
         if k >= 0:
             raise ValueError(
-                f"cluster {k}: row {rows[k]} is not legal now; `action_masks()` gives those that "
-                f"are: {np.flatnonzero(masks[k]).tolist()}"
+                f"cluster {k}: row {rows[k]} is not legal now; `action_masks()` gives the legal rows: "
+                f"{np.flatnonzero(masks[k]).tolist()}"
             )
         return rows
 
     def get_state(self) -> dict[str, Any]:
-        """The episodes as they stand, for resuming a training run exactly."""
+        """The state of the episodes, for resuming a training run exactly."""
         return self._fleet.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the episodes of `get_state`."""
+        """Continue the episodes of `get_state`."""
         self._fleet.set_state(state)
 
 
 class ClusterVecEnv(FleetVecEnv):
-    """N clusters whose dials are set. See `dial_env.ClusterEnv` for the data sheet of one.
+    """N clusters with dials to set. See `dial_env.ClusterEnv` for a single cluster.
 
     Args:
         sources: Traces to draw windows from.
-        num_envs: How many clusters.
-        seed: Seed of all draws; None: another one each time.
-        drawn: What windows are like.
-        policy: The rule whose dials are set.
-        in_pairs: Whether clusters 2 k and 2 k + 1 play the same windows.
-        copy: As of `FleetVecEnv`.
+        num_envs: Number of clusters.
+        seed: Seed of all draws; None: a new one each time.
+        drawn: How windows are drawn.
+        policy: The rule that has the dials.
+        in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows.
+        copy: As in `FleetVecEnv`.
     """
 
     def __init__(
@@ -232,5 +233,5 @@ class ClusterVecEnv(FleetVecEnv):
         super().__init__(fleet, *spaces(), copy=copy)
 
     def _checked(self, actions: NDArray[Any]) -> NDArray[np.float64]:
-        """(N, D) parts of the ranges of the dials; those outside -1 to 1 are clipped."""
+        """(N, D) fractions of the ranges of the dials; values outside -1 to 1 are clipped."""
         return checked_dials(actions, (self.num_envs, NUM_DIALS))

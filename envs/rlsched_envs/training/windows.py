@@ -1,6 +1,6 @@
-"""Windows of jobs on small clusters, for policies whose dials somebody sets: drawn, loaded and run.
+"""Windows of jobs on small clusters, for policies with dials set by a caller or a strategy.
 
-What a strategy is trained on, and judged by: the same jobs, predictions and luck each time.
+Strategies are trained and evaluated on windows: the same jobs, predictions and random draws each time.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, 
 
 COST: Final = np.dtype(
     [
-        ("delay_s", np.float64),  # JCT beyond the run times alone at full clock, job-seconds
-        ("energy_j", np.float64),  # of the jobs
+        ("delay_s", np.float64),  # JCT beyond the run times on GPUs of their own at full clock, job-seconds
+        ("energy_j", np.float64),  # energy of the jobs
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
-"""What came of one run of a window."""
+"""Result of one run of a window."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What windows are drawn from; each choice of several is as likely as the others.
+    """Distribution of windows; each of several choices has the same probability.
 
     Attributes:
-        jobs: Jobs of a window.
-        load_low: Offered load is drawn between this ...
-        load_high: ... and this.
-        nodes_low: Nodes are drawn between this ...
-        nodes_high: ... and this.
+        jobs: Number of jobs of a window.
+        load_low: Lower bound of the offered load.
+        load_high: Upper bound of the offered load.
+        nodes_low: Lower bound of the number of nodes.
+        nodes_high: Upper bound of the number of nodes.
         block_jobs: As in `EpisodeConfig`.
-        known_low: As in `EpisodeConfig` ...
-        known_high: ... as is this.
-        preemptible_fracs: Shares of jobs that may be preempted.
-        restart_low_s: What a preempted job pays is drawn evenly by its logarithm, between this ...
-        restart_high_s: ... and this.
-        energy_weights: What energy counts against time.
-        kinds: GPU types, positions in `GPU_TYPES`.
-        mixed_frac: Share of windows on clusters whose nodes are of all these types in turn; run times are
-            then of the first of them, drawn at random.
+        known_low: As in `EpisodeConfig`.
+        known_high: As in `EpisodeConfig`.
+        preemptible_fracs: Choices for the share of jobs that may be preempted.
+        restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
+        restart_high_s: Upper bound of that cost.
+        energy_weights: Choices for the weight of energy relative to time.
+        kinds: GPU types, indices in `GPU_TYPES`.
+        mixed_frac: Share of windows on clusters whose nodes have all these types in turn; run times then
+            refer to the first of them, drawn at random.
     """
 
     jobs: int = 1500
@@ -83,7 +83,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def window(self) -> EpisodeConfig:
-        """What its jobs are drawn from."""
+        """The configuration for drawing its jobs."""
         return EpisodeConfig(
             warmup_jobs=0,
             agent_jobs=self.jobs,
@@ -99,17 +99,17 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A window, and what holds in it.
+    """A window with its conditions.
 
     Attributes:
-        source: Name of the trace that it is of.
-        group: Source and stretch of it that the window begins in: windows of one group have jobs in common.
+        source: Name of its trace.
+        group: Source, and stretch of it in which the window starts: windows of one group share jobs.
         window: Its jobs.
-        kinds: GPU types of its nodes, in turn; positions in `GPU_TYPES`.
-        energy_weight: What energy counts against time, 0 to 1.
+        kinds: GPU types of its nodes, in turn; indices in `GPU_TYPES`.
+        energy_weight: Weight of energy relative to time, 0 to 1.
         preemptible_frac: Share of its jobs that may be preempted.
-        restart_s: What a preempted job pays.
-        key: What its draws go by.
+        restart_s: Restart cost of a preempted job, seconds.
+        key: Key of its random draws.
     """
 
     source: str
@@ -123,12 +123,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_s(self) -> float:
-        """Run times of its jobs alone at full clock, job-seconds."""
+        """Sum of the run times of its jobs on GPUs of their own at full clock, job-seconds."""
         return float(self.window.duration_s.sum())
 
 
 def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> Setting:
-    """Draw a window of a source, and what holds in it."""
+    """Draw a window of a source, and its conditions."""
     window = draw_window(source, drawn.window, rng)
     kinds = (int(rng.choice(drawn.kinds)),)
     if drawn.mixed_frac > 0.0 and rng.random() < drawn.mixed_frac:
@@ -146,15 +146,15 @@ def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) 
 
 
 class DialledRuns:
-    """A batch of runs under a rule that takes dials.
+    """A batch of runs under a rule with dials.
 
     Args:
-        count: How many.
-        sources: Where their windows will be from.
-        drawn: Likewise.
-        policy: Its settings make the rule; one that preempts jobs as they declare it.
+        count: Number of runs.
+        sources: Sources of their windows.
+        drawn: How their windows are drawn.
+        policy: The policy whose settings define the rule; a rule that preempts does so as jobs declare it.
         assumed_scale: Factor on the assumed figures of the catalogue of workloads.
-        outside: Whether the caller sets the dials whenever they are due, and not a network.
+        outside: Whether the caller sets the dials when they are due, instead of a network.
 
     Attributes:
         batch: The runs.
@@ -182,11 +182,11 @@ class DialledRuns:
         self._steps = rule.steps.with_dials()
 
     def compiled(self, template: Any, *, records: bool) -> Any:
-        """A kernel for these runs; `records`: whether their costs are noted."""
+        """A kernel for these runs; `records`: whether their costs are recorded."""
         return for_run(template, self._steps, logged=False, modelled=True, records=records)
 
     def load(self, k: int, setting: Setting) -> None:
-        """Put a setting into run `k`."""
+        """Load a setting into run `k`."""
         truth = self.batch.truth
         load_window(self.batch, k, setting.window, self._class_of)
         set_models(self.batch, k, True, setting.kinds, setting.energy_weight, setting.key)
@@ -197,7 +197,7 @@ class DialledRuns:
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Let run `k` go by a rule of the same steps."""
+        """Set a rule with the same steps in run `k`."""
         state = self.batch.state
         order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
         order.write(state.order.code[k])
@@ -206,13 +206,13 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """What the queue of a rule goes by once jobs give way."""
+    """Order of a rule's queue with preemption."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
 @kernel
 def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve: Curve) -> None:
-    """Run a rule on these windows of a batch, each from its beginning. `cost`: (n,) COST, what came of it."""
+    """Run a rule on these windows of a batch, each from its start. `cost`: (n,) COST, the results."""
     for at in range(which.shape[0]):
         sim = batch.view_run(b, which[at])
         rewind(sim)
@@ -223,7 +223,7 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
 
 
 class Windows:
-    """N settings, ready to be run; arguments as of `DialledRuns`.
+    """N settings, ready to run; arguments as in `DialledRuns`.
 
     Attributes:
         settings: The windows.
@@ -255,19 +255,18 @@ class Windows:
         which: Sequence[int] | NDArray[np.int64] | None = None,
         policy: Policy | None = None,
     ) -> Records:
-        """Run the rule, its dials set by a linear map or a network, on all windows or on some.
+        """Run the rule, with dials set by a linear map or a network, on all or some windows.
 
         Args:
-            layers: As `Strategy.layers`; all 0: the rule as its settings say.
-            which: The windows, by number.
-            policy: Whose settings hold instead of those that the windows were made for; its rule has the
-                same steps.
+            layers: As `Strategy.layers`; all 0: the rule with its settings.
+            which: Indices of the windows.
+            policy: Policy whose settings replace the windows' own; its rule has the same steps.
 
         Returns:
             (n,) COST.
 
         Raises:
-            RuntimeError: the jobs of a window did not all end.
+            RuntimeError: some jobs of a window did not end.
         """
         chosen = np.arange(len(self)) if which is None else np.asarray(which, np.int64)
         rule = self._rule_of(policy or self._policy, chosen)
@@ -287,7 +286,7 @@ class Windows:
         return cost
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """The rule of a policy, which these windows go by from now on."""
+        """The rule of a policy, set in these windows from now on."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]

@@ -15,7 +15,7 @@ import socket
 import sys
 
 if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 from rlsched_node.isolation import clone
 from rlsched_node.processes import shim
 

@@ -35,7 +35,7 @@ import time
 from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
 from rlsched_node import records
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from rlsched.terminal.visible.show import print_json, print_sentences
+from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.terminal.visible.show import percent, print_json, print_table
+from rlsched.terminal.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.workload.predict.at_submission import AtSubmission

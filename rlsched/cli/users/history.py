@@ -14,7 +14,7 @@ from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import asking, reach
 from rlsched.cli.shared.selecting import states_of
 from rlsched.errors import InputError
-from rlsched.terminal.visible.show import print_json
+from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client

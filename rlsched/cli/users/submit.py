@@ -115,7 +115,7 @@ def _submit_table(
 ) -> int:
     """Queue all jobs of a file."""
     from rlsched.cli.users.many_jobs import jobs_of, queue_all, read_rows
-    from rlsched.terminal.visible.show import count, print_json
+    from rlsched.terminal.show import count, print_json
 
     jobs = jobs_of(table, read_rows(table, ctx))
     with reach(broker, keys, timeout_s) as client:

@@ -70,7 +70,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Latest time at which they are free again, Unix seconds; None: unknown."""
 
 
-class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptReport(OfRank, frozen=True, kw_only=True):
     """State of an attempt on a node: `running`, or `ended` with its exit code and reason (see `Ended`)."""
 
     state: str
@@ -216,9 +216,7 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
     """The node runs no jobs of the job's person: there is no such account, or it may not run jobs."""
 
 
-class Ended(
-    msgspec.Struct, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True
-):
+class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):
     """This rank has ended, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
 
     exit_code: int
@@ -233,7 +231,7 @@ class Ended(
     """Usage from its start on; None if not measured, or without `Welcome.hears_usage`."""
 
 
-class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
+class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
     """The answer to `HoldClock`, for a running rank."""
 
     sm_clock_mhz: int
@@ -241,7 +239,7 @@ class ClockHeld(msgspec.Struct, frozen=True, kw_only=True, tag="clock_held", for
     clock_note: str = ""
 
 
-class TimeLimited(msgspec.Struct, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
+class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
     """The answer to `LimitTime`, for a running rank: this limit is in force."""
 
     limit_s: float

@@ -39,7 +39,7 @@ class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack
     """
 
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
+class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it again."""
 
     epoch: int
@@ -61,7 +61,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     lost_after_s: float = 0.0
     """End it before no heartbeat has been answered for this time, seconds (see `HeartbeatAck`); 0: never."""
     launcher: Launcher = "none"
-    gpus_of_ranks: list[int] = []
+    gpus_of_ranks: list[int] = msgspec.field(default_factory=list)
     """Number of GPUs of each rank; empty from an older broker."""
     master: str = ""
     """Address at which other nodes reach rank 0's node; "" from an older broker."""
@@ -73,7 +73,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, tag="launch"):
     """Memory that must be free on each of its GPUs; 0: none requested."""
     workload: str = ""
     """Name in the catalogue, if the user gave one; simulated GPUs use it."""
-    beside: list[int] = []
+    beside: list[int] = msgspec.field(default_factory=list)
     """Jobs that may share its GPUs. All other jobs must have ended, or be ending, before it starts."""
 
 
@@ -90,7 +90,7 @@ class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     """The job waits afterwards, to start again: an engine with its own queue keeps it there."""
 
 
-class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
+class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
     """Change the highest SM clock of a running rank's GPUs; answered by `ClockHeld`."""
 
     epoch: int
@@ -98,7 +98,7 @@ class HoldClock(msgspec.Struct, frozen=True, kw_only=True, tag="hold_clock"):
     """0: unlock the clocks."""
 
 
-class LimitTime(msgspec.Struct, frozen=True, kw_only=True, tag="limit_time"):
+class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
     """Change the time limit of a running rank, counted from its start; answered by `TimeLimited`.
 
     Sent only for ranks that have reported `Launched.limit_s`, and repeated until it is answered.

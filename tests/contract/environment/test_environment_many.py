@@ -29,7 +29,9 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
+from rlsched_envs.training.gym_vector import FleetVectorEnv
 from rlsched_envs.training.sources import EpisodeSource
+from rlsched_envs.training.vector import FleetVecEnv
 from tests.contract.environment.kinds import CLUSTER, KINDS, ROWS, Kind
 
 COUNT = 3
@@ -73,6 +75,13 @@ def course(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> 
     return out
 
 
+@pytest.mark.parametrize("base", [FleetVectorEnv, FleetVecEnv])
+def test_the_checks_of_actions_are_abstract(base: type[FleetVectorEnv | FleetVecEnv]) -> None:
+    assert base.__abstractmethods__ == {"_checked"}
+    with pytest.raises(TypeError, match="abstract"):
+        base(None, None, None)  # type: ignore[call-arg, arg-type, abstract]
+
+
 # ---- Gymnasium -----------------------------------------------------------------------------------
 
 
@@ -98,7 +107,7 @@ def test_the_native_vector_environment_is_the_same(kind: Kind, sources: list[Epi
     assert native.single_action_space == sync.single_action_space
     assert course(kind, native, 300, 7) == course(kind, sync, 300, 7)
     assert course(kind, native, 20, [5, 5, 6]) == course(kind, sync, 20, [5, 5, 6])
-    with pytest.raises(ValueError, match="seed: expected 3 seeds, one a cluster, got 2"):
+    with pytest.raises(ValueError, match="seed: expected 3 seeds, one per cluster, got 2"):
         native.reset(seed=[1, 2])
 
 

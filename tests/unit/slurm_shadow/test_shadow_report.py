@@ -187,7 +187,7 @@ def test_a_shadows_journal_is_a_history(tmp_path: Path) -> None:
 def test_the_report_says_what_it_cannot_claim(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "shadow")
     bench.look()
-    with pytest.raises(InputError, match="seen nothing yet"):
+    with pytest.raises(InputError, match="has no data yet"):
         report(bench.directory)
     key = bench.slurm.submit(1)
     bench.slurm.start(key, "n1", [0])
@@ -198,7 +198,7 @@ def test_the_report_says_what_it_cannot_claim(tmp_path: Path) -> None:
     assert "starts are known of 1 of its 1 jobs" in found.refused
     said = CliRunner().invoke(shadow, [str(bench.directory), "--html", str(tmp_path / "page.html")])
     assert said.exit_code == 0, said.output
-    assert "nothing is claimed of waits" in said.output
+    assert "nothing is claimed about waiting times" in said.output
     assert "same instant" in (tmp_path / "page.html").read_text()
     with pytest.raises(InputError, match="--day 2001-01-01"):
         report(bench.directory, "2001-01-01")
