@@ -72,7 +72,7 @@ def test_what_cannot_be_measured_here_has_a_reason(tmp_path: Path, monkeypatch: 
     assert run.reason_against(Step("cores", "", (JOB,), 9)) == "this machine has 8 CPU cores"
     assert "nvidia-cuda-mps-control is not installed" in run.reason_against(Step("pair", "mps", (JOB, JOB)))
     rehearsal = Run(REHEARSAL, settings(), [], tmp_path / "record.jsonl")
-    assert rehearsal.reason_against(Step("held", "", ())) == "a rehearsal has no GPU to look at"
+    assert rehearsal.reason_against(Step("held", "", ())) == "a rehearsal has no GPU to sample"
 
 
 def test_a_measurement_that_was_taken_is_not_taken_again(

@@ -41,7 +41,7 @@ def test_clocks_chosen_by_the_model_on_measured_curves(shared_data: Path) -> Non
     assert ours["saved_mean_pct"] >= 17.0
     assert ours["slower_worst_pct"] <= 7.0
     assert choice["best of 13 clocks, measured", 5.0]["saved_mean_pct"] == pytest.approx(21.7, abs=0.1)
-    seen = choice["model, 4 levels, job seen at two clocks", 5.0]
+    seen = choice["model, 4 levels, job measured at two clocks", 5.0]
     assert seen["saved_mean_pct"] >= 17.0
     assert seen["slower_worst_pct"] <= 7.0
     for budget in (2.0, 5.0, 10.0):
