@@ -173,7 +173,7 @@ def ratios(replayed: Replays, network: CandidateNetwork) -> list[float]:
 
 
 def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: Replays) -> dict[str, Any]:
-    """One run of so many CPU seconds, and what came of it."""
+    """One run of this many CPU seconds, and its result."""
     kind, width, critic_width = KINDS[name]
     recipe = RECIPES["quick"]
     network = msgspec.structs.replace(recipe.network, width=width, critic_width=critic_width)
@@ -214,7 +214,7 @@ def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: R
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Of ratios."""
+    """Geometric mean of ratios."""
     return float(np.exp(np.log(values).mean()))
 
 
@@ -253,7 +253,7 @@ def interval(
 
 
 def main() -> None:
-    """Run what is missing, print the table."""
+    """Run the missing ones, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--cpu-s", type=float, default=100.0, help="of training, a run [default: %(default)s]"

@@ -406,7 +406,7 @@ class TestTables:
                 metrics = msgspec.structs.replace(one.metrics, jobs=bar_tables.MANY_JOBS - 1)
                 results[key] = msgspec.structs.replace(one, metrics=metrics)
         whole, _, many = bar_tables.study_section(study, CASES, ROWS, results).partition(
-            "Those of them that measure 300 jobs or more:"
+            "Only cases with 300 measured jobs or more:"
         )
         assert "| `gittins` | 2 | 1.000 |" in whole
         assert "| `gittins` | 1 | 2.000 |" in many
