@@ -59,7 +59,7 @@ def test_a_rehearsal_measures_alone_in_pairs_and_on_few_cores_and_goes_on(tmp_pa
 
 @pytest.mark.slow
 def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a measurement but the GPU: children on the CPU, simulated readings, a script for MPS."""
+    """A whole measurement except the GPU: children on the CPU, simulated readings, a script for MPS."""
     calls = fake_mps.install(tmp_path, monkeypatch)
     gpus = SimulatedGpus(1)
     gpus.follow({0: [Tenant(os.getpid())]})

@@ -1,4 +1,4 @@
-"""The counts of the house: small sources by hand, and the targets that hold."""
+"""The counts of the source: small sources by hand, and the targets that are met."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOLD = {
     "spellings of policies that are no presets",
     "modules in circles of imports",
 }
-"""What is kept from here on."""
+"""Counts whose targets are met and stay met."""
 OPTION = "--policy"
 SIMULATOR = """
 from rlsched_envs.moves import start
@@ -92,7 +92,7 @@ def test_a_small_source_is_counted_as_by_hand(monkeypatch: pytest.MonkeyPatch) -
     assert in_source.probes() == [f"{one}:19"]
     assert in_source.index_constants() == [f"{one}.COLUMN", f"{one}.OTHER"]
     assert in_source.circles() == ["rlsched.three", "rlsched.two"]
-    assert in_source.spellings() == [], "all that are there are refused"
+    assert in_source.spellings() == [], "all present ones are refused"
     monkeypatch.setattr(in_source, "_is_refused", lambda text: text == "easy:size")
     assert in_source.spellings() == [
         "tests/test_one.py:1: fifo+share",

@@ -1,4 +1,4 @@
-"""The constants of the models are those that the fits find, with the errors that the documents state."""
+"""The constants of the models equal the results of the fits, with the errors stated in the documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by(table: list[dict[str, Any]], *names: str) -> dict[Any, dict[str, Any]]:
 
 
 def test_the_measured_v100(shared_data: Path) -> None:
-    """The errors that `docs/explanation/clocks.md` states; energy on 19 deep-learning workloads: 0.030."""
+    """The errors in `docs/explanation/clocks.md`; energy on 19 deep-learning workloads: 0.030."""
     errors = by(fit_models.clock_tables(shared_data / "facts"), "curves")
     assert errors["all"]["workloads"] == 33
     assert errors["all"]["power_mape_pct"] < 2.55
