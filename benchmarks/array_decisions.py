@@ -1,11 +1,11 @@
-"""What an array of 10,000 tasks costs: its submission, its row in `queue`, and decisions on other jobs.
+"""Cost of an array of 10,000 tasks: its submission, its row in `queue`, and decisions on other jobs.
 
     .venv/bin/python benchmarks/array_decisions.py             # 2 minutes
 
-Two brokers with their defaults, each with a node of four simulated GPUs, on loopback. One has an array of
-10,000 tasks waiting, the other as many single jobs as an array lets wait at once. Jobs are submitted to both
-in turn, and run at once. `decision`: of the time that a decision took, by the records of each broker, in
-milliseconds. As both are asked in turn, whatever else the machine does falls on both alike.
+Two brokers with their defaults, each with a node of four simulated GPUs, on loopback. The first has an array
+of 10,000 tasks waiting, the other as many single jobs as an array keeps waiting at once. Jobs are submitted
+to both in turn, and start at once. `decision`: decision times from the records of each broker, in
+milliseconds. As both take turns, other load on the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Side:
             time.sleep(0.1)
         address = (folder / "up" / "broker" / "address").read_text().strip()
         self.client = Client(address, home=home, timeout_s=60.0)
-        self.client.submit(["sleep", "10000"], num_gpus=3)  # so jobs of two wait, and those of one run
+        self.client.submit(["sleep", "10000"], num_gpus=3)  # so jobs of two GPUs wait, and jobs of one run
         self.from_s = 0.0
 
     def probe(self) -> None:
-        """A job comes, is started, and ends."""
+        """Submit a job and wait until it has started and ended."""
         self.client.wait(self.client.submit(["true"]), patience_s=60.0)
 
     def close(self) -> list[float]:
-        """End it; what its decisions since `from_s` took, milliseconds."""
+        """Stop the cluster; returns its decision times since `from_s`, milliseconds."""
         self.client.close()
         self._up.send_signal(signal.SIGTERM)
         self._up.wait(60.0)

@@ -1,13 +1,13 @@
-"""How fast the store of decisions is written, opened and drawn from.
+"""Speed of writing, opening and drawing the store of decisions.
 
     .venv/bin/python benchmarks/bench_board.py                         # 100,000 decisions on 512 GPUs
     .venv/bin/python benchmarks/bench_board.py --decisions 10000000    # opened by its last part; 15 minutes
 
-Made-up decisions with eight plans each, while fifty jobs wait, and as many attempts. CPU seconds of one
-process. `written` is what the broker or the simulator spends on the store, `opened` a new reader. `overview`
-is what the tab asks for first, as JSON; `story` is one job, `moment` the queue at a time. `again` is a reader
-that looks for what is new and finds one decision. A store of more than `PART_BYTES` is read in parts, the
-last one first.
+Generated decisions with eight plans each, while fifty jobs wait, and as many attempts. CPU seconds of one
+process. `written` is the cost of the store for the broker or the simulator, `opened` a new reader. `overview`
+is the first request of the tab, as JSON; `story` is one job, `moment` the queue at a time. `again` is a
+reader that refreshes and finds one new decision. A store of more than `PART_BYTES` is read in parts, the last
+one first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = 64
 
 
 def record(number: int) -> DecisionRecord:
-    """A start with eight plans, while fifty wait."""
+    """A start with eight plans, while fifty jobs wait."""
     waiting = range(number, number + QUEUED)
     plans = [
         PlanSeen(how="share", share_with=number + k, node=f"n{k}", speed_frac=0.9, worth=k / 8, run_s=RUN_S)
@@ -76,14 +76,14 @@ def events(number: int) -> Iterator[JobEvent]:
 
 @contextmanager
 def timed(what: str, found: dict[str, float]) -> Iterator[None]:
-    """Notes the CPU seconds of a block."""
+    """Context manager: records the CPU seconds of a block."""
     began_s = time.process_time()
     yield
     found[what] = time.process_time() - began_s
 
 
 def write(folder: Path, decisions: int, found: dict[str, float]) -> DecisionStore:
-    """A store of so many decisions; only what the store itself takes counts."""
+    """Write a store of this many decisions; only the cost of the store itself counts."""
     store = DecisionStore(folder, StoreInfo(time="trace", of="bench"), keep_bytes=1 << 50)
     store.add_events([NodeEvent(time_s=0.0, node=f"n{k}", num_gpus=A_NODE) for k in range(GPUS // A_NODE)])
     spent_s = 0.0
@@ -101,7 +101,7 @@ def write(folder: Path, decisions: int, found: dict[str, float]) -> DecisionStor
 
 
 def main(say: Callable[[str], None] = print) -> None:
-    parser = argparse.ArgumentParser(description="The store of decisions: written, opened, drawn from.")
+    parser = argparse.ArgumentParser(description="The store of decisions: written, opened, drawn.")
     parser.add_argument("--decisions", type=int, default=100_000)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

@@ -1,12 +1,12 @@
-"""How fast the vector environment is: one Markdown row a setting, with the command that made it.
+"""Speed of the vector environment: one Markdown row a setting, with its command.
 
     .venv/bin/python benchmarks/bench_environment.py            # 40 s on one core
     .venv/bin/python benchmarks/bench_environment.py --anchor   # and Gymnasium's CartPole on the same machine
 
-Random legal actions, drawn by `sample_actions`; drawing them and beginning new episodes are inside the time.
-Everything is compiled, and every cluster is somewhere inside an episode of its own, before the clock starts.
-Speeds are per CPU second of this process and its one thread. Real rows and features are counted in the run,
-between the timed steps: rows that are not padding, and columns of the actor's that are not zero everywhere.
+Random legal actions, drawn by `sample_actions`; the time includes drawing them and beginning new episodes.
+Everything is compiled, and every cluster is inside its own episode, before the clock starts.
+Speeds are per CPU second of this process and its one thread. Real rows and features are counted between the
+timed steps: rows that are not padding, and columns of the actor that are not zero everywhere.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ DEEP = EpisodeConfig(
 )
 """The target's setting: 64 candidates at load 1.05, and a queue that fills most of them."""
 MODELLED = msgspec.structs.replace(DEEP, modelled_frac=1.0)
-"""The same with all models on: sharing, clocks, cores and energy, energy's weight drawn for each episode."""
+"""The same with all models on: sharing, clocks, cores and energy, its weight drawn for each episode."""
 STEPS_BETWEEN_COUNTS = 8
 
 
 @dataclass
 class Speed:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         per_s: Decisions per CPU second.
-        cpu_s: CPU seconds that were timed.
-        episodes: Episodes that ended, and began anew, in that time.
-        resets_frac: Share of the time in beginning new episodes.
-        real_rows: Rows of an observation that are not padding, on average.
-        features: Columns of the actor's that some row used.
+        cpu_s: Timed CPU seconds.
+        episodes: Episodes that ended in that time, each followed by a new one.
+        resets_frac: Share of the time spent on beginning new episodes.
+        real_rows: Mean number of rows of an observation that are not padding.
+        features: Number of columns of the actor that some row used.
     """
 
     per_s: float
@@ -65,7 +65,7 @@ class Speed:
 
 
 def measure(env: RowsVecEnv, seconds: float, burn_in: int) -> Speed:
-    """Step with random legal actions until so many CPU seconds are over."""
+    """Step with random legal actions for this many CPU seconds."""
     fleet, resets_s = env._fleet, 0.0
     begin = fleet.begin
 
@@ -109,7 +109,7 @@ def row(what: str, speed: Speed, target: str, options: str) -> None:
 
 
 def cart_pole(seconds: float) -> float:
-    """Steps per CPU second of Gymnasium's CartPole, random actions, resets included: a machine's measure."""
+    """Steps per CPU second of Gymnasium's CartPole, random actions, resets included: the machine's speed."""
     import gymnasium
 
     env = gymnasium.make("CartPole-v1")

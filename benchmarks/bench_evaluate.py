@@ -1,11 +1,11 @@
-"""What `rlsched evaluate` takes from start to end: a million jobs on 10,000 GPUs, one Markdown row.
+"""Cost of `rlsched evaluate` from start to end: a million jobs on 10,000 GPUs, one Markdown row.
 
     .venv/bin/python benchmarks/bench_evaluate.py                    # a minute and a half on one core
     .venv/bin/python benchmarks/bench_evaluate.py --jobs 100000 --policy qssf-backfill
 
-Every run is a process of its own, from its start to its end, kernels compiled before. CPU seconds are those
-of the process and of all that it started, memory is the peak of its resident set. One more run says which
-phase has how many of the CPU seconds; it times functions of the command inside the process.
+Every run is a separate process, measured from its start to its end, with kernels compiled before. CPU seconds
+include all child processes, memory is the peak of its resident set. One more run splits the CPU seconds by
+phase; it times functions of the command inside the process.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ PHASES = {
     "rlsched_agents.evaluate.simulate.build_report": "metrics",
     "rlsched_agents.evaluate.tables.print_report": "tables",
 }
-"""Functions of the command, and what they are called here. None of them calls another one."""
+"""Functions of the command, and their names here. None of them calls another one."""
 
 
 class Spent(NamedTuple):
-    """What one process took, with those that it started; its memory is never below that of its parent."""
+    """Cost of one process with its children; its memory is never below that of its parent."""
 
     cpu_s: float
     wall_s: float
@@ -54,7 +54,7 @@ def spent_by(command: list[str]) -> Spent:
     """Run a command to its end.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: The command failed.
     """
     began_s = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -67,7 +67,7 @@ def spent_by(command: list[str]) -> Spent:
 
 
 def make_trace(folder: Path, jobs: int, gpus: int) -> tuple[str, str]:
-    """A synthetic trace and its cluster in this folder; their paths."""
+    """Write a synthetic trace and its cluster into this folder; their paths."""
     trace, cluster = str(folder / f"t{jobs}.csv.gz"), str(folder / f"c{jobs}.toml")
     command = [
         *RLSCHED,
@@ -86,12 +86,12 @@ def make_trace(folder: Path, jobs: int, gpus: int) -> tuple[str, str]:
 
 
 def evaluate(trace: str, cluster: str, policy: str) -> list[str]:
-    """Arguments of the command that is measured."""
+    """Arguments of the measured command."""
     return ["evaluate", "--trace", trace, "--cluster", cluster, "--policy", policy]
 
 
 def phases(arguments: list[str]) -> dict[str, float]:
-    """CPU seconds of each phase of a command line that is run in this process, which has just begun."""
+    """CPU seconds of each phase of a command line, run in this process, which must be fresh."""
     from rlsched.cli.main import run
 
     spent: Counter[str] = Counter()
@@ -110,7 +110,7 @@ def phases(arguments: list[str]) -> dict[str, float]:
 
 
 def timed(function: Callable[..., Any], phase: str, spent: Counter[str]) -> Callable[..., Any]:
-    """The same function, whose CPU seconds are added to those of a phase."""
+    """Wrap a function so that its CPU seconds are added to its phase."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         began_s = time.process_time()
@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=JOBS, help="jobs of the trace")
     parser.add_argument("--gpus", type=int, default=GPUS, help="GPUs of the cluster")
     parser.add_argument("--policy", default=POLICY, help="the policy")
-    parser.add_argument("--repeats", type=int, default=3, help="runs, of which the medians are printed")
+    parser.add_argument("--repeats", type=int, default=3, help="number of runs; their medians are printed")
     parser.add_argument("--inner", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inner:

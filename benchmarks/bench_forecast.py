@@ -1,9 +1,9 @@
-"""What a refresh of all forecasts costs: one Markdown row a policy.
+"""Cost of a refresh of all forecasts: one Markdown row a policy.
 
     .venv/bin/python benchmarks/bench_forecast.py
 
-1,000 jobs wait on 512 GPUs; jobs come every minute, as they came before. All are corrected by a full record.
-Kernels are compiled before anything is timed. CPU seconds of this process, the median of three.
+1,000 jobs wait on 512 GPUs; jobs come every minute, as before. All are corrected by a full record.
+Kernels are compiled before the timing. CPU seconds of this process, the median of three.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GAP_S, SPREAD = 60.0, 1.0
 
 
 def world_of(policy: str, waiting: int) -> World:
-    """A cluster of 64 nodes of 8 GPUs, full, on which so many jobs wait."""
+    """A full cluster of 64 nodes of 8 GPUs, with this many waiting jobs."""
     scheduler = load_scheduler(policy)
     assert scheduler.rule is not None
     state = ClusterState.from_spec(ClusterSpec.uniform(64, 8), OrderedQueue(scheduler.order))
@@ -58,7 +58,7 @@ def world_of(policy: str, waiting: int) -> World:
 
 
 def full_keeping() -> Keeping:
-    """A keeping whose record has all that corrections are made of."""
+    """A keeping whose record has enough entries for all corrections."""
     keeping, draws = Keeping(), np.random.default_rng(0)
     for number in range(RECENT):
         for what, size in itertools.product(("start", "end", "end-running"), SIZES):

@@ -1,23 +1,23 @@
-"""What a long journal costs a broker that starts: time, memory and disk by the number of ended jobs.
+"""Start of a broker on a long journal: time, memory and disk by the number of ended jobs.
 
     python benchmarks/bench_journal.py                        # 24,000 ended jobs: a minute on one core
     python benchmarks/bench_journal.py --jobs 50000 --behind 950000
     python benchmarks/bench_journal.py --jobs 1000000         # writes 2 GB below the temporary folder: 40 min
 
-A journal is written as brokers write it: jobs of one GPU, each submitted, started, acknowledged, ended by
+The journal is written as brokers write it: jobs of one GPU, each submitted, started, acknowledged, ended by
 itself, with a command of six words, two environment variables and a prediction by the running mean. A fresh
-process takes it up as a broker does before it listens:
+process loads it as a broker does before it listens:
 
-    all entries     without a snapshot, as after a change of policy; it makes the table of ended jobs, too
-    snapshot        the next start: from the snapshot that the first one kept
-    tail            the same, where a killed broker has left 20,000 entries after its snapshot
-    base            another policy, of a journal within its default bounds at their worst: a base, 12,000
+    all entries     without a snapshot, as after a change of policy; also writes the table of ended jobs
+    snapshot        the next start: from the snapshot written by the first one
+    tail            the same, after a killed broker has left 20,000 entries after its snapshot
+    base            another policy, with a journal at the upper end of its default bounds: a base, 12,000
                     entries after it, and no snapshot; with the running mean and with the hedge
 
 With --behind N, the table of ended jobs has N more rows of jobs that ended before all of these. They are
-written straight into the table: behind a base, nothing else is left of such jobs.
+written straight into the table: after a base, nothing else is left of such jobs.
 
-`start` is what `recovered` takes, `process` the whole of the process with imports and kernels.
+`start` is the time of `recovered`, `process` that of the whole process with imports and kernels.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Row = dict[str, Any]
 
 
 def entries_of(job: int, now_s: float) -> list[Entry]:
-    """A job's life."""
+    """The entries of a job from submission to end."""
     return [
         JobSubmitted(
             job=job,
@@ -112,7 +112,7 @@ def entries_of(job: int, now_s: float) -> list[Entry]:
 
 
 def write(path: Path, jobs: int, first_job: int = 1) -> None:
-    """A journal of so many ended jobs, or so many more."""
+    """Write a journal of this many ended jobs, or append this many."""
     journal = Journal(path)
     if first_job == 1:
         started = BrokerStarted(
@@ -137,7 +137,7 @@ def write(path: Path, jobs: int, first_job: int = 1) -> None:
 
 
 def start(path: Path, jobs: int, how: str, prediction: str = RUNNING_MEAN) -> Row:
-    """What a fresh process needs to take it up."""
+    """Cost of loading it in a fresh process."""
     keeps = ["keep"] if how == "all entries" else []
     began_s = time.perf_counter()
     said = subprocess.run(
@@ -162,7 +162,7 @@ def start(path: Path, jobs: int, how: str, prediction: str = RUNNING_MEAN) -> Ro
 
 
 def fill_table(path: Path, behind: int) -> None:
-    """Add so many rows of jobs with other numbers, as the last one is."""
+    """Add this many rows of jobs, copied from the last row with other numbers."""
     journal = Journal(path)
     like = journal.ended.row(1)
     assert like is not None
@@ -175,7 +175,7 @@ def fill_table(path: Path, behind: int) -> None:
 
 
 def starts(directory: Path, jobs: int, behind: int) -> list[Row]:
-    """All ways of starting on a journal of so many jobs."""
+    """All kinds of start on a journal of this many jobs."""
     path = directory / f"{jobs}.sqlite"
     write(path, jobs)
     rows = [start(path, jobs, "all entries"), start(path, jobs, "snapshot")]
@@ -192,7 +192,7 @@ def starts(directory: Path, jobs: int, behind: int) -> list[Row]:
 
 
 def bound(path: Path) -> None:
-    """Let a base stand for all but the latest entries, as it is at most before the next one is made."""
+    """Replace all but the latest entries by a base, at the largest size before the next base."""
     began_s = time.perf_counter()
     cut = made(path, math.inf, keep_entries=GROWN * KEEP_ENTRIES)
     journal = Journal(path)
@@ -202,7 +202,7 @@ def bound(path: Path) -> None:
     journal.snapshots.clear()
     journal.compact()
     journal.close()
-    print(f"a base was made and put in {time.perf_counter() - began_s:.1f} s", file=sys.stderr)
+    print(f"a base was written in {time.perf_counter() - began_s:.1f} s", file=sys.stderr)
 
 
 def main() -> None:
@@ -212,7 +212,7 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=24_000)
     parser.add_argument("--behind", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print JSON in the place of a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         rows = [

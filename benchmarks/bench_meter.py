@@ -1,13 +1,13 @@
-"""What the meter of a node costs: CPU time of its thread, and bytes that it sends.
+"""Cost of a node's meter: CPU time of its thread, and bytes that it sends.
 
     .venv/bin/python -m benchmarks.bench_meter                      # 8 GPUs, 16 ranks of 9 processes
     .venv/bin/python -m benchmarks.bench_meter --idle-processes 500 --json
 
-Real pynvml over the fake C library of the tests (`gcc` is needed), so that all of Python's cost is in it, and
+Real pynvml over the fake C library of the tests (`gcc` is needed), so it includes all of Python's cost and
 none of a driver's. Each rank is a process with children, as a shim with a training process and its loaders.
-`percent`: CPU time of the thread at one look a second, of one core; `--idle-processes` adds others to the
-machine, which are looked through every 5 s. `bytes_job_minute`: what a job whose figures change all the time
-sends in a minute, before encryption; of one that does not change it is a sixth.
+`percent`: CPU time of the thread at one sample a second, of one core; `--idle-processes` adds other processes
+to the machine, which are scanned every 5 s. `bytes_job_minute`: bytes sent per minute for a job whose figures
+change all the time, before encryption; for an unchanged job it is a sixth.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ for one in loaders: one.kill()
 
 @contextlib.contextmanager
 def _ranks(count: int, children: int) -> Iterator[list[int]]:
-    """Processes with children; their numbers."""
+    """Start processes with children; their numbers."""
     command = [sys.executable, "-S", "-c", SHIM, str(children)]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)]
     try:
@@ -64,7 +64,7 @@ def _library(gpus: int, directory: str) -> Path:
 
 
 def measure(gpus: int, ranks: int, children: int, idle: int, looks: int) -> dict[str, float]:
-    """Look so often, as fast as it goes, with a clock that counts a second a look."""
+    """Sample this many times without pause, with a clock that advances a second per sample."""
     import ctypes
 
     import pynvml
@@ -110,7 +110,7 @@ def measure(gpus: int, ranks: int, children: int, idle: int, looks: int) -> dict
 
 
 def _full_frame(ranks: int) -> int:
-    """Bytes of a message of ranks that all have changed, each figure as large as on a big node."""
+    """Bytes of a message in which all ranks have changed, with figures as large as on a big node."""
     from rlsched.wire.messages import Metered, RankMetered, RankUsage
 
     draw = random.Random(0)
@@ -137,8 +137,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=16)
-    parser.add_argument("--children", type=int, default=8, help="of each rank, beside its first process")
-    parser.add_argument("--idle-processes", type=int, default=0, help="others on the machine")
+    parser.add_argument("--children", type=int, default=8, help="of each rank, without its first process")
+    parser.add_argument("--idle-processes", type=int, default=0, help="other processes on the machine")
     parser.add_argument("--looks", type=int, default=120)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()

@@ -1,12 +1,12 @@
-"""What many nodes cost a broker that does nothing else: to let them in, and to hear that they are there.
+"""Cost of many idle nodes for a broker: registration and heartbeats.
 
     .venv/bin/python -m benchmarks.bench_nodes                  # 2,000 nodes of 8 GPUs: 1 minute
     .venv/bin/python -m benchmarks.bench_nodes --nodes 500 --json
 
-Each node is the state machine of the node daemon, with a socket and keys of its own; all are in one process,
-on loopback, so they share the machine with the broker. It has its defaults. `register_s`: from the first
+Each node is the state machine of the node daemon, with its own socket and keys; all are in one process,
+on loopback, so they share the machine with the broker, which has its defaults. `register_s`: from the first
 connection to the last welcome. `cpu_register_s`: the broker's CPU time for it. `beat_percent`: of a core,
-while they beat. `rss_mb`: of the broker, after that.
+during heartbeats. `rss_mb`: of the broker, after that.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Node:
         self.socket = socket
 
     def feed(self, event: Event) -> None:
-        """Take an event, and send what follows."""
+        """Apply an event, and send the resulting messages."""
         for effect in self.machine.handle(event, since_boot_s()):
             if isinstance(effect, Send):
                 with contextlib.suppress(zmq.Again):
                     self.socket.send(encode(effect.message, effect.request), zmq.NOBLOCK)
 
     def receive(self) -> None:
-        """Take what has come."""
+        """Receive the waiting messages."""
         with contextlib.suppress(zmq.Again):
             while True:
                 said = decode(self.socket.recv(zmq.NOBLOCK))
@@ -68,7 +68,7 @@ class Node:
 
 
 class Nodes:
-    """All of them, in one loop."""
+    """All nodes, in one loop."""
 
     def __init__(self, address: str, home: KeyHome, number: int) -> None:
         self._context = zmq.Context()
@@ -85,11 +85,11 @@ class Nodes:
 
     @property
     def registered(self) -> int:
-        """How many of them the broker has welcomed."""
+        """Number of nodes that the broker has welcomed."""
         return sum(node.machine.is_registered for node in self._nodes.values())
 
     def step(self) -> None:
-        """What has happened since, and ticks that are due."""
+        """Handle new messages and due ticks."""
         for socket, what in self._poller.poll(20):
             node = self._nodes[socket]
             if what & zmq.POLLOUT:
@@ -106,7 +106,7 @@ class Nodes:
                 node.feed(Tick())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         self._context.destroy(0)
 
 
@@ -117,16 +117,16 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_mb(pid: int) -> float:
-    """What it has in memory."""
+    """Resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1e3
 
 
 def measure(directory: Path, number: int) -> dict[str, float]:
-    """Register so many, and let them beat.
+    """Register this many nodes, and let them send heartbeats.
 
     Raises:
-        TimeoutError: they do not register.
+        TimeoutError: The nodes do not register.
     """
     where, home = directory / "broker", KeyHome(directory / "home")
     log = directory / "log"
@@ -151,7 +151,7 @@ def measure(directory: Path, number: int) -> dict[str, float]:
         _let_pass(nodes, BEAT_S)
         found["beat_percent"] = 100.0 * (cpu_s(broker.pid) - began_cpu_s) / (time.monotonic() - began_s)
         if nodes.registered < number:
-            raise RuntimeError(f"{number - nodes.registered} nodes were lost while they beat")
+            raise RuntimeError(f"{number - nodes.registered} nodes were lost during heartbeats")
         found["rss_mb"] = rss_mb(broker.pid)
         nodes.close()
         return found

@@ -1,4 +1,4 @@
-"""How long it takes to characterise a trace of a million jobs, and to draw the page.
+"""Time of `rlsched trace describe` for a million jobs: the numbers and the page.
 
 python benchmarks/bench_report.py
 """
@@ -20,7 +20,7 @@ TARGET_S = 60.0
 
 
 def main() -> None:
-    """Print CPU seconds of each step, beside the target for both."""
+    """Print CPU seconds of each step, and the target for both."""
     trace, spec = synthesize("helios", JOBS, 0.9, 1024, predictability="causal")
     trace.extra["queue_s"] = np.random.default_rng(0).exponential(600, len(trace))
     began = time.process_time()

@@ -1,22 +1,22 @@
-"""What serving the policy costs: imports, a broker's start, the latency of a decision.
+"""Cost of serving the policy: imports, a broker's start, the latency of a decision.
 
     .venv/bin/python benchmarks/bench_runtime.py               # 4 minutes on one core
     .venv/bin/python benchmarks/bench_runtime.py --only decision --json
 
-Parts (`--only NAME`). `cold`: CPU seconds of `load_policy`, which compiles what a broker needs, from an empty
-kernel cache, and how many kernels that are. `import`: fresh processes that import the runtime alone
+Parts (`--only NAME`). `cold`: CPU seconds of `load_policy`, which compiles the kernels of a broker, from an
+empty kernel cache, and the number of kernels. `import`: fresh processes that import only the runtime
 (checkpoint, network, draw; no kernels), that also load the default checkpoint and score a window, and that
 import the scheduler with its kernels. `broker`: a fresh `rlsched broker --policy ppo` on an empty directory,
 from its start until a client has its first answer, kernels compiled before. `decision`: `Scheduler.decide` on
-a live cluster, where one job ends and others come before each round of decisions, from the look at the queue
-to the action: candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are
-looked at, and the window that the network scores has 24 rows. Decisions that need no network (one legal row)
-are counted, not timed. `plans`: the same of the rule `tuned` on GPUs of three types under models, half of the
-jobs preemptible: all plans of every job that is looked at, up to four tenants on a GPU. `questions`: what the
-broker's loop spends on `queue`, `nodes`, `why` and `top` with 12,000 live jobs on 10,000 GPUs.
+a live cluster, where one job ends and others come before each round of decisions, from reading the queue to
+the action: candidates, features, network, choice. «512 candidates» are 512 waiting jobs; all of them are
+examined, and the window that the network scores has 24 rows. Decisions that need no network (one legal row)
+are counted, not timed. `plans`: the same for the rule `tuned` on GPUs of three types under models, half of
+the jobs preemptible: all plans of every examined job, up to four tenants on a GPU. `questions`: the time that
+the broker's loop spends on `queue`, `nodes`, `why` and `top` with 12,000 live jobs on 10,000 GPUs.
 
-Times are wall times. Where the load average, which is printed first, is more than the cores, they are mostly
-those of waiting for a core; the CPU time of the thread is nearer to what a quiet one takes. Memory is the
+Times are wall times. If the load average, which is printed first, exceeds the number of cores, wall times are
+mostly waiting for a core; the CPU time of the thread is then closer to that of an idle machine. Memory is the
 peak of a process's resident set, shared libraries included.
 """
 
@@ -61,7 +61,7 @@ COMMAND = "python benchmarks/bench_runtime.py"
 PARTS = ("cold", "import", "broker", "decision", "plans", "questions")
 IMPORT_TARGET, READY_TARGET = (0.3, 60.0), (2.0, 200.0)  # seconds, MB
 DECISION_TARGET_MS = {512: 1.0, 10_000: 10.0}
-"""p99 of a decision, by the jobs that wait."""
+"""p99 of a decision, by the number of waiting jobs."""
 PLANNED = ((128, 512), (10_000, 10_000))
 """GPUs and waiting jobs of `plans`."""
 WAITING, GPUS = (16, 64, 512, 4_096), (128, 10_000)
@@ -69,7 +69,7 @@ GPUS_A_NODE = 8
 START_TIMEOUT_S = 120.0
 BUDGET_MS = 100.0
 WORKLOADS = 30
-"""Numbers of the catalogue's workloads that jobs are drawn from."""
+"""Indices of the catalogue's workloads from which jobs are drawn."""
 RUNTIME = (
     "import rlsched_agents.runtime.checkpoint, rlsched_agents.runtime.forward, rlsched_agents.runtime.choose"
 )
@@ -106,7 +106,7 @@ Row = dict[str, Any]
 
 
 def cold() -> Iterator[Row]:
-    """Once for each policy: a fresh process with an empty kernel cache."""
+    """Run a fresh process with an empty kernel cache for each policy."""
     for name in COLD_POLICIES:
         with tempfile.TemporaryDirectory() as cache:
             cpu_s, kernels = subprocess.run(
@@ -136,7 +136,7 @@ def imports(repeats: int) -> Iterator[Row]:
 
 
 def start_broker(home: Path) -> Row:
-    """Start a broker, ask it something, stop it."""
+    """Start a broker, send it a question, stop it."""
     command = [sys.executable, "-m", "rlsched", "broker", "--policy", "ppo", "--address", "tcp://127.0.0.1:0"]
     command += ["--dir", str(home / "broker"), "--keys", str(home)]
     began_s = time.perf_counter()
@@ -157,7 +157,7 @@ def start_broker(home: Path) -> Row:
 
 
 def _address(path: Path, broker: subprocess.Popen[bytes]) -> str:
-    """What a broker writes down when it is ready for clients, polled."""
+    """Poll the file that a broker writes when it is ready for clients; its content."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s and broker.poll() is None:
         try:
@@ -171,7 +171,7 @@ def _address(path: Path, broker: subprocess.Popen[bytes]) -> str:
 
 
 def ready(repeats: int) -> Row:
-    """Medians over fresh brokers, after one that compiles what is not compiled yet."""
+    """Medians over fresh brokers, after one that compiles the missing kernels."""
     found = []
     for _ in range(repeats + 1):
         with tempfile.TemporaryDirectory() as home:
@@ -180,13 +180,13 @@ def ready(repeats: int) -> Row:
 
 
 class Crowd:
-    """A full cluster on which jobs end, come and wait: as many wait before each round of decisions.
+    """A full cluster on which jobs end, come and wait: the same number waits before each round of decisions.
 
     Args:
-        scheduler: Who decides.
+        scheduler: The scheduler to measure.
         gpus: GPUs of the cluster, eight a node.
-        waiting: Jobs that wait.
-        modelled: Whether GPUs are of three types, models say how fast jobs run, and half of them preemptible.
+        waiting: Number of waiting jobs.
+        modelled: Three GPU types, models of speed, and half of the jobs preemptible.
     """
 
     def __init__(self, scheduler: Scheduler, gpus: int, waiting: int, *, modelled: bool) -> None:
@@ -227,7 +227,7 @@ class Crowd:
         return seq, size
 
     def round(self, *, record: bool) -> Iterator[tuple[str, float, float]]:
-        """A job ends, others come; then (source, wall us, CPU us) of each decision until one waits."""
+        """End a job, add others; then (source, wall us, CPU us) of each decision until one waits."""
         self._now_s += 10.0
         ended = int(self._rng.integers(len(self._running)))
         self._running[ended], self._running[-1] = self._running[-1], self._running[ended]
@@ -252,8 +252,8 @@ class Crowd:
 def latency(
     scheduler: Scheduler, gpus: int, waiting: int, count: int, *, record: bool, modelled: bool = False
 ) -> Row:
-    """Percentiles over `count` decisions for which the network, or the rule, was asked, after a tenth that is
-    not timed."""
+    """Percentiles over `count` decisions in which the network, or the rule, was called, after an untimed
+    tenth."""
     crowd = Crowd(scheduler, gpus, waiting, modelled=modelled)
     asked: list[tuple[float, float]] = []
     others = 0
@@ -276,7 +276,7 @@ def latency(
 
 
 def decisions(count: int) -> Iterator[Row]:
-    """Every size, decided plainly and as a broker does it: guarded, with the record of each decision."""
+    """Every size, decided plainly and as in a broker: guarded, with the record of each decision."""
     for scheduler, record in (
         (load_scheduler("ppo"), False),
         (load_policy(Policy("ppo"), None, BUDGET_MS)[0], True),
@@ -294,7 +294,7 @@ def plan_decisions(count: int) -> Iterator[Row]:
 
 
 def verdict(met: bool) -> str:
-    """A word for the last column."""
+    """The verdict for the last column."""
     return "met" if met else "**missed**"
 
 
@@ -340,7 +340,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=PARTS, help="default: all")
     parser.add_argument("--repeats", type=int, default=7, help="processes of each kind")
     parser.add_argument("--decisions", type=int, default=10_000, help="timed decisions of each size")
-    parser.add_argument("--json", action="store_true", help="print JSON in the place of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     arguments = parser.parse_args()
     wanted = arguments.only or PARTS
     found: dict[str, Any] = {

@@ -1,14 +1,14 @@
-"""How the simulator and single decisions scale: one Markdown row a measurement, beside its target.
+"""Scaling of the simulator and of single decisions: one Markdown row a measurement, with its target.
 
     .venv/bin/python benchmarks/bench_scale.py                      # 2 minutes on one core, kernels compiled
     .venv/bin/python benchmarks/bench_scale.py --plot scale.svg
 
 Three parts (`--only NAME`). `million`: a replay of 1,000,000 synthetic jobs on 10,000 GPUs, each rule in a
-process of its own; jobs per CPU second of the replay (engine, events, decisions, job table; not the making of
-the trace), and the peak memory of the whole process. `philly`: `rlsched evaluate` of FIFO on the Philly week
-at 60 nodes, CPU seconds of the whole process, against the 111 of Lucid's simulator (PEERS.md); needs
-RLSCHED_DATA. `cost`: CPU time a job (its arrival, the decision, its end) of compiled rules, and wall time of
-one decision of the policy, from 64 to 100,000 GPUs and from 10 to 100,000 waiting jobs.
+separate process; jobs per CPU second of the replay (engine, events, decisions, job table; without the
+generation of the trace), and the peak memory of the whole process. `philly`: `rlsched evaluate` of FIFO on
+the Philly week at 60 nodes, CPU seconds of the whole process, against the 111 of Lucid's simulator
+(PEERS.md); needs RLSCHED_DATA. `cost`: CPU time a job (its arrival, the decision, its end) of compiled rules,
+and wall time of one decision of the policy, from 64 to 100,000 GPUs and from 10 to 100,000 waiting jobs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def replay(trace: Trace, spec: ClusterSpec, name: str) -> float:
 
 
 def million_inner(name: str, jobs: int) -> None:
-    """One rule, in a process of its own; prints a JSON line."""
+    """One rule, in a separate process; prints a JSON line."""
     trace, spec = synthesize("helios", jobs, MILLION_LOAD, MILLION_GPUS, seed=1, predictability="informative")
     replay(trace.select(slice(0, 64)), spec, name)
     cpu_s = replay(trace, spec, name)
@@ -70,7 +70,7 @@ def million_inner(name: str, jobs: int) -> None:
 
 
 def verdict(met: bool) -> str:
-    """A word for the last column."""
+    """The verdict for the last column."""
     return "met" if met else "**missed**"
 
 
@@ -109,7 +109,7 @@ def philly() -> None:
         subprocess.run(command, check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    cpu_s = float(np.median(spent[1:]))  # the first one may compile
+    cpu_s = float(np.median(spent[1:]))  # the first run may compile
     print(
         f"| Philly week, `fifo` | 10,650 jobs, 60 nodes, whole process, median of 3 | {cpu_s:.2f} CPU s, "
         f"{LUCID_CPU_S / cpu_s:.0f} times less than {LUCID_CPU_S:.0f} | {TARGET_TIMES:.0f} times | "
@@ -119,7 +119,7 @@ def philly() -> None:
 
 
 def crowd(gpus: int, waiting: int, more: int) -> tuple[Trace, ClusterSpec]:
-    """A full cluster, so many jobs that wait at once, then `more` that come as fast as others end."""
+    """A full cluster, this many jobs that wait at once, then `more` that come as fast as others end."""
     rng = np.random.default_rng([gpus, waiting])
     mean_size = float(np.dot(SIZES, SIZE_ODDS))
     first = waiting + int(1.1 * gpus / mean_size)
@@ -135,7 +135,7 @@ def crowd(gpus: int, waiting: int, more: int) -> tuple[Trace, ClusterSpec]:
 
 
 def cost_of_rule(name: str, gpus: int, waiting: int) -> tuple[float, float]:
-    """(CPU microseconds a job once the cluster is full, jobs that waited on average)."""
+    """(CPU microseconds a job once the cluster is full, mean number of waiting jobs)."""
     rule = Policy(name).rule
     more = 20_000
     trace, spec = crowd(gpus, waiting, more)
@@ -163,7 +163,7 @@ def cost_of_rule(name: str, gpus: int, waiting: int) -> tuple[float, float]:
 
 
 def cost_of_decision(scheduler: Scheduler, gpus: int, waiting: int) -> float:
-    """Median wall microseconds of one decision where a few GPUs are free."""
+    """Median wall microseconds of one decision when a few GPUs are free."""
     rng = np.random.default_rng([gpus, waiting, 1])
     spec = ClusterSpec.uniform(gpus // 8, 8)
     state = ClusterState.from_spec(spec, OrderedQueue(scheduler.order), slots=waiting + gpus + 16)

@@ -1,10 +1,10 @@
-"""How fast the simulator and the policies are: one Markdown row a measurement, with the command that made it.
+"""Speed of the simulator and the policies: one Markdown row a measurement, with its command.
 
     .venv/bin/python benchmarks/bench_simulator.py         # 10 s on one core, more with nothing compiled yet
 
-Compiled rules and policies replay a synthetic trace. Everything is compiled before it is timed, and runs in
-one thread. Speeds are per CPU second of this process, so that a busy machine counts less; the time of a
-single decision is wall time. The vector environment has a benchmark of its own, `bench_environment.py`.
+Compiled rules and policies replay a synthetic trace. Everything is compiled before the timing, and runs in
+one thread. Speeds are per CPU second of this process, so that other load counts less; the time of a
+single decision is wall time. The vector environment has its own benchmark, `bench_environment.py`.
 """
 
 from __future__ import annotations

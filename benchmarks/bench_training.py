@@ -1,12 +1,11 @@
-"""How fast training is, optimisation included, and where the time goes: one Markdown row a setting.
+"""Speed of training, optimisation included, by phase: one Markdown row a setting.
 
     .venv/bin/python benchmarks/bench_training.py              # recipe quick, one thread and two: 1 min
 
-Decisions a second of wall time and of CPU time over whole rollouts with their updates, after one that is not
-timed (it compiles and fills the clusters). On a busy machine both are too low: the CPU time of a minibatch,
-forward, back and step, that nine in ten take longer than is nearest to that of a quiet core. Validation comes
-on top: one pass of the windows that the recipe asks for, in seconds, and as a share of the time from one to
-the next. Meant for an idle machine.
+Decisions a second of wall time and of CPU time over whole rollouts with their updates, after an untimed one
+(it compiles and fills the clusters). On a busy machine both are too low: the tenth percentile of the CPU time
+of a minibatch (forward, back and step) is closest to an idle core. Validation comes on top: one pass over the
+windows of the recipe, in seconds, and as a share of the time between two passes. Meant for an idle machine.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--recipe", default="quick", help="[default: %(default)s]")
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="[default: %(default)s]")
-    parser.add_argument("--rollouts", type=int, default=8, help="timed ones [default: %(default)s]")
+    parser.add_argument("--rollouts", type=int, default=8, help="timed rollouts [default: %(default)s]")
     arguments = parser.parse_args()
     recipe = load_recipe(arguments.recipe)
     data = synthetic_data("helios", 0, "informative")

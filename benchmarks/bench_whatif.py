@@ -1,11 +1,11 @@
-"""What `rlsched whatif` takes: one Markdown row, beside its target.
+"""Cost of `rlsched whatif`: one Markdown row, with its target.
 
     .venv/bin/python benchmarks/bench_whatif.py             # about a minute on a free core, kernels compiled
 
-A history of 100,000 synthetic jobs on 512 GPUs at load 0.8, whose starts are those of EASY by requested
-limits at a site that notices jobs up to 30 s late; so every rule is replayed in one go and day by day. Then
-the three default policies. Wall and CPU time and peak memory are those of the whole command, the reading of
-the file included.
+A history of 100,000 synthetic jobs on 512 GPUs at load 0.8, with the starts of EASY by requested
+limits at a site that notices jobs up to 30 s late; so every rule is replayed in one run and day by day. Then
+the three default policies. Wall and CPU time and peak memory are of the whole command, including the reading
+of the file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def write_history(folder: Path, jobs: int) -> None:
 
 
 def whole_process(command: list[str], out: Path) -> tuple[float, float, float]:
-    """Wall and CPU seconds and peak MiB of a process that succeeds; its output goes into a file."""
+    """Wall and CPU seconds and peak MiB of a process that succeeds; its output goes to a file."""
     began_s = time.perf_counter()
     with out.open("wb") as file:
         child = os.posix_spawn(
@@ -78,7 +78,7 @@ def main() -> None:
     jobs = parser.parse_args().jobs
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        child = os.fork()  # a process begins with its parent's peak memory, so the history is made beside
+        child = os.fork()  # a process inherits its parent's peak memory, so a child makes the history
         if not child:
             write_history(folder, jobs)
             os._exit(0)

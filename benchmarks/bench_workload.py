@@ -1,4 +1,4 @@
-"""How fast traces are drawn, written, read and looked at.
+"""Speed of drawing, writing, reading and describing traces.
 
 python benchmarks/bench_workload.py
 """
@@ -29,7 +29,7 @@ def best_of(repeats: int, action: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Print a line for each thing that is measured."""
+    """Print a line for each measurement."""
     trace, spec = synthesize("helios", JOBS, 0.9, 1024, predictability="informative")
     print(f"{JOBS:,} helios-like jobs, best of 3, seconds")
     print(f"  synthesize                {best_of(3, lambda: synthesize('helios', JOBS, 0.9, 1024)):8.3f}")

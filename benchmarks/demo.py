@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/demo.py
 
 Ends with exit code 0 only if every process ran and ended, and the policy itself, not a fallback, made at
-least eight choices where something else could have been done. Needs no torch, no GPU and no downloads.
+least eight choices between several legal actions. Needs no torch, no GPU and no downloads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlsched.wire.messages import JobInfo, StatsReport
 
 NODES, GPUS_PER_NODE = 2, 4
 POLICIES = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "tuned")
-# (GPUs, seconds of work, how many): 33 processes that ask for 76 GPUs where 8 fit at once; six gangs span
+# (GPUs, seconds of work, count): 33 processes that request 76 GPUs where 8 fit at once; six gangs span
 # both nodes.
 JOBS = ((1, 2.0, 9), (2, 3.0, 8), (1, 6.0, 6), (4, 2.0, 4), (6, 2.0, 3), (8, 1.5, 3))
 MIN_CONTESTED = 8
@@ -36,7 +36,7 @@ UP = f"up --nodes {NODES} --gpus {GPUS_PER_NODE} --address tcp://127.0.0.1:0".sp
 
 
 def main() -> int:
-    """Offline, then online; the cluster starts meanwhile, so that two cores compile."""
+    """Offline, then online; the cluster starts in the background, so that two cores compile."""
     out = console()
     with tempfile.TemporaryDirectory(prefix="rlsched-demo-") as made:
         folder = Path(made)
@@ -79,13 +79,13 @@ def offline(folder: Path) -> None:
 
 
 def run(*words: str) -> None:
-    """Run a verb as a user would, and show it."""
+    """Run a verb as a user would, and show its output."""
     click.echo("$ rlsched " + " ".join(words))
     subprocess.run([*RLSCHED, *words], check=True)
 
 
 def up(folder: Path) -> subprocess.Popen[bytes]:
-    """Start a local cluster; what it says goes to a file."""
+    """Start a local cluster; its output goes to a file."""
     words = [*UP, "--dir", str(folder / "up"), "--keys", str(folder / "keys")]
     click.echo("$ rlsched " + " ".join(words) + " &")
     with (folder / "up.log").open("wb") as log:
@@ -93,7 +93,7 @@ def up(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def online(folder: Path, cluster: subprocess.Popen[bytes]) -> int:
-    """Submit everything to the cluster, watch, and judge."""
+    """Submit everything to the cluster, watch, and check the result."""
     with connect(cluster, folder) as client:
         numbers = submit_all(client)
         jobs = watch(client, set(numbers))
@@ -101,7 +101,7 @@ def online(folder: Path, cluster: subprocess.Popen[bytes]) -> int:
 
 
 def connect(cluster: subprocess.Popen[bytes], folder: Path) -> Client:
-    """A client, once the cluster is ready; until then its words are repeated."""
+    """A client, once the cluster is ready; until then the cluster's output is repeated."""
     deadline, shown, log = time.monotonic() + 120, 0, folder / "up.log"
     while time.monotonic() < deadline:
         said = log.read_text()
@@ -125,12 +125,14 @@ def submit_all(client: Client) -> list[int]:
         for gpus, seconds in waves
     ]
     asked = sum(gpus for gpus, _ in waves)
-    click.echo(f"submitted {len(numbers)} jobs that ask for {asked} GPUs; {NODES * GPUS_PER_NODE} are there")
+    click.echo(
+        f"submitted {len(numbers)} jobs that request {asked} GPUs; the cluster has {NODES * GPUS_PER_NODE}"
+    )
     return numbers
 
 
 def worker(seconds: float) -> list[str]:
-    """A real process that says where it runs, works in steps and exits."""
+    """A real process that prints where it runs, works in steps and exits."""
     script = (
         "echo job $RLSCHED_JOB rank $RLSCHED_RANK of $RLSCHED_NUM_RANKS on GPUs $CUDA_VISIBLE_DEVICES; "
         f"for step in 1 2 3 4; do sleep {seconds / 4}; echo step $step; done"
@@ -139,7 +141,7 @@ def worker(seconds: float) -> list[str]:
 
 
 def watch(client: Client, numbers: set[int]) -> list[JobInfo]:
-    """Show the queue, and why one job waits, until all are over."""
+    """Show the queue, and why one job waits, until all have ended."""
     deadline = time.monotonic() + DEADLINE_S
     look_at = 0.0
     while True:
@@ -153,12 +155,12 @@ def watch(client: Client, numbers: set[int]) -> list[JobInfo]:
 
 
 def show(client: Client, jobs: list[JobInfo]) -> None:
-    """What runs, what waits, and why the largest waiting job does."""
+    """Print running and waiting jobs, and why the largest waiting job waits."""
     active = [job for job in jobs if job.state not in OVER]
     waiting = [job for job in active if job.state == "queued"]
     done = len(jobs) - len(active)
     click.echo(
-        f"\n$ rlsched queue      # {done} over, {len(active) - len(waiting)} running, {len(waiting)} waiting"
+        f"\n$ rlsched queue      # {done} ended, {len(active) - len(waiting)} running, {len(waiting)} waiting"
     )
     shown = [job for job in active if job.state != "queued"] + waiting[:4]
     print_lines(lambda width: job_lines(shown, width))
@@ -171,7 +173,7 @@ def show(client: Client, jobs: list[JobInfo]) -> None:
 
 
 def judge(jobs: list[JobInfo], stats: StatsReport) -> int:
-    """Who decided what, and whether all is well."""
+    """Print the sources of decisions, and any problem."""
     by_policy = stats.contested.get("rule", 0)
     gangs = sum(len(job.nodes) > 1 for job in jobs)
     print_table(
@@ -181,7 +183,7 @@ def judge(jobs: list[JobInfo], stats: StatsReport) -> int:
             (source, str(stats.decisions.get(source, 0)))
             for source in ("policy", "rule", "guard", "automatic")
         ],
-        note="rule: the default policy, `tuned`; policy: a network; automatic: there was one way",
+        note="rule: the default policy, `tuned`; policy: a network; automatic: there was only one choice",
     )
     completed = sum(job.state == "completed" and job.exit_code == 0 for job in jobs)
     click.echo(
@@ -190,7 +192,7 @@ def judge(jobs: list[JobInfo], stats: StatsReport) -> int:
     )
     problems = []
     if completed < len(jobs):
-        problems.append("not every job ran and ended well")
+        problems.append("not every job ran and completed")
     if by_policy < MIN_CONTESTED:
         problems.append(f"the policy made {by_policy} contested choices, expected {MIN_CONTESTED} or more")
     if not gangs:

@@ -1,13 +1,13 @@
-"""How long each verb says nothing when it is used for the first time, with an empty kernel cache.
+"""Longest silence of each verb on its first use, with an empty kernel cache.
 
     .venv/bin/python benchmarks/first_minute.py                    # 15 minutes
     .venv/bin/python benchmarks/first_minute.py --only evaluate up
 
-Each verb runs in a terminal of its own (a pty) with an empty cache of its own; the verbs for a cluster
-ask a broker that was started with an empty cache too. A word is output that, without control sequences,
-times and spinners, differs from what was said before it: a bar that turns and stays at 0 % says nothing.
-`silence` is the longest time without a word, from the start to the end, or to being ready of what serves.
-Exit code 1 where that is more than two seconds.
+Each verb runs in its own terminal (a pty) with its own empty cache; the verbs for a cluster
+call a broker that was also started with an empty cache. A word is output that differs from the output before
+it, without control sequences, times and spinners: a turning bar that stays at 0 % is no word. `silence` is
+the longest time without a word, from the start to the end, or until a server is ready. Exit code 1 if that is
+more than two seconds.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class First(NamedTuple):
     """The first use of a verb.
 
     Attributes:
-        words: What is typed after `rlsched`.
-        ready: What a verb that serves says once it does; then it is interrupted. "": it ends by itself.
+        words: The command line after `rlsched`.
+        ready: Output of a server once it serves; then it is interrupted. "": the verb ends by itself.
     """
 
     words: str
@@ -96,17 +96,17 @@ SLURM: Final = (
     First("engine slurm --partition gpu --shadow --dir {folder}/shadow", ready="rlsched shadow ready"),
     First("shadow {folder}/shadow"),
 )
-"""These need a Slurm, which is started where its daemons are installed."""
+"""Verbs that need a Slurm, which is started if its daemons are installed."""
 
 
 class Said(NamedTuple):
-    """What came of one use.
+    """The result of one use.
 
     Attributes:
         silence_s: The longest time without a word.
         before: The last word before that.
         took_s: From the start to the end, or to being ready.
-        cpu_s: What it and its children used by then.
+        cpu_s: CPU seconds of it and its children until then.
         code: Its exit code.
     """
 
@@ -118,7 +118,7 @@ class Said(NamedTuple):
 
 
 def typed(first: First, words: Sequence[str], env: dict[str, str], until_s: float = 600.0) -> Said:
-    """Use a verb in a terminal, and listen."""
+    """Run a verb in a terminal, and time its output."""
     screen, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (50, 120))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -133,7 +133,7 @@ def typed(first: First, words: Sequence[str], env: dict[str, str], until_s: floa
             now_s = time.monotonic()
             try:
                 piece = os.read(screen, 1 << 16).decode(errors="replace") if readable else ""
-            except OSError:  # it is over, and all was read
+            except OSError:  # the process has ended, and all was read
                 break
             text += piece
             word = _MOVING.sub("", _CONTROL.sub(" ", piece)).strip()
@@ -147,7 +147,7 @@ def typed(first: First, words: Sequence[str], env: dict[str, str], until_s: floa
         took_s = time.monotonic() - began_s
         if time.monotonic() - word_s > longest:
             longest, said = time.monotonic() - word_s, last or "its start"
-        while first.ready:  # let it go on writing to its end
+        while first.ready:  # drain its output until it ends
             try:
                 if not os.read(screen, 1 << 16):
                     break
@@ -163,13 +163,13 @@ def typed(first: First, words: Sequence[str], env: dict[str, str], until_s: floa
 
 
 def environment(cache: Path, home: Path) -> dict[str, str]:
-    """Of somebody whose cache is there."""
+    """Environment of a user with this cache."""
     made = {"XDG_CACHE_HOME": str(cache), "RLSCHED_HOME": str(home), "RLSCHED_BROKER": ADDRESS}
     return os.environ | made | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "50"}
 
 
 def with_starts(trace: Path, cluster: Path, history: Path) -> None:
-    """The trace as a site has recorded it: with how long each job waited."""
+    """Write the trace as a site would record it: with the waiting time of each job."""
     code = (
         "import sys; from dataclasses import replace; import rlsched as rs; "
         "trace = rs.Trace.read(sys.argv[1]); "
@@ -181,11 +181,11 @@ def with_starts(trace: Path, cluster: Path, history: Path) -> None:
 
 @contextmanager
 def slurm_here(folder: Path, *, wanted: bool) -> Iterator[str]:
-    """A Slurm with one held job, in `SLURM_CONF`; else why there is none."""
+    """A Slurm with one held job, in `SLURM_CONF`; otherwise the reason why there is none."""
     from rlsched.engine.fallback import plugin
     from tests.integration.real_slurm import RealSlurm, lacking
 
-    why_not = lacking() if wanted else "nobody asks"
+    why_not = lacking() if wanted else "not requested"
     if why_not:
         yield why_not if wanted else ""
         return
@@ -200,7 +200,7 @@ def slurm_here(folder: Path, *, wanted: bool) -> Iterator[str]:
 
 
 def measure(folder: Path, only: Sequence[str]) -> list[dict[str, object]]:
-    """All of them, a row each, printed as they come."""
+    """All uses, a row each, printed as they end."""
     places = {
         "history": folder / "history.csv.gz",
         "folder": folder,
@@ -260,7 +260,7 @@ def measure(folder: Path, only: Sequence[str]) -> list[dict[str, object]]:
 
 
 def main() -> int:
-    """Measure, and say which are silent for too long."""
+    """Measure, and report verbs that are silent for too long."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,12 +1,12 @@
-"""What a submission, a job and a heartbeat cost the broker's loop: CPU time, as others may be busy.
+"""Cost of a submission, a job and a heartbeat in the broker's loop: CPU time, as other processes may be busy.
 
     .venv/bin/python benchmarks/loop_cost.py            # half a minute
     .venv/bin/python benchmarks/loop_cost.py --policy fifo --prediction running-mean --json
 
 A broker without sockets, with its journal on disk. `submission`: decoded, checked, predicted, journalled,
-answered, some in a turn of the loop, all GPUs taken. `job`: submitted, started and ended, with all that nodes
-say. `heartbeat`: one a turn, and several. Figures are the median of `ROUNDS` rounds and the tenth part that
-was cheapest, microseconds of the loop's thread. What sockets take comes on top.
+answered, several in a turn of the loop, all GPUs taken. `job`: submitted, started and ended, with all
+messages of nodes. `heartbeat`: one a turn, and several. Figures are the median of `ROUNDS` rounds and the
+cheapest tenth, microseconds of the loop's thread. The cost of sockets comes on top.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rlsched.wire.messages import Ended, Heartbeat, Hello, Launch, Launched, Mes
 
 NODES, GPUS = 200, 8
 A_TURN = 4
-"""Submissions in a turn: as of so many clients that each wait for an answer."""
+"""Submissions in a turn: one each from this many clients that wait for their answers."""
 A_FULL_TURN = 16
 ROUNDS, TURNS = 30, 10
 _numbers = itertools.count()
@@ -39,7 +39,7 @@ _me = Peer("admin", "me", "me")
 
 
 def asked(gpus: int) -> ClientAsked:
-    """A submission, as it comes from a socket."""
+    """A submission, as received from a socket."""
     number = next(_numbers)
     frame = encode(Submit(token=f"t{number}", command=["true"], num_gpus=gpus, cwd="/home/me"), number + 1)
     envelope = decode(frame)
@@ -48,7 +48,7 @@ def asked(gpus: int) -> ClientAsked:
 
 
 def said(node: str, message: Message) -> NodeSaid:
-    """A node's message, likewise."""
+    """A node's message, as received from a socket."""
     return NodeSaid(node, 0, decode(encode(message, 1)).message)  # type: ignore[arg-type]
 
 
@@ -57,8 +57,8 @@ class Loop:
 
     Args:
         directory: Of the journal.
-        policy: Who decides.
-        prediction: Who predicts.
+        policy: The policy.
+        prediction: The predictor.
     """
 
     def __init__(self, directory: Path, policy: str, prediction: str) -> None:
@@ -68,7 +68,7 @@ class Loop:
         self._broker.batch([NodeSaid(name, 0, Hello(name=name, gpus=GPUS)) for name in self._names])
 
     def _turn(self, *events: ClientAsked | NodeSaid | Tick) -> list[tuple[str, Launch]]:
-        """Hand in a batch; what is to be launched by it."""
+        """Process a batch; the launches that it causes."""
         sent = self._broker.sent
         sent.replies.clear()
         sent.orders.clear()
@@ -77,7 +77,7 @@ class Loop:
         return [(node, order) for node, order in sent.orders if isinstance(order, Launch)]
 
     def jobs(self) -> int:
-        """Some jobs from submission to end."""
+        """Run some jobs from submission to end."""
         launches = self._turn(*(asked(1) for _ in range(A_TURN)))
         ranks = [(node, order.job, order.attempt, order.rank) for node, order in launches]
         self._turn(
@@ -92,23 +92,23 @@ class Loop:
         return len(ranks)
 
     def fill(self) -> None:
-        """Take all GPUs."""
+        """Submit jobs that take all GPUs."""
         self._turn(asked(NODES * GPUS))
 
     def submissions(self, a_turn: int) -> int:
-        """Some jobs that wait."""
+        """Submit some jobs that wait."""
         self._turn(*(asked(NODES * GPUS) for _ in range(a_turn)))
         return a_turn
 
     def heartbeats(self, a_turn: int) -> int:
-        """Some nodes are there."""
+        """Process heartbeats of some nodes."""
         names = [self._names[next(_numbers) % NODES] for _ in range(a_turn)]
         self._turn(*(said(name, Heartbeat(name=name)) for name in names))
         return a_turn
 
 
 def cost_us(step: Callable[[], int]) -> dict[str, float]:
-    """CPU time of one of what `step` counts, microseconds."""
+    """CPU time of one of the items that `step` counts, microseconds."""
     rounds = []
     for _ in range(ROUNDS):
         began_ns, count = time.thread_time_ns(), 0
@@ -130,7 +130,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         loop = Loop(Path(made), args.policy, args.prediction)
-        loop.jobs()  # compiles what is not compiled yet
+        loop.jobs()  # compiles the missing kernels
         ShortPauses().step()  # as a broker's loop does
         found = {"job": cost_us(loop.jobs)}
         loop.fill()

@@ -1,12 +1,12 @@
-"""`make checkpoint`: train what ships anew: other settings and a strategy for the rule `tuned`.
+"""`make checkpoint`: train the shipped policy again: other settings and a strategy for the rule `tuned`.
 
     .venv/bin/python benchmarks/make_checkpoint.py                  # under 40 minutes on two cores
     .venv/bin/python benchmarks/make_checkpoint.py --recipe quick   # options of `rlsched train`
     .venv/bin/python benchmarks/make_checkpoint.py --resume
 
-It is `rlsched train` on the training parts of the real traces in RLSCHED_DATA (default ../shared), or on
-synthetic ones where they are not there. checkpoints/tuned.toml, its strategy and its card are written where
-that is confirmed to be better than `tuned` as it is; so far it was not, and `tuned` ships as it is.
+It runs `rlsched train` on the training parts of the real traces in RLSCHED_DATA (default ../shared), or on
+synthetic ones if they are missing. It writes checkpoints/tuned.toml, its strategy and its card only if
+the result is confirmed to be better than `tuned`; so far it was not, and `tuned` ships unchanged.
 benchmarks/make_rows_checkpoint.py makes the network of `ppo`.
 """
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def words(more: Sequence[str]) -> list[str]:
-    """The command line of `rlsched`, with these options behind its own."""
+    """The command line of `rlsched`, followed by these options."""
     shared = Path(os.environ.get("RLSCHED_DATA", ROOT.parent / "shared")) / "traces"
     out = ROOT / "checkpoints" / "tuned.toml"
     said = ["train", "--logdir", str(ROOT / "runs" / "tuned"), "--out", str(out)]

@@ -1,12 +1,12 @@
-"""Train the network of `ppo` anew and write checkpoints/default: `rlsched train-rows` on weighed traces.
+"""Train the network of `ppo` again and write checkpoints/default: `rlsched train-rows` on weighted traces.
 
     .venv/bin/python benchmarks/make_rows_checkpoint.py                 # under 15 minutes on two idle cores
     .venv/bin/python benchmarks/make_rows_checkpoint.py --timesteps 100000 --out /tmp/try
 
 Trains on the training parts (first 70 % of the time) of the real traces in RLSCHED_DATA (default ../shared),
-with the predictions that can be made there, and of synthetic traces with informative predictions; keeps the
-best policy by validation. `benchmarks/training_data.py` says which traces; which part is which stands in the
-card. Resumable: the same command with --resume.
+with causal predictions, and of synthetic traces with informative predictions; keeps the
+best policy by validation. `benchmarks/training_data.py` lists the traces; the card has the split of
+each. Resumable: the same command with --resume.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def note_sequence(folder: Path) -> int:
-    """Write down what the checkpoint does on the fixed sequence."""
+    """Record the checkpoint's result on the fixed sequence."""
     found = run_sequence(load_scheduler(f"ppo:{folder}"))
     write_sequence(folder, found)
     print(f"{folder}: on the fixed sequence queueing {found.ratio:.3f} x {REFERENCE}")
@@ -76,9 +76,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--logdir", type=Path, default=ROOT / "runs" / "default")
     parser.add_argument("--out", type=Path, default=ROOT / "checkpoints" / "default")
     parser.add_argument(
-        "--sequence", action="store_true", help="train nothing: note what --out does on the fixed sequence"
+        "--sequence",
+        action="store_true",
+        help="train nothing: record the result of --out on the fixed sequence",
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run of --logdir")
+    parser.add_argument("--resume", action="store_true", help="continue the run of --logdir")
     return parser.parse_args()
 
 

@@ -1,23 +1,23 @@
-"""What those who do harm cost all others: submissions and decisions beside each kind of abuse.
+"""Cost of abuse for other users: submissions and decisions under each kind of abuse.
 
     .venv/bin/python benchmarks/online_abuse.py             # 3 minutes
-    .venv/bin/python benchmarks/online_abuse.py --only knock flood
+    .venv/bin/python benchmarks/online_abuse.py --only half flood
 
-A broker with its defaults and a node with four simulated GPUs, on loopback, with real processes. Somebody
-submits a job of one line ten times a second and counts how long each answer takes; another process does
-harm meanwhile. Undisturbed comes first and last. `decision p99`: of the time that a decision took, by the
-broker's records. On a machine with few cores whoever does harm also takes one of them, and the kernel makes
-the broker wait: `loop cpu` is what the broker's loop has used itself, and `loop waits` for how long it was
+A broker with its defaults and a node with four simulated GPUs, on loopback, with real processes. One user
+submits a job of one line ten times a second and times each answer, while another process does
+harm. Undisturbed comes first and last. `decision p99`: of decision times, from the
+broker's records. On a machine with few cores the harmful process also takes one of them, and the kernel makes
+the broker wait: `loop cpu` is the CPU time of the broker's loop, and `loop waits` the time for which it was
 ready and had no core, both in milliseconds of each second. `dropped`: messages that were not read, a second.
 
-    knock     keys that are not on the list shake hands without end
-    flood     an authorised client sends frames that are no messages, as fast as it can
-    large     the same of frames that are larger than is allowed
-    half      raw connections that send a byte of a greeting, and no more
-    idle      1,000 authorised connections that say nothing
-    frozen    a client that asks for long lists, and is stopped before it reads them
-    asking    two clients that ask for `queue --all` without end
-    forbidden a user that cancels others' jobs and gives orders to nodes without end
+    `knock`     endless handshakes with keys that are not on the list
+    `flood`     an authorised client sends malformed frames as fast as it can
+    `large`     the same with frames above the size limit
+    `half`      raw connections that send a byte of a greeting, and no more
+    `idle`      1,000 silent authorised connections
+    `frozen`    a client that requests long lists, and is stopped before it reads them
+    `asking`    two clients that request `queue --all` without end
+    `forbidden` a user that cancels others' jobs and sends orders to nodes without end
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ IDLE, HALF = 1_000, 400
 
 
 def harm(kind: str, address: str, home: Path) -> None:
-    """Do it until this process is ended."""
+    """Do harm of this kind until the process is ended."""
     keys, context = KeyHome(home), zmq.Context()
 
     def connected(name: str) -> zmq.Socket[bytes]:
@@ -123,7 +123,7 @@ def harm(kind: str, address: str, home: Path) -> None:
 
 
 class Trial:
-    """A broker and a node, and what each stretch of time came to."""
+    """A broker and a node, and the figures of each period."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._home, self._hers = directory, directory / "home", directory / "hers"
@@ -145,7 +145,7 @@ class Trial:
         self.loops: dict[str, dict[str, float]] = {}
 
     def _loop(self) -> dict[str, float]:
-        """What the broker's loop has used and waited for so far, milliseconds, and what it dropped."""
+        """CPU time and waiting of the broker's loop so far, milliseconds, and its dropped messages."""
         broker = self._running[0].pid
         cpu_ns, waits_ns, _ = Path(f"/proc/{broker}/task/{broker}/schedstat").read_text().split()
         dropped = self._client.stats().connections.get("dropped", 0)
@@ -168,7 +168,7 @@ class Trial:
         return path.read_text().strip()
 
     def measure(self, name: str, kinds: tuple[str, ...]) -> list[float]:
-        """Times of answers to submissions, milliseconds, while these kinds of harm are done."""
+        """Answer times of submissions, milliseconds, under these kinds of harm."""
         words = [sys.executable, __file__, "--address", self._address, "--home", str(self._hers), "--harm"]
         harming = [subprocess.Popen([*words, kind], stderr=subprocess.DEVNULL) for kind in kinds]
         try:
@@ -192,7 +192,7 @@ class Trial:
         return taken
 
     def close(self) -> dict[str, float]:
-        """End everything; p99 of the time of a decision in each window, milliseconds."""
+        """End everything; p99 of the decision time in each period, milliseconds."""
         self._client.close()
         for one in self._running:
             one.send_signal(signal.SIGTERM)
@@ -206,7 +206,7 @@ class Trial:
 
 
 def at(ordered: list[float], share: float) -> float:
-    """A quantile of sorted figures; nan of none."""
+    """A quantile of sorted figures; nan if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 

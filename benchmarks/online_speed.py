@@ -1,17 +1,17 @@
-"""How fast a whole cluster on this machine is: submissions, from there to a process, starts a second.
+"""Speed of a whole cluster on this machine: submissions a second, latency to a process, starts a second.
 
     .venv/bin/python benchmarks/online_speed.py                       # 1 minute
     .venv/bin/python benchmarks/online_speed.py --slurm DIR           # and a real Slurm, in the same run
     .venv/bin/python benchmarks/online_speed.py --only submit-cpu     # 20 seconds
 
 A broker with its defaults and four node daemons with four simulated GPUs each, all on loopback, with real
-processes; the broker forces every batch to disk. `submissions`: durable submissions a second from four
+processes; the broker syncs every batch to disk. `submissions`: durable submissions a second from four
 processes, of jobs that wait. `latency`: from just before a submission until the job's own clock, on an idle
 cluster, 40 jobs. `starts`: 400 jobs of one line each from four processes. `submit-cpu`: the CPU time, user
-and system, of ten processes `rlsched submit -- true`, and of as many `python -c pass` in turn with them.
+and system, of ten processes `rlsched submit -- true`, and of as many `python -c pass`, in alternation.
 
-With `--slurm` the same jobs go through `sbatch` to a Slurm that is set up, with all its GPUs free: DIR is the
-folder of its `etc/slurm.conf`, from a script that starts one with fake GPUs. Skipped, by name, without it.
+With `--slurm` the same jobs go through `sbatch` to an existing Slurm, with all its GPUs free: DIR is the
+folder of its `etc/slurm.conf`, from a script that starts one with fake GPUs. Skipped with a note without it.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ TARGETS = {"submissions/s": ">= 3000", "p50_ms": "< 12", "p99_ms": "< 40", "star
 
 
 def until(look: Callable[[], object], deadline_s: float = 120.0, every_s: float = 0.0005) -> None:
-    """Poll until something is so.
+    """Poll until a condition holds.
 
     Raises:
-        TimeoutError: it never was.
+        TimeoutError: It did not hold in time.
     """
     end_s = time.monotonic() + deadline_s
     while not look():
         if time.monotonic() > end_s:
-            raise TimeoutError("the cluster does not get on")
+            raise TimeoutError("the cluster makes no progress")
         time.sleep(every_s)
 
 
 def stamps(path: Path) -> list[float]:
-    """When each job was under way, Unix seconds, in the order of its lines."""
+    """Start time of each job, Unix seconds, in the order of its lines."""
     if not path.exists():
         return []
     return [float(line) for line in path.read_text().split("\n")[:-1]]
@@ -73,7 +73,7 @@ def latency_ms(submit: Callable[[Path], None], path: Path) -> list[float]:
 
 
 def starts_per_s(submit_many: Callable[[Path], None], path: Path) -> float:
-    """First to last of many jobs. To look often would take the time that they need."""
+    """First to last start of many jobs. Frequent polling would take the time that they need."""
     submit_many(path)
     until(lambda: len(stamps(path)) >= STARTS, every_s=0.05)
     seen = sorted(stamps(path))
@@ -89,9 +89,9 @@ def cpu_ms(words: Sequence[str], env: dict[str, str]) -> float:
 
 
 def submit_cpu_ms(address: str, home: Path) -> dict[str, list[float]]:
-    """Of each of ten submissions and of as many processes that do nothing, in turn.
+    """CPU time of ten submissions and of as many empty processes, in alternation.
 
-    All of them find Python's byte code, which an installation has.
+    All of them find Python's byte code, as in an installation.
     """
     env = {**os.environ, "RLSCHED_BROKER": address, "RLSCHED_HOME": str(home)}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -100,18 +100,18 @@ def submit_cpu_ms(address: str, home: Path) -> dict[str, list[float]]:
     for _ in range(PROCESSES + 1):
         for name, words in commands.items():
             found[name].append(cpu_ms(words, env))
-    return {name: taken[1:] for name, taken in found.items()}  # the first one may have written the byte code
+    return {name: taken[1:] for name, taken in found.items()}  # the first run may have written the byte code
 
 
 def clients(task: str, address: str, home: Path, path: Path) -> list[int]:
-    """Several processes that submit; what each has submitted."""
+    """Several submitting processes; the number of submissions of each."""
     words = [sys.executable, __file__, "--client", task, address, str(home), str(path)]
     running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS)]
     return [int(one.communicate()[0]) for one in running]
 
 
 def client(task: str, address: str, home: str, path: str) -> int:
-    """What such a process does."""
+    """The loop of a submitting process."""
     with Client(address, home=home, timeout_s=60.0) as asks:
         if task == "starts":
             for _ in range(STARTS // CLIENTS):
@@ -125,7 +125,7 @@ def client(task: str, address: str, home: str, path: str) -> int:
 
 
 def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Everything, or `submit-cpu` only, on a cluster of our own: figures, and CPU times by command."""
+    """All figures, or only `submit-cpu`, on a cluster of our own: figures, and CPU times by command."""
     home = directory / "home"
     address = directory / "up" / "broker" / ADDRESS_FILE
     words = ["--nodes", str(NODES), "--gpus", str(GPUS), "--dir", str(directory / "up"), "--keys", str(home)]
@@ -158,7 +158,7 @@ def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float],
 
 
 def slurm(directory: Path, etc: Path) -> dict[str, float]:
-    """The same of a Slurm that is there."""
+    """The same on an existing Slurm."""
     env = {**os.environ, "SLURM_CONF": str(etc / "etc" / "slurm.conf")}
     script = directory / "stamp.sh"
     script.write_text('#!/bin/sh\necho "$(date +%s.%N)" >> "$1"\n')
@@ -209,7 +209,7 @@ def _discard(_: object) -> None:
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--slurm", type=Path, metavar="DIR", help="a Slurm that runs")
+    parser.add_argument("--slurm", type=Path, metavar="DIR", help="a running Slurm")
     parser.add_argument("--only", choices=("submit-cpu",), help="the CPU time of a submission only")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What questions cost the broker's loop: the part `questions` of `bench_runtime.py`."""
+"""Cost of questions in the broker's loop: the part `questions` of `bench_runtime.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODES, GPUS_A_NODE = 1_250, 8
 RUNNING, WAITING = 2_500, 9_500
 RUNNING_GPUS, WAITING_GPUS = (4,), (1, 2, 4, 8, 4, 16)
 TARGET_MS = 5.0
-"""Time for questions in a turn of the loop; the longest single answer is to stay below it."""
+"""Time for questions in a turn of the loop; the longest single answer must stay below it."""
 BATCH = 500
 
 
@@ -46,7 +46,7 @@ def crowded(policy: str, directory: Path) -> HandBroker:
 
 
 def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
-    """Milliseconds of the loop for each question: of one answer, and of all that a client asks for it."""
+    """Milliseconds of the loop for each question: for one answer, and for all pages of a client."""
     with tempfile.TemporaryDirectory() as directory:
         broker = crowded(policy, Path(directory))
         ShortPauses().step()  # as a broker's loop does
@@ -58,7 +58,7 @@ def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
             ("why, a running job", lambda broker: [_ask(broker, Why(job=5))[0]]),
             ("top", lambda broker: [_ask(broker, Stats())[0]]),
         ):
-            walk(broker)  # compiles what is not compiled yet
+            walk(broker)  # compiles the missing kernels
             walks_ms = [walk(broker) for _ in range(repeats)]
             answers_ms = np.concatenate(walks_ms)
             yield {
@@ -74,7 +74,7 @@ def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
 
 
 def _ask(broker: HandBroker, question: ClientRequest) -> tuple[float, Any]:
-    broker.sent.replies.clear()  # a broker does not keep them either
+    broker.sent.replies.clear()  # as in a broker
     began_ns = time.perf_counter_ns()
     reply = broker.ask(question)
     return (time.perf_counter_ns() - began_ns) / 1e6, reply

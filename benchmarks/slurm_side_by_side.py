@@ -1,13 +1,13 @@
-"""The same jobs on Slurm alone and on Slurm with rlsched's decisions, at the same time, on this machine.
+"""The same jobs on plain Slurm and on Slurm with rlsched's decisions, at the same time, on this machine.
 
     python -m benchmarks.slurm_side_by_side                       # 500 jobs: about 14 minutes
     python -m benchmarks.slurm_side_by_side --jobs 500 --seeds 3  # paired, with intervals
 
-Each side has a real Slurm of its own with four nodes of four GPUs that are none. A second stands for ten
-minutes, in the policy's reservations too; users have programs that they run again and again. Slurm alone goes
+Each side has its own real Slurm with four nodes of four fake GPUs. A second stands for ten
+minutes, in the policy's reservations too; users run the same programs again and again. Plain Slurm orders
 by submission, and backfills with the jobs' time limits (a minute is its smallest) over the whole queue, every
 second.
-Beside the waiting the start latency is measured on idle clusters: from the decision to the first line of the
+The start latency is also measured, on idle clusters: from the decision to the first line of the
 script, against `scontrol release` without rlsched; and from sbatch to that line, with and without.
 """
 
@@ -31,9 +31,9 @@ from tests.soak.slurm_gateway import OnSlurm
 
 NODES, GPUS = 4, 4
 POLICY = ("--policy", "tuned", "--set", "reserve_after=6s")
-"""An hour of `tuned`, on this clock."""
+"""An hour of `tuned` at this time scale."""
 USERS = (1, 2, 3, 5, 6, 7, 8, 9)
-"""Accounts that every Debian has."""
+"""Accounts of every Debian system."""
 _SCRIPT = """#!/bin/sh
 echo "$SLURM_JOB_NAME start $(date +%s.%N)" >> {ran}
 sleep $1
@@ -42,7 +42,7 @@ echo "$SLURM_JOB_NAME end $(date +%s.%N)" >> {ran}
 
 
 class Planned(NamedTuple):
-    """A job: when it comes, whose it is, what it runs, for how long and on how many GPUs."""
+    """A job: its submission time, user, program, run time and GPUs."""
 
     at_s: float
     user: int
@@ -54,12 +54,12 @@ class Planned(NamedTuple):
 
     @property
     def size(self) -> int:
-        """GPUs in all."""
+        """GPUs in total."""
         return self.nodes * self.gpus
 
 
 class Ran(NamedTuple):
-    """When a job was submitted, began and ended, Unix seconds."""
+    """Times at which a job was submitted, began and ended, Unix seconds."""
 
     submit_s: float
     start_s: float
@@ -69,7 +69,7 @@ class Ran(NamedTuple):
 def plan(count: int, load: float, seed: int) -> list[Planned]:
     """Users with habits, bursts of submissions, and a few long jobs among many short ones.
 
-    `load`: GPU seconds that come, of those that there are.
+    `load`: offered GPU seconds over available GPU seconds.
     """
     rng = np.random.default_rng(seed)
     habits = {
@@ -96,7 +96,7 @@ def plan(count: int, load: float, seed: int) -> list[Planned]:
 
 
 def replay(slurm: RealSlurm, jobs: list[Planned], place: Path, timeout_s: float) -> list[Ran]:
-    """Submit each job when its time has come, and wait until all are over."""
+    """Submit each job at its time, and wait until all have ended."""
     ran, script = place / "ran", place / "job.sh"
     ran.write_text("")
     ran.chmod(0o666)
@@ -110,7 +110,7 @@ def replay(slurm: RealSlurm, jobs: list[Planned], place: Path, timeout_s: float)
         options = (f"--job-name={job.program}-{number}", f"-N{job.nodes}", f"--gres=gpu:{job.gpus}")
         limit = ("-t", str(job.limit_min))
         slurm.sbatch(*options, *limit, script=script, arguments=(f"{job.runs_s:.3f}",), uid=job.user)
-    until(lambda: ran.read_text().count(" end ") >= len(jobs), "all are over", timeout_s)
+    until(lambda: ran.read_text().count(" end ") >= len(jobs), "all have ended", timeout_s)
     said = {(words[0].rpartition("-")[2], words[1]): float(words[2]) for words in _words(ran)}
     return [
         Ran(submit_s, said[str(number), "start"], said[str(number), "end"])
@@ -123,7 +123,7 @@ def _words(ran: Path) -> list[list[str]]:
 
 
 def side_by_side(jobs: list[Planned], folder: Path, timeout_s: float) -> tuple[list[Ran], list[Ran]]:
-    """The jobs on Slurm alone and on Slurm with rlsched, at the same time."""
+    """The jobs on plain Slurm and on Slurm with rlsched, at the same time."""
     found: dict[str, list[Ran]] = {}
     alone = RealSlurm(folder / "alone", NODES, GPUS, exact=False)
     decided = OnSlurm(folder / "decided", nodes=NODES, gpus=GPUS, broker_options=POLICY)
@@ -144,7 +144,7 @@ def side_by_side(jobs: list[Planned], folder: Path, timeout_s: float) -> tuple[l
         decided.close()
         alone.close()
     if len(found) != 2:
-        raise SystemExit("one of the sides did not come to its end")
+        raise SystemExit("one of the sides did not finish")
     return found["alone"], found["decided"]
 
 
@@ -186,7 +186,7 @@ def latencies(folder: Path, count: int) -> Latencies:
                 at_s = time.time()
                 alone.ask("scontrol", "release", number)
                 found.released.append(first_line(f"held{k}") - at_s)
-                time.sleep(rng.random())  # Slurm looks at its queue once a second: at no phase of that
+                time.sleep(rng.random())  # Slurm checks its queue once a second: randomises the phase
                 _, at_s = submit(alone, f"free{k}")
                 found.submitted_alone.append(first_line(f"free{k}") - at_s)
                 time.sleep(rng.random())
@@ -202,7 +202,7 @@ def latencies(folder: Path, count: int) -> Latencies:
 
 
 def ratio(jobs: list[Planned], alone: list[Ran], decided: list[Ran], what: str, size: str = "") -> float:
-    """Mean of waiting or JCT with rlsched, of that without; of jobs of one size."""
+    """Mean of waiting or JCT with rlsched, over that without; of jobs of one size."""
     chosen = [k for k, job in enumerate(jobs) if not size or _size(job) == size]
     sums = [sum(_took(one[k], what) for k in chosen) for one in (decided, alone)]
     return sums[0] / sums[1] if sums[1] > 0 else float("nan")
@@ -218,7 +218,7 @@ def _size(job: Planned) -> str:
 
 def report(jobs: list[Planned], alone: list[Ran], decided: list[Ran]) -> None:
     """Print one sequence."""
-    print(f"{'':10s}{'jobs':>6s}{'Slurm alone':>24s}{'with rlsched':>24s}   waiting, JCT: mean seconds")
+    print(f"{'':10s}{'jobs':>6s}{'plain Slurm':>24s}{'with rlsched':>24s}   waiting, JCT: mean seconds")
     sizes = sorted({_size(job) for job in jobs}, key=lambda name: int(name.split()[0]))
     for name in ["all", *sizes]:
         chosen = [k for k, job in enumerate(jobs) if name == "all" or _size(job) == name]
@@ -266,7 +266,7 @@ def main() -> None:
             for what, known in ratios.items():
                 known.append(ratio(jobs, alone, decided, what))
         for what, known in ratios.items():
-            print(f"{what}: with rlsched, of Slurm alone: {_interval(known)}")
+            print(f"{what}: with rlsched, over plain Slurm: {_interval(known)}")
         if options.starts:
             idle = latencies(folder, options.starts)
             for kind, seconds in idle._asdict().items():

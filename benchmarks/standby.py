@@ -1,12 +1,12 @@
-"""How long a cluster is without a broker: kill -9 of one until the next has answered a submission.
+"""Time without a broker: from kill -9 of one until the next has answered a submission.
 
     python benchmarks/standby.py                          # 20,000 ended jobs in the journal: 2 minutes
     python benchmarks/standby.py --jobs 1000 --turns 3
 
-`again`: a new broker is started at once, as systemd would. `standby`: one waits on the same journal. `copy`:
-one has a copy of it, and is told to take over (SIGUSR1) at the kill. One client submits all the time, to a
-cluster without nodes; of each turn the longest time counts that a submission took. Last: how long the whole
-journal takes to be copied, and submissions to the first broker with and without a standby that copies.
+`again`: a new broker is started at once, as systemd would. `standby`: a standby waits on the same journal.
+`copy`: a standby has a copy of it, and receives SIGUSR1 at the kill. One client submits all the time, to a
+cluster without nodes; the longest time of a submission counts for each turn. Last: the time to copy the whole
+journal, and submissions to the primary with and without a standby that copies.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUBMISSIONS_S = 5.0
 
 
 class Brokers:
-    """Two places for brokers below a directory, and a client that knows both."""
+    """Two places for brokers below a directory, and a client with both addresses."""
 
     def __init__(self, directory: Path, jobs: int) -> None:
         self.directory = directory
@@ -52,7 +52,7 @@ class Brokers:
         write(directory / "a" / "journal.sqlite", jobs)
 
     def start(self, place: str, says: str, *options: str) -> subprocess.Popen[bytes]:
-        """A broker or a standby that has said something."""
+        """Start a broker or a standby, and wait for a text in its output."""
         address, home = self.places[place]
         log = self.directory / f"log-{len(self.running)}"
         where = ("--address", address, "--dir", self.directory / place, "--keys", self.directory / home)
@@ -70,7 +70,7 @@ class Brokers:
         return process
 
     def client(self) -> Client:
-        """One that knows both addresses."""
+        """A client with both addresses."""
         addresses = ",".join(address for address, _ in self.places.values())
         return Client(addresses, home=self.directory / "home", timeout_s=DEADLINE_S)
 
@@ -83,7 +83,7 @@ class Brokers:
 
 
 def longest_s(brokers: Brokers, change: Callable[[], object]) -> float:
-    """The longest that a submission takes around a change, seconds."""
+    """Longest time of a submission around a change, seconds."""
     took_s: list[float] = []
     changed, enough = threading.Event(), threading.Event()
 
@@ -122,7 +122,7 @@ def submissions_ms(brokers: Brokers) -> tuple[float, float]:
 
 @contextmanager
 def place(jobs: int) -> Iterator[Brokers]:
-    """A first broker's journal, and nobody running."""
+    """The primary's journal, without a running broker."""
     with tempfile.TemporaryDirectory() as folder:
         brokers = Brokers(Path(folder), jobs)
         try:
@@ -132,7 +132,7 @@ def place(jobs: int) -> Iterator[Brokers]:
 
 
 def again(brokers: Brokers) -> float:
-    """kill -9, and a new broker."""
+    """Measure kill -9, and a new broker."""
     first = brokers.start("a", "ready at")
 
     def change() -> None:
@@ -144,14 +144,14 @@ def again(brokers: Brokers) -> float:
 
 
 def standby(brokers: Brokers) -> float:
-    """kill -9, with a standby on the same journal."""
+    """Measure kill -9, with a standby on the same journal."""
     first = brokers.start("a", "ready at")
     brokers.start("a", "entries followed", "--standby")
     return longest_s(brokers, first.kill)
 
 
 def copy(brokers: Brokers) -> float:
-    """kill -9 and SIGUSR1, with a copy."""
+    """Measure kill -9 and SIGUSR1, with a copy."""
     first = brokers.start("a", "ready at")
     second = brokers.start("b", "copied as far", "--standby", "--of", brokers.places["a"][0])
 
@@ -163,12 +163,12 @@ def copy(brokers: Brokers) -> float:
 
 
 def copying(brokers: Brokers) -> None:
-    """What copying costs."""
+    """Measure the cost of copying."""
     brokers.start("a", "ready at")
-    print("submissions alone: p50 {:.1f}, p99 {:.1f} ms".format(*submissions_ms(brokers)))
+    print("submissions without a standby: p50 {:.1f}, p99 {:.1f} ms".format(*submissions_ms(brokers)))
     began_s = time.monotonic()
     brokers.start("b", "copied as far", "--standby", "--of", brokers.places["a"][0])
-    print(f"a standby is ready, its copy whole, {time.monotonic() - began_s:.1f} s after its start")
+    print(f"a standby is ready, its copy complete, {time.monotonic() - began_s:.1f} s after its start")
     print(
         "submissions with a standby that copies: p50 {:.1f}, p99 {:.1f} ms".format(*submissions_ms(brokers))
     )
@@ -201,7 +201,7 @@ def _until(look: Callable[[], bool]) -> None:
     end_s = time.monotonic() + DEADLINE_S
     while not look():
         if time.monotonic() > end_s:
-            raise TimeoutError("a broker does not get on")
+            raise TimeoutError("a broker makes no progress")
         time.sleep(0.002)
 
 

@@ -1,4 +1,4 @@
-"""What the default policy is trained on, and one training on it or on other data, from data to checkpoint."""
+"""Training data of the default policy, and one training on it or on other data, from data to checkpoint."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from rlsched_agents.runtime.card import Card
 from rlsched_envs.training.vector import RowsVecEnv
 
 REAL: Final = {"helios_venus": 1.0, "philly": 1.0, "ms_itp_07": 0.5}
-"""Real traces and how often an episode comes from each; their predictions carry little (causal means)."""
+"""Real traces and the weight of each in episodes; their predictions are weak (causal means)."""
 SYNTHETIC: Final = {"helios": 4.0, "philly": 1.5, "itp": 1.0}
-"""Profiles of the generator, likewise; their predictions are informative."""
+"""Profiles of the generator, and their weights; their predictions are informative."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What policies are trained on and judged by; of one lesson, runs differ in their seed alone.
+    """Data for training and judging policies; runs of one lesson differ only in their seed.
 
     Attributes:
-        data: Training parts, and what validation and confirmation windows are cut from.
+        data: Training parts, and the sources of validation and confirmation windows.
         recipe: Hyper-parameters.
-        validate: Runs a policy on the windows that choose.
-        confirm: Runs a policy on windows that choose nothing; None: too few jobs for that.
+        validate: Runs a policy on the validation windows.
+        confirm: Runs a policy on the confirmation windows, which choose nothing; None: too few jobs for that.
     """
 
     data: Sequence[TrainingData]
@@ -68,10 +68,10 @@ class Lesson:
         resume: bool = False,
         progress: bool = True,
     ) -> TrainingResult:
-        """Train one policy; what `name` does not say is as in `rlsched_agents.ppo.training.train`.
+        """Train one policy; arguments without a name here are as in `rlsched_agents.ppo.training.train`.
 
         Args:
-            name: Of the policy, in its card.
+            name: Name of the policy in its card.
         """
         card = Card(
             name=name,
@@ -111,7 +111,7 @@ class Lesson:
 
 
 def default_data(folder: Path, seed: int) -> list[TrainingData]:
-    """What the default policy is trained on: real traces of a folder, and synthetic ones of a seed."""
+    """Training data of the default policy: real traces of a folder, and synthetic ones of a seed."""
     real = [weighted(read(folder, name), weight) for name, weight in REAL.items()]
     return [*real, *synthetic(seed)]
 
@@ -128,16 +128,16 @@ def _weighted_synthetic(like: str, weight: float, seed: int) -> TrainingData:
 
 @cache
 def read(folder: Path, name: str, without_vc: str = "") -> TrainingData:
-    """One real trace, cut by time.
+    """One real trace, split by time.
 
     Args:
-        folder: Where `NAME.csv.gz` and `NAME.cluster.toml` are.
-        name: Of the trace.
-        without_vc: A VC that is left out whole: its jobs and its nodes. The predictions of the others then
-            know nothing of them.
+        folder: Folder of `NAME.csv.gz` and `NAME.cluster.toml`.
+        name: Name of the trace.
+        without_vc: A VC to leave out entirely: its jobs and its nodes. The predictions of the others then
+            contain nothing of them.
 
     Raises:
-        InputError: one of the files cannot be read, or the trace has no such VC, or no other.
+        InputError: A file cannot be read, or the trace has no such VC, or only this one.
     """
     trace = Trace.read(folder / f"{name}.csv.gz")
     spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
@@ -153,5 +153,5 @@ def read(folder: Path, name: str, without_vc: str = "") -> TrainingData:
 
 
 def weighted(data: TrainingData, weight: float) -> TrainingData:
-    """The same data, drawn `weight` times as often as one of weight 1."""
+    """The same data, drawn `weight` times as often as data of weight 1."""
     return replace(data, train=replace(data.train, weight=weight))

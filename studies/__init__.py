@@ -1,1 +1,1 @@
-"""Research questions about rlsched, answered once; nothing of the product imports them."""
+"""One-time research questions about rlsched; no part of the product imports them."""

@@ -1,4 +1,4 @@
-"""Plots as SVG files of their own, in the style and the light colours of the report's page."""
+"""Plots as separate SVG files, in the style and the light colours of the report's page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PANEL_IN: Final = (3.6, 3.4)
 
 
 def draw(path: Path, title: str, panels: int, fill: Callable[[list[Axes]], None]) -> None:
-    """Write one figure of so many panels side by side; `fill` draws into them."""
+    """Write one figure with this many panels in a row; `fill` draws into them."""
     with rc_context(_STYLE):
         width_in, height_in = _PANEL_IN
         figure = Figure(figsize=(max(panels * width_in, 5.4), height_in), layout="constrained")

@@ -1,7 +1,7 @@
-"""From what was recorded to figures with their spread. Pure: no clock, no device, no file.
+"""Figures with their spread from recorded samples. Pure: no clock, no device, no file.
 
 The figure of several windows is their median, its spread their interquartile range; spreads of derived
-figures follow from first-order propagation of independent errors. None stands for what cannot be told.
+figures follow from first-order propagation of independent errors. None marks unknown figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FED_FRAC = 0.95
 
 
 class Estimate(NamedTuple):
-    """A figure, its spread (in the same unit; None: one value alone), and how many readings it rests on."""
+    """A figure, its spread (in the same unit; None: a single value), and its number of readings."""
 
     value: float
     spread: float | None
@@ -38,7 +38,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def counted_span(measurement: Measurement) -> tuple[float, float]:
-    """When all jobs ran and had settled: from the last one's start plus `settle_s` to the first one's end.
+    """Span in which all jobs ran and had settled: from the last start plus `settle_s` to the first end.
 
     Without jobs: all samples. An empty span has its end before its start.
     """
@@ -52,13 +52,13 @@ def counted_span(measurement: Measurement) -> tuple[float, float]:
 
 
 def counted_windows(windows: Iterable[Window], span: tuple[float, float]) -> list[Window]:
-    """Those that lie within the span as a whole."""
+    """Items that lie entirely within the span."""
     begin_s, end_s = span
     return [window for window in windows if begin_s <= window.start_s and window.end_s <= end_s]
 
 
 def samples_per_s(run: JobRun, span: tuple[float, float]) -> Estimate | None:
-    """Speed of a job: samples that its training consumed, a second."""
+    """Speed of a job: samples consumed by its training, a second."""
     per_step = run.warm.samples_per_step
     windows = counted_windows(run.windows, span)
     return estimate([window.steps * per_step / (window.end_s - window.start_s) for window in windows])
@@ -67,8 +67,8 @@ def samples_per_s(run: JobRun, span: tuple[float, float]) -> Estimate | None:
 def power_w(samples: Sequence[Sample], span: tuple[float, float]) -> Estimate | None:
     """Mean power of the board over stretches of `MIN_ENERGY_S` or a little more.
 
-    From differences of the energy counter; a stretch in which it goes back (it starts anew with the driver)
-    is left out. Where the GPU has no counter: from the readings of power.
+    From differences of the energy counter; a stretch in which it goes back (it restarts with the driver)
+    is left out. If the GPU has no counter: from the readings of power.
     """
     within = [sample for sample in samples if span[0] <= sample.at_s <= span[1]]
     metered = [(sample.at_s, sample.energy_j) for sample in within if sample.energy_j is not None]
@@ -97,7 +97,7 @@ def utilisation_frac(samples: Sequence[Sample], span: tuple[float, float]) -> Es
 
 
 def memory_mib(measurement: Measurement, job: int) -> Estimate | None:
-    """Most memory that a job held: by its process id, else, alone, what the device lost to it."""
+    """Most memory that a job held: by its process id; else, unshared, the memory that the device lost."""
     pid = measurement.runs[job].warm.pid
     own = [sample.process_mib[pid] for sample in measurement.samples if pid in sample.process_mib]
     if own:
@@ -130,8 +130,8 @@ def difference(upper: Estimate | None, lower: Estimate | None) -> Estimate | Non
 def cores_to_feed(by_cores: dict[int, float], full: float) -> Estimate | None:
     """CPU cores that just feed a job, by the model's curve: full * (c / needed)^0.83 below that.
 
-    Every starved measurement (below `FED_FRAC` of `full`) says what is needed; the median counts. None where
-    no number of cores was measured, or all that were are enough but one core was not among them.
+    Every starved measurement (below `FED_FRAC` of `full`) gives an estimate; the median counts. None if
+    no number of cores was measured, or if all measured numbers suffice but one core was not among them.
 
     Args:
         by_cores: Samples a second by number of cores.

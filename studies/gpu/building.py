@@ -1,4 +1,4 @@
-"""Makes the trainer of a workload, by name and batch size."""
+"""Constructs the trainer of a workload, by name and batch size."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Held:
         return self._something
 
     def parameters(self) -> Iterator[Tensor]:
-        """Nothing is trained."""
+        """No parameters to train."""
         return iter(())
 
 
@@ -46,7 +46,7 @@ def build(job: Job, device_name: str, *, is_small: bool, cores: list[int] | None
         cores: CPU cores of an input pipeline; None: the same batch over and over, already on the device.
 
     Raises:
-        InputError: no such workload, or it has no input pipeline.
+        InputError: Unknown workload, or a workload without an input pipeline.
     """
     torch.manual_seed(seed)
     if job.workload == HELD:

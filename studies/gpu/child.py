@@ -1,8 +1,8 @@
-"""One workload in a process of its own: warms up, waits for the others, trains in timed windows.
+"""One workload in a separate process: warms up, waits for the others, trains in timed windows.
 
     python -m studies.gpu.child --workload cnn_small --batch 8 --device cpu --small
 
-Speaks `studies.gpu.protocol` on its standard output; whatever else would be printed goes to standard
+Speaks `studies.gpu.protocol` on its standard output; all other output goes to standard
 error. Type `go` and, some windows later, `stop`; the end of its input is a `stop` too, so that no child
 outlives its parent.
 """
@@ -32,7 +32,7 @@ WARMUP_STEPS = 5
 
 
 class Orders:
-    """What the parent has said, read by a thread."""
+    """Words of the parent, read by a thread."""
 
     def __init__(self, stream: TextIO) -> None:
         self.go = threading.Event()
@@ -65,7 +65,7 @@ def main() -> int:
         run(arguments, say)
     except BrokenPipeError:
         return 1
-    except Exception as error:  # the parent reports it; a traceback would tell its user nothing
+    except Exception as error:  # the parent reports it; a traceback would not help its user
         detail = str(error).splitlines()[0] if str(error) else ""
         is_ours = isinstance(error, RlschedError)
         say(Failed(reason=detail if is_ours else f"{type(error).__name__}: {detail}"))
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def run(arguments: argparse.Namespace, say: Callable[[msgspec.Struct], None]) -> None:
-    """Build, warm up, meet the others, train until told to stop."""
+    """Build, warm up, wait for the others, train until `stop`."""
     import torch  # after the cores are set: its thread pools count them
 
     from studies.gpu.building import build
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace, say: Callable[[msgspec.Struct], None]) ->
         is_small=arguments.small,
         cores=arguments.cpu_cores if arguments.feed else None,
     )
-    orders = Orders(sys.stdin)  # no sooner: workers that are forked while it reads would hang on its lock
+    orders = Orders(sys.stdin)  # not earlier: workers that are forked while it reads would hang on its lock
     wait = torch.cuda.synchronize if is_cuda else _nothing
     first_loss, steps, step_s = warm_up(trainer, arguments.warmup_s, wait)
     say(
@@ -160,7 +160,7 @@ def parse() -> argparse.Namespace:
 
 
 def _nothing() -> None:
-    """On a CPU a step is over when it returns."""
+    """On a CPU a step has finished when it returns."""
 
 
 if __name__ == "__main__":
@@ -168,4 +168,4 @@ if __name__ == "__main__":
     for worker in multiprocessing.active_children():  # of an input pipeline
         worker.kill()
     sys.stderr.flush()
-    os._exit(status)  # without waiting for the threads that still read
+    os._exit(status)  # without waiting for the reading threads

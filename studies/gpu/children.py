@@ -1,4 +1,4 @@
-"""The processes that train: started together, listened to, ended whatever happens."""
+"""The training processes: started together, monitored, and always ended."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ END_LIMIT_S = 10.0
 
 
 class MeasurementError(RlschedError):
-    """This measurement could not be taken; others may."""
+    """This measurement failed; others may succeed."""
 
 
 class Children:
-    """Processes that train, for a `with` block; none of them, nor their workers, is left after it.
+    """Context manager for training processes; none of them, nor their workers, is left after it.
 
     Args:
-        commands: One a child.
+        commands: One per child.
         environment: Added to this process' own.
-        folder: For what they write to standard error.
+        folder: For the standard error of children.
     """
 
     def __init__(self, commands: Sequence[list[str]], environment: dict[str, str], folder: Path) -> None:
@@ -72,15 +72,15 @@ class Children:
         self._kill()
 
     def say(self, word: str) -> None:
-        """Tell all of them, one right after the other."""
+        """Send a word to all of them, one right after the other."""
         for process in self._processes:
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it has said why, or its silence will
+            with contextlib.suppress(BrokenPipeError):  # its last message or its silence is reported later
                 process.stdin.write(word + "\n")
                 process.stdin.flush()
 
     def wait_until_warm(self) -> list[Warm]:
-        """Wait until every one has warmed up."""
+        """Wait until every child has warmed up."""
         warm: dict[int, Warm] = {}
         deadline = time.monotonic() + WARM_LIMIT_S
         while len(warm) < len(self._processes):
@@ -90,7 +90,7 @@ class Children:
         return [warm[place] for place in range(len(self._processes))]
 
     def collect(self, wanted_s: float) -> list[list[Window]]:
-        """Windows of each until all of them have trained together for so long."""
+        """Windows of each until all of them have trained together for this time."""
         windows: list[list[Window]] = [[] for _ in self._processes]
         deadline = time.monotonic() + 3 * wanted_s + GRACE_S
         while not all(windows) or (
@@ -102,7 +102,7 @@ class Children:
         return windows
 
     def end(self, windows: list[list[Window]]) -> list[Ended]:
-        """Stop all; windows that were still open come into `windows`."""
+        """Stop all children; open windows are added to `windows`."""
         self.say(STOP)
         ended: dict[int, Ended] = {}
         deadline = time.monotonic() + GRACE_S
@@ -115,7 +115,7 @@ class Children:
         return [ended[place] for place in range(len(self._processes))]
 
     def _next(self, deadline: float, what: str) -> tuple[int, Message]:
-        """The next message of any that has not ended."""
+        """The next message of any running child."""
         while True:
             try:
                 place, message = self._heard.get(timeout=max(deadline - time.monotonic(), 0.0))
@@ -145,12 +145,12 @@ class Children:
 
     def _last_words(self, place: int) -> str:
         lines = self._log(place).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
     def _kill(self) -> None:
-        """Let them end by themselves: without input they do. Then end what is left, workers and all.
+        """Let them end at the end of their input. Then kill the rest, with their workers.
 
-        A client of MPS that is killed amid its work may take others with it, so that this comes last.
+        Killing a client of MPS at work may end others too, so that this comes last.
         """
         for process in self._processes:
             if process.stdin is not None:
@@ -167,7 +167,7 @@ class Children:
 
 
 def _status_at_end(pid: int, deadline: float) -> str:
-    """Wait for a child without reaping it; how it ended, in words."""
+    """Wait for a child without reaping it; its end, in words."""
     while (found := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
         if time.monotonic() > deadline:
             return "its output closed"

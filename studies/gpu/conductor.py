@@ -1,4 +1,4 @@
-"""Takes one measurement: starts the children together, watches the GPU while they train, ends them."""
+"""Takes one measurement: starts the children together, samples the GPU while they train, ends them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from studies.gpu.workloads import HELD
 
 
 class Settings(NamedTuple):
-    """How every measurement is taken.
+    """Settings of all measurements.
 
     Attributes:
         seconds: Counted training time of each measurement.
@@ -50,9 +50,9 @@ def measure(step: Step, settings: Settings) -> Measurement:
     """Take one measurement.
 
     Raises:
-        MeasurementError: a child failed, in its words, or did not answer in time.
+        MeasurementError: A child failed, with its message, or did not answer in time.
         MpsError: MPS cannot be used here.
-        GpuError: the driver refuses, or the GPU is lost.
+        GpuError: The driver refuses, or the GPU is lost.
     """
     jobs = step.jobs or ((Job(HELD, 1),) if step.kind == "held" else ())
     with ExitStack() as stack:
@@ -86,10 +86,10 @@ def measure(step: Step, settings: Settings) -> Measurement:
 
 
 def check_clients(daemon: MpsDaemon, expected: int) -> None:
-    """Make sure that all children run under MPS: the daemon is private, so its clients are they.
+    """Check that all children run under MPS: the daemon is private, so its clients are the children.
 
     Raises:
-        MeasurementError: some do not.
+        MeasurementError: Some do not.
     """
     found = len(daemon.clients())
     if found < expected:
@@ -101,8 +101,8 @@ def check_clients(daemon: MpsDaemon, expected: int) -> None:
 def cores_of(place: int, step: Step) -> list[int]:
     """CPU cores of the job at a place, by number.
 
-    Alone and in a pair a job has the same half of this machine's cores, so that only the GPU is shared; all
-    of them where there is one core alone.
+    Unshared and in a pair a job has the same half of this machine's cores, so that only the GPU is shared;
+    all of them if there is only one core.
     """
     available = sorted(os.sched_getaffinity(0))
     if step.kind == "cores":
@@ -124,7 +124,7 @@ def command(job: Job, step: Step, place: int, settings: Settings) -> list[str]:
 def _train(
     children: Children, warm: list[Warm], jobs: Sequence[Job], settings: Settings, meter: Meter | None
 ) -> tuple[list[JobRun], list[Sample]]:
-    """All at once, for the settling time and `seconds`, as counted by the slowest."""
+    """Train all at once, for the settling time and `seconds`, as counted by the slowest."""
     with ExitStack() as watching:
         if meter is not None:
             watching.enter_context(meter)

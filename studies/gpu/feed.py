@@ -1,4 +1,4 @@
-"""Input pipelines: worker processes on given CPU cores that decode JPEGs, or mask tokens, for a workload."""
+"""Input pipelines: worker processes on given CPU cores that decode JPEGs or mask tokens for a workload."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Example = tuple[torch.Tensor, torch.Tensor]
 class Images(IterableDataset[Example]):
     """JPEGs in memory -> decoded, cropped at random, resized, perhaps mirrored: (P, P, 3) uint8, a label.
 
-    Stored at 500 x 375 pixels for crops of 224, at 64 x 48 for crops of 32: about what photographs and
-    thumbnails have. Nothing is read from a disk.
+    Stored at 500 x 375 pixels for crops of 224, at 64 x 48 for crops of 32: about the sizes of photographs
+    and thumbnails. Nothing is read from a disk.
 
     Raises:
         InputError: Pillow is not installed.
@@ -50,7 +50,7 @@ class Images(IterableDataset[Example]):
 
 
 class Texts(IterableDataset[Example]):
-    """Random tokens: for a causal model the tokens and the next ones, else masked ones and what they hide."""
+    """Random tokens: for a causal model the tokens and the next ones, else masked ones and the originals."""
 
     def __init__(self, size: TextSize, seed: int) -> None:
         self._size = size
@@ -74,13 +74,13 @@ class Texts(IterableDataset[Example]):
 def start_feed(
     dataset: IterableDataset[Example], batch: int, cores: list[int], *, is_pinned: bool
 ) -> Callable[[], Batch]:
-    """Start one worker a core and return what gives the next batch.
+    """Start one worker per core and return a function that gives the next batch.
 
-    To be called before CUDA is initialised: the workers are forked.
+    Call before CUDA is initialised: the workers are forked.
 
     Args:
         cores: CPU cores by their number; worker i is pinned to the i-th.
-        is_pinned: Copy batches into page-locked memory, as is done for a GPU.
+        is_pinned: Copy batches into page-locked memory, as for a GPU.
     """
     loader = DataLoader(
         dataset,
@@ -109,7 +109,7 @@ def _worker_draws(seed: int) -> np.random.Generator:
 
 
 def _jpeg(width: int, height: int, seed: int) -> bytes:
-    """A picture of smooth patches and some noise, which compresses about as photographs do."""
+    """A random image with smooth patches and some noise, which compresses about as well as photographs."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:

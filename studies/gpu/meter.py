@@ -1,4 +1,4 @@
-"""Looks at one GPU again and again while something else goes on. It only reads."""
+"""Samples one GPU repeatedly in the background. It only reads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Meter:
 
     Args:
         gpus: The node's GPUs, real or simulated.
-        gpu: Which one.
+        gpu: Number of the GPU.
         clock: Monotonic seconds, the children's clock.
 
     Attributes:
-        samples: What was seen, in order of time.
+        samples: All samples, in order of time.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Meter:
         self._error: Exception | None = None
 
     def look(self) -> Sample:
-        """One sample.
+        """Take one sample.
 
         Raises:
-            GpuError: the driver refuses, or the GPU is lost.
+            GpuError: The driver refuses, or the GPU is lost.
         """
         processes = self._gpus.foreign_processes(self._gpu, lambda _pid: False) or []
         return Sample(
@@ -76,5 +76,5 @@ class Meter:
                 self.samples.append(self.look())
                 self._is_over.wait(self._every_s)
             self.samples.append(self.look())
-        except Exception as error:  # raised again where the block ends
+        except Exception as error:  # raised again at the end of the block
             self._error = error

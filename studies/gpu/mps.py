@@ -1,7 +1,7 @@
-"""An MPS control daemon of one's own: in private directories, and stopped whatever happens.
+"""A private MPS control daemon: in its own directories, and always stopped.
 
-Clients that cannot reach the daemon run on without MPS and say nothing (NVIDIA's manual page of
-nvidia-cuda-mps-control), so `clients` is to be asked before anything is believed to run under MPS.
+Clients that cannot reach the daemon run on without MPS and without a message (NVIDIA's manual page of
+nvidia-cuda-mps-control), so check `clients` before you assume that processes run under MPS.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class MpsDaemon:
     """Runs `nvidia-cuda-mps-control -f` for a `with` block; changes no mode, clock or limit.
 
     Args:
-        visible: The GPU as CUDA_VISIBLE_DEVICES names it: its UUID, as the daemon numbers devices anew.
+        visible: The GPU as CUDA_VISIBLE_DEVICES names it: its UUID, as the daemon renumbers devices.
 
     Raises:
-        MpsError: the program is not installed, or the daemon does not answer.
+        MpsError: The program is not installed, or the daemon does not answer.
     """
 
     def __init__(self, visible: str, *, say: Callable[[str], None] = lambda _line: None) -> None:
@@ -44,7 +44,7 @@ class MpsDaemon:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client needs in its environment."""
+        """Environment variables of a client."""
         assert self._folder is not None
         return {
             "CUDA_MPS_PIPE_DIRECTORY": str(self._folder / "pipe"),
@@ -66,7 +66,7 @@ class MpsDaemon:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for us: we tell it to quit
+                start_new_session=True,  # keeps Ctrl-C from it: `quit` is sent instead
             )
             self._wait_until_it_answers()
         except BaseException:
@@ -80,10 +80,10 @@ class MpsDaemon:
         self._stop()
 
     def ask(self, command: str, limit_s: float = START_LIMIT_S) -> str:
-        """Give the daemon a command; its answer.
+        """Send the daemon a command; its answer.
 
         Raises:
-            MpsError: it does not answer, or refuses.
+            MpsError: The daemon does not answer, or refuses.
         """
         try:
             done = subprocess.run(
@@ -125,7 +125,7 @@ class MpsDaemon:
             time.sleep(0.05)
 
     def _stop(self) -> None:
-        """Tell it to quit; end the process that we started if it does not; remove the directories."""
+        """Send `quit`; kill the process if it does not end; remove the directories."""
         if self._daemon is not None and self._daemon.poll() is None:
             try:
                 self.ask("quit", limit_s=STOP_LIMIT_S)

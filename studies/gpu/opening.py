@@ -1,4 +1,4 @@
-"""Looks at the machine before anything is measured on it."""
+"""Checks of the machine before any measurement."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from rlsched_node.gpu.device import GpuSet, GpuUnavailableError
 from studies.gpu.protocol import Host
 
 BUSY_FRAC = 0.05
-"""A GPU that is busier than this before anything was started belongs to someone else."""
+"""A GPU that is busier than this before the start is used by another process."""
 REHEARSAL_GPU = "rehearsal on a CPU"
 
 
 def open_machine(gpu: int, *, is_rehearsal: bool, may_be_busy: bool) -> tuple[Host, GpuSet | None]:
-    """Find the GPU, torch and whoever else is there.
+    """Find the GPU, torch and other processes on the GPU.
 
     Args:
         gpu: Number of the GPU, as NVML counts.
-        is_rehearsal: Ask for no GPU.
-        may_be_busy: Measure on a GPU that others use.
+        is_rehearsal: Require no GPU.
+        may_be_busy: Measure on a GPU in use.
 
     Returns:
         The host, and the node's GPUs; None in a rehearsal.
 
     Raises:
-        InputError: no GPU, no torch, a torch without CUDA, no such GPU, or one that is in use.
+        InputError: No GPU, no torch, a torch without CUDA, no such GPU, or a GPU in use.
     """
     if importlib.util.find_spec("torch") is None:
         raise InputError(
@@ -61,7 +61,7 @@ def _open_gpus() -> GpuSet:
         return NvmlGpus()
     except GpuUnavailableError as error:
         raise InputError(
-            f"no NVIDIA GPU here ({error}): nothing can be measured; --rehearse tries it all on the CPU"
+            f"no NVIDIA GPU here ({error}): nothing can be measured; --rehearse tests it all on the CPU"
         ) from error
     except ModuleNotFoundError as error:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which measurements there are, the most telling first, and which of them fit a budget of time."""
+"""All measurements, the most informative first, and the selection that fits a budget of time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FIRST_PAIRS = (
     ("cnn_large", "decoder"),
     ("cnn_small", "lstm"),
 )
-"""Heavy with heavy, light with light, and what lies between: what is measured first of all pairs."""
+"""Heavy with heavy, light with light, and pairs in between: the first pairs to be measured."""
 PAIRS_BEFORE_CORES = 3
 OVERHEAD_GUESS_S = 8.0
-"""Starting processes and warming up, before any was timed."""
+"""Initial guess of the time to start processes and warm up."""
 
 
 class Step(NamedTuple):
@@ -40,14 +40,14 @@ class Step(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """A readable name."""
         jobs = " + ".join(job.label for job in self.jobs)
         extra = f", {self.mode}" if self.mode else f" on {self.cores} cores" if self.kind == "cores" else ""
         return f"{self.kind} {jobs}{extra}".strip()
 
 
 def all_steps(*, is_small: bool) -> list[Step]:
-    """Every measurement there is, in order of priority; each once."""
+    """All measurements in order of priority, each once."""
     second, first = jobs_of(1, is_small=is_small), jobs_of(0, is_small=is_small)
     by_name = {job.workload: job for job in second}
     steps = [Step("idle", "", ()), Step("held", "", ())]
@@ -80,11 +80,11 @@ def _both_modes(pairs: list[tuple[Job, Job]]) -> list[Step]:
 
 
 class Budget:
-    """Says whether a measurement still fits, from what its like took so far.
+    """Decides whether a measurement still fits, from the time of similar ones so far.
 
     Args:
-        total_s: For everything.
-        measured_s: What each measurement lasts, without its overhead.
+        total_s: For all measurements.
+        measured_s: Duration of each measurement, without its overhead.
     """
 
     def __init__(self, total_s: float, measured_s: float) -> None:
@@ -104,5 +104,5 @@ class Budget:
         return spent_s + self.expected_s(step) <= self._total_s
 
     def note(self, step: Step, took_s: float) -> None:
-        """It took this long."""
+        """Record the time of a measurement."""
         self._took_s[step.kind, step.mode].append(took_s)

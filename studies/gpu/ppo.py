@@ -1,4 +1,4 @@
-"""PPO on a vector of cart-poles that are stepped on the CPU while the network lives on the device."""
+"""PPO on a vector of cart-poles that are stepped on the CPU while the network is on the device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Ppo:
 
     Args:
         count: Environments.
-        width: Of the two hidden layers of actor and critic.
+        width: Width of the two hidden layers of actor and critic.
     """
 
     def __init__(self, count: int, width: int, device: torch.device, seed: int) -> None:
@@ -91,7 +91,7 @@ class Ppo:
         return loss.detach()
 
     def parameters(self) -> Iterator[Tensor]:
-        """What is trained."""
+        """The trained parameters."""
         return itertools.chain(self._actor.parameters(), self._critic.parameters())
 
     @torch.no_grad()

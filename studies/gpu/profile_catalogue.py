@@ -1,11 +1,11 @@
-"""Measure workloads on this machine's GPU, alone, in pairs and against CPU cores, as rows of the catalogue.
+"""Measure workloads on this machine's GPU, unshared, in pairs and by CPU cores, as rows of the catalogue.
 
-    .venv/bin/python -m studies.gpu.profile_catalogue                     # five minutes, what matters most
-    .venv/bin/python -m studies.gpu.profile_catalogue --budget-s 7200 --resume runs/gpu/record.jsonl
+    .venv/bin/python -m studies.gpu.profile_catalogue # five minutes, the most important ones .venv/bin/python
+    -m studies.gpu.profile_catalogue --budget-s 7200 --resume runs/gpu/record.jsonl
 
-Needs an NVIDIA GPU that nobody else uses; all input is synthetic. Clocks, power limits and modes stay as they
-are. What does not fit the budget is named, with the reason. Writes rows.csv, pairs.csv, rows.json and
-record.jsonl into --out; studies/gpu/README.md says what stands in them.
+Needs an otherwise unused NVIDIA GPU; all input is synthetic. Clocks, power limits and modes stay
+unchanged. Measurements that do not fit the budget are named, with the reason. Writes rows.csv, pairs.csv,
+rows.json and record.jsonl into --out; studies/gpu/README.md describes them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from studies.gpu.results_out import Skipped, write_results
 from studies.gpu.workloads import workload_of
 
 SHOWN = 6
-"""Skipped measurements that are named for each reason; all of them stand in rows.json."""
+"""Number of skipped measurements printed for each reason; rows.json has all of them."""
 CPU_ONLY_WINDOW_S = 0.2
 """In a rehearsal: no energy counter needs a whole second."""
 
 
 class Run:
-    """All measurements that fit, one after another, each written down as soon as it was taken.
+    """All measurements that fit, one after another, each written at once.
 
     Args:
         host: This machine.
-        taken: What an earlier run has measured: not measured again.
-        record: Where measurements are appended.
+        taken: Measurements of an earlier run: not repeated.
+        record: File to which measurements are appended.
     """
 
     def __init__(self, host: Host, settings: Settings, taken: list[Measurement], record: Path) -> None:
@@ -53,13 +53,13 @@ class Run:
         self._no_mps = ""
 
     def reason_against(self, step: Step) -> str:
-        """Why a measurement cannot be taken here; empty where it can."""
+        """Reason why a measurement is impossible; empty if it is possible."""
         if step.mode == "mps":
             if self._settings.is_rehearsal:
                 return "MPS needs a GPU"
             return self._no_mps or ("" if shutil.which(CONTROL) else f"{CONTROL} is not installed")
         if self._settings.is_rehearsal and step.kind in ("idle", "held"):
-            return "a rehearsal has no GPU to look at"
+            return "a rehearsal has no GPU to sample"
         if step.cores > self._host.cpu_cores:
             return f"this machine has {self._host.cpu_cores} CPU cores"
         return ""
@@ -95,7 +95,7 @@ class Run:
                 bars.advance(bar)
 
     def _take(self, step: Step) -> str:
-        """Measure and write down; the reason where it failed."""
+        """Measure and write; the reason if it failed."""
         try:
             measurement = measure(step, self._settings)
         except MeasurementError as error:
@@ -110,7 +110,7 @@ class Run:
 
 
 def main() -> int:
-    """Read the command line, look at the machine, measure, write."""
+    """Read the command line, check the machine, measure, write."""
     arguments = parse()
     host, gpus = open_machine(arguments.gpu, is_rehearsal=arguments.rehearse, may_be_busy=arguments.busy)
     try:
@@ -135,7 +135,7 @@ def main() -> int:
         except KeyboardInterrupt:
             status = 130
             print(f"stopped; go on with --resume {record}", file=sys.stderr)
-        finally:  # whatever ended it: what was measured is kept
+        finally:  # however it ended: keep the measurements
             rows, pairs = write_results(arguments.out, host, run.taken, run.skipped, arguments.reference)
     finally:
         if gpus is not None:
@@ -145,7 +145,7 @@ def main() -> int:
 
 
 def tell(host: Host, run: Run, rows: int, pairs: int, folder: Path) -> None:
-    """What was measured, and what was not and why, reason by reason."""
+    """Print the measured and the skipped ones, reason by reason."""
     print(f"{host.gpu_type}: {len(run.taken)} measurements, {rows} rows, {pairs} pair rows in {folder}")
     by_reason: dict[str, list[str]] = {}
     for what, why in run.skipped:
@@ -154,14 +154,14 @@ def tell(host: Host, run: Run, rows: int, pairs: int, folder: Path) -> None:
         more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
         print(f"skipped {len(texts)}, {why}: {'; '.join(texts[:SHOWN])}{more}")
     if by_reason:
-        print(f"all that was skipped stands in {folder / 'rows.json'}")
+        print(f"all skipped measurements are in {folder / 'rows.json'}")
 
 
 def resume(path: Path, host: Host) -> list[Measurement]:
-    """What an earlier run on the same GPU type has measured.
+    """Measurements of an earlier run on the same GPU type.
 
     Raises:
-        InputError: the file is no record, or was taken on another GPU type.
+        InputError: The file is no record, or was taken on another GPU type.
     """
     earlier, taken = read_record(path)
     if (earlier.gpu_type, earlier.is_rehearsal) != (host.gpu_type, host.is_rehearsal):
@@ -170,7 +170,7 @@ def resume(path: Path, host: Host) -> list[Measurement]:
 
 
 def chosen(arguments: argparse.Namespace) -> list[Step]:
-    """The measurements that were asked for, in their order."""
+    """The requested measurements, in order."""
     steps = all_steps(is_small=arguments.rehearse)
     if arguments.workload:
         for name in arguments.workload:
@@ -193,24 +193,24 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget-s", type=seconds, default=300.0, help="in all [default: %(default)s]")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder [default: %(default)s]")
     parser.add_argument(
-        "--resume", type=Path, metavar="RECORD", help="record.jsonl of an earlier run: goes on"
+        "--resume", type=Path, metavar="RECORD", help="record.jsonl of an earlier run to continue"
     )
     parser.add_argument("--reference", type=Path, metavar="ROWS", help="rows.csv of the GPU type of speed 1")
     parser.add_argument("--workload", action="append", help="only these [default: all]")
     parser.add_argument(
         "--kind", action="append", choices=("idle", "held", "alone", "pair", "cores"), help="only these"
     )
-    parser.add_argument("--busy", action="store_true", help="measure although others use the GPU")
+    parser.add_argument("--busy", action="store_true", help="measure although other processes use the GPU")
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="shrunken workloads on the CPU: tries the procedure, measures nothing",
+        help="shrunken workloads on the CPU: tests the procedure, measures nothing",
     )
     return parser.parse_args()
 
 
 def seconds(text: str) -> float:
-    """At least one."""
+    """A time of at least one second."""
     value = float(text)
     if not 1.0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected at least 1 second, got {text}")

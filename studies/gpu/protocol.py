@@ -1,8 +1,8 @@
-"""What a measuring process and its children say to each other, and what a run leaves behind: JSON lines.
+"""Messages between a measuring process and its children, and the record of a run: JSON lines.
 
 A child writes one message a line on its standard output (`Warm`, then `Window` after `Window`, then `Ended`,
 or `Failed` at any time) and reads single words (`GO`, `STOP`) from its standard input. A record file begins
-with a `Host`, and has one `Measurement` a line after it. Times are those of `time.monotonic`, which all
+with a `Host`, and has one `Measurement` a line after it. Times come from `time.monotonic`, which all
 processes of a machine share.
 """
 
@@ -27,7 +27,7 @@ class Warm(msgspec.Struct, frozen=True, tag="warm"):
     """The child has warmed up and waits for `GO`.
 
     Attributes:
-        samples_per_step: What one step consumes: images, sequences, table rows, graphs, environment steps.
+        samples_per_step: Samples of a step: images, sequences, table rows, graphs, environment steps.
         step_s: Mean time of a step during the warm-up, seconds.
         precision: Arithmetic of the forward pass: `float32`, or the type of autocast.
     """
@@ -47,12 +47,12 @@ class Window(msgspec.Struct, frozen=True, tag="window"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The child has stopped as told.
+    """The child has stopped on request.
 
     Attributes:
-        steps: Training steps in all, the warm-up's included.
+        steps: Training steps in all, including the warm-up.
         reserved_mib: Peak that torch's allocator held on the device, without the CUDA context; None on a CPU.
-        first_loss, last_loss: Of the first and the last step: a workload that does not train is no workload.
+        first_loss, last_loss: Of the first and the last step, to show that the workload trains.
     """
 
     steps: int
@@ -62,7 +62,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The child cannot go on, in one line."""
+    """The child failed, in one line."""
 
     reason: str
 
@@ -79,12 +79,12 @@ class Job(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """As the rows name it, such as `cnn_small-b256`."""
+        """Name in the rows, such as `cnn_small-b256`."""
         return f"{self.workload}-b{self.batch}"
 
 
 class JobRun(msgspec.Struct, frozen=True):
-    """What one child reported."""
+    """The reports of one child."""
 
     job: Job
     warm: Warm
@@ -93,14 +93,14 @@ class JobRun(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One look at the GPU; None stands for what it cannot tell.
+    """One sample of the GPU; None marks unknown figures.
 
     Attributes:
-        at_s: When.
+        at_s: Time.
         utilisation_frac: Share of NVML's last sampling period (1/6 s to 1 s) in which a kernel ran.
         energy_j: Of the whole board since the driver was loaded.
-        used_mib: Memory in use on the device, by whomever.
-        process_mib: Memory by process id, where the driver says.
+        used_mib: Memory in use on the device, by all processes.
+        process_mib: Memory by process id, if the driver reports it.
     """
 
     at_s: float
@@ -112,14 +112,14 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, tag="measurement"):
-    """One measurement as it was taken, before any arithmetic.
+    """One measurement as taken, before any arithmetic.
 
     Attributes:
-        kind: `idle` (nothing on the GPU), `held` (a context that runs nothing), `alone`, `pair`, or `cores`
-            (alone, fed by an input pipeline on `cores` CPU cores).
-        mode: How a pair shares the GPU.
-        cores: CPU cores that each job was pinned to; 0: not pinned.
-        settle_s: Windows and samples that begin sooner after the start of the last job are not counted.
+        kind: `idle` (nothing on the GPU), `held` (a context that runs nothing), `alone` (unshared), `pair`,
+            or `cores` (unshared, with an input pipeline on `cores` CPU cores).
+        mode: The way in which a pair shares the GPU.
+        cores: CPU cores to which each job was pinned; 0: not pinned.
+        settle_s: Windows and samples that begin earlier after the start of the last job are not counted.
         used_before_mib: Memory in use on the device before the jobs began.
         measured_on: Date, ISO 8601.
     """
@@ -135,17 +135,17 @@ class Measurement(msgspec.Struct, frozen=True, tag="measurement"):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What makes a measurement the same one when a run is resumed."""
+        """Key by which a resumed run recognises a measurement."""
         return key_of(self.kind, self.mode, self.cores, [run.job for run in self.runs])
 
 
 class Host(msgspec.Struct, frozen=True, tag="host"):
-    """Where a run was taken.
+    """The machine of a run.
 
     Attributes:
-        gpu_type: The GPU's name as NVML gives it; `rehearsal on a CPU` where there was none.
-        driver: Version of the driver; empty where unknown.
-        is_rehearsal: Shrunken workloads on a CPU: the figures say nothing about any GPU.
+        gpu_type: The GPU's name in NVML; `rehearsal on a CPU` without a GPU.
+        driver: Version of the driver; empty if unknown.
+        is_rehearsal: Shrunken workloads on a CPU: the figures are meaningless for any GPU.
     """
 
     gpu_type: str
@@ -157,7 +157,7 @@ class Host(msgspec.Struct, frozen=True, tag="host"):
 
 
 def key_of(kind: Kind, mode: Mode, cores: int, jobs: Iterable[Job]) -> tuple[str, ...]:
-    """The identity of a measurement; the cores count only where they are what is measured."""
+    """The identity of a measurement; cores count only in measurements of cores."""
     return (kind, mode, str(cores if kind == "cores" else 0), *(job.label for job in jobs))
 
 
@@ -165,7 +165,7 @@ def decode_message(line: str) -> Message:
     """Read a line of a child.
 
     Raises:
-        ValueError: it is not a message.
+        ValueError: The line is not a message.
     """
     try:
         return _MESSAGES.decode(line)
@@ -179,10 +179,10 @@ def encode(message: msgspec.Struct) -> str:
 
 
 def read_record(path: Path) -> tuple[Host, list[Measurement]]:
-    """Read the record of an earlier run; a last line that was cut off is left out.
+    """Read the record of an earlier run; a truncated last line is left out.
 
     Raises:
-        InputError: there is no such file, or a line is not of a record.
+        InputError: There is no such file, or a line is not part of a record.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The files of a run: rows.csv, pairs.csv and rows.json, whole or not at all."""
+"""The files of a run: rows.csv, pairs.csv and rows.json, written atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.gpu.rows import CatalogueRow, PairRow, Rows, read_catalogue_csv, re
 
 
 class Skipped(NamedTuple):
-    """A measurement that was not taken."""
+    """A skipped measurement."""
 
     what: str
     why: str
@@ -39,10 +39,10 @@ def write_results(
     """Write all three files.
 
     Args:
-        reference: rows.csv of the GPU that speeds are to be relative to.
+        reference: rows.csv of the GPU to which speeds are relative.
 
     Raises:
-        InputError: the reference cannot be read, or has none of the workloads.
+        InputError: The reference cannot be read, or has none of the workloads.
     """
     made = Rows(host, measurements)
     rows, pairs = made.catalogue(), made.pairs()

@@ -1,4 +1,4 @@
-"""Rows of the catalogue and rows of pairs from what was recorded."""
+"""Rows of the catalogue and rows of pairs from a record."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from studies.gpu.arithmetic import (
 from studies.gpu.protocol import Host, Job, Measurement
 
 REHEARSAL = "rehearsal"
-"""Status of what a rehearsal gives, which the catalogue does not know and so cannot take for a figure."""
+"""Status of rows of a rehearsal, which the catalogue rejects."""
 
 
 class CatalogueRow(NamedTuple):
-    """One figure. `workload` is empty for those of the GPU itself; `spread` is an interquartile range."""
+    """One figure. `workload` is empty for figures of the GPU itself; `spread` is an interquartile range."""
 
     workload: str
     gpu_type: str
@@ -41,7 +41,7 @@ class CatalogueRow(NamedTuple):
 
 
 class PairRow(NamedTuple):
-    """Two workloads on one GPU: each one's speed relative to alone, and the larger of their spreads."""
+    """Two workloads on one GPU: each one's speed relative to unshared, and the larger of their spreads."""
 
     gpu_type: str
     mode: str
@@ -57,17 +57,17 @@ class PairRow(NamedTuple):
 
 
 def gpu_type_of(name: str) -> str:
-    """The catalogue's type of a GPU; the name itself, without its maker, of one that it does not know."""
+    """The catalogue's type of a GPU; the name itself, without its maker, if the type is unknown."""
     kind = canonical_kind(name)
     return name.removeprefix("NVIDIA ").strip() if kind == GENERIC else kind
 
 
 class Rows:
-    """Makes rows out of a record.
+    """Computes rows from a record.
 
     Args:
-        host: Where the measurements were taken.
-        measurements: In any order; of several of the same, the last counts.
+        host: The machine of the measurements.
+        measurements: In any order; of repeated ones, the last counts.
     """
 
     def __init__(self, host: Host, measurements: Sequence[Measurement]) -> None:
@@ -83,7 +83,7 @@ class Rows:
         return rows
 
     def pairs(self) -> list[PairRow]:
-        """Every pair whose two jobs were measured alone too."""
+        """Every pair whose two jobs were measured unshared too."""
         rows = []
         for measurement in self._of_kind("pair"):
             span = counted_span(measurement)
@@ -167,7 +167,7 @@ class Rows:
         measurement: Measurement,
         status: str = MEASURED,
     ) -> list[CatalogueRow]:
-        """One row, or none where the figure cannot be told."""
+        """One row, or none if the figure is unknown."""
         if figure is None:
             return []
         return [
@@ -207,10 +207,10 @@ class Rows:
 
 
 def relative_speeds(rows: Sequence[CatalogueRow], reference: Sequence[CatalogueRow]) -> list[CatalogueRow]:
-    """Rows `speed`: samples a second over those of the same workload on the GPU of `reference`.
+    """Rows `speed`: samples a second, relative to the same workload on the GPU of `reference`.
 
     Raises:
-        InputError: the reference has no samples a second of any of the workloads, or mixes GPU types.
+        InputError: The reference has no samples a second of any of the workloads, or mixes GPU types.
     """
     known_speeds = [row for row in reference if row.field == "samples_per_s"]
     base = {row.workload: row for row in known_speeds}
@@ -238,7 +238,7 @@ def relative_speeds(rows: Sequence[CatalogueRow], reference: Sequence[CatalogueR
 
 
 def to_csv(rows: Sequence[CatalogueRow] | Sequence[PairRow], header: Sequence[str]) -> str:
-    """CSV with a header; what is not known is blank, figures have six digits that count."""
+    """CSV with a header; unknown figures are blank, others have six significant digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -250,10 +250,10 @@ def to_csv(rows: Sequence[CatalogueRow] | Sequence[PairRow], header: Sequence[st
 
 
 def read_catalogue_csv(text: str, where: str) -> list[CatalogueRow]:
-    """Read what `to_csv` wrote.
+    """Read the output of `to_csv`.
 
     Raises:
-        InputError: other columns, or a figure that is none.
+        InputError: Other columns, or a figure that is not a number.
     """
     lines = csv.DictReader(io.StringIO(text))
     if tuple(lines.fieldnames or ()) != CatalogueRow._fields:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from studies.gpu.training import Batch
 
 MASKED_FRAC = 0.15
-"""Share of tokens that the encoder has to guess: Devlin et al., arXiv:1810.04805, section 3.1."""
+"""Share of tokens that the encoder must guess: Devlin et al., arXiv:1810.04805, section 3.1."""
 
 
 class TextSize(NamedTuple):
@@ -82,11 +82,11 @@ def token_batch(size: TextSize, batch: int, device: torch.device) -> Batch:
         targets[:, -1] = -100
         return tokens, targets
     is_masked = torch.rand(tokens.shape, device=device) < MASKED_FRAC
-    is_masked[:, 0] = True  # never none at all, which would be no loss
+    is_masked[:, 0] = True  # at least one, or there would be no loss
     return tokens.masked_fill(is_masked, 0), tokens.masked_fill(~is_masked, -100)
 
 
 def text_loss(network: nn.Module, batch: Batch) -> Tensor:
-    """Cross entropy over the tokens to be guessed."""
+    """Cross entropy over the tokens to guess."""
     tokens, targets = batch
     return functional.cross_entropy(network(tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)

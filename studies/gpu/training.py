@@ -12,20 +12,20 @@ Batch = tuple[Tensor, ...]
 
 
 class Trainer(Protocol):
-    """Something that trains, a step at a time."""
+    """A model that trains, a step at a time."""
 
     samples_per_step: int
     precision: str
 
     def step(self) -> Tensor:
-        """Train one step; the loss, a scalar on the device, with nothing waited for."""
+        """Train one step; the loss, a scalar on the device, without synchronisation."""
 
     def parameters(self) -> Iterator[Tensor]:
-        """What is trained."""
+        """The trained parameters."""
 
 
 def autocast_type(device: torch.device) -> torch.dtype:
-    """bfloat16 where the GPU has it in hardware, else float16; float32 on a CPU."""
+    """bfloat16 if the GPU has it in hardware, else float16; float32 on a CPU."""
     if device.type == "cpu":
         return torch.float32
     has_bfloat16 = torch.cuda.get_device_capability(device)[0] >= 8
@@ -37,10 +37,10 @@ class Supervised:
 
     Args:
         network: Moved to the device.
-        loss_of: From the network and a batch on the device to a scalar.
-        next_batch: Gives batches, on any device.
+        loss_of: Maps the network and a batch on the device to a scalar.
+        next_batch: Returns batches, on any device.
         samples_per_step: Samples in a batch.
-        optimiser: Over the network's parameters; makes up its own state on the device.
+        optimiser: Over the network's parameters; creates its own state on the device.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Supervised:
         return loss.detach()
 
     def parameters(self) -> Iterator[Tensor]:
-        """What is trained."""
+        """The trained parameters."""
         return self._network.parameters()
 
 
@@ -91,5 +91,5 @@ def adamw(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def fixed(*parts: Tensor) -> Callable[[], Batch]:
-    """The same batch over and over, made once on the device: no input pipeline is measured."""
+    """Repeat one batch, made once on the device: no input pipeline is measured."""
     return lambda: parts

@@ -99,7 +99,7 @@ def image_batch(size: CnnSize, batch: int, device: torch.device) -> Batch:
 
 
 def image_loss(network: nn.Module, batch: Batch) -> Tensor:
-    """Cross entropy; images that come as bytes (N, P, P, 3) are normalised on the device."""
+    """Cross entropy; images given as bytes (N, P, P, 3) are normalised on the device."""
     images, labels = batch
     if images.dtype == torch.uint8:
         images = images.permute(0, 3, 1, 2).float().div_(127.5).sub_(1.0)

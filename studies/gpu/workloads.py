@@ -1,6 +1,6 @@
-"""The workloads that are measured: names, batch sizes and sizes of the networks. Imports no torch.
+"""The measured workloads: names, batch sizes and sizes of the networks. Imports no torch.
 
-All inputs are synthetic. Each has a full size, which is what is measured, and a small one for rehearsals and
+All inputs are synthetic. Each has a full size for measurements, and a small one for rehearsals and
 tests on a CPU.
 """
 
@@ -23,9 +23,8 @@ class Workload(NamedTuple):
     Attributes:
         batches: Two batch sizes: the second, larger one is measured first.
         small_batches: The same in a rehearsal.
-        sample: What a sample is.
-        feed: What its input pipeline makes on CPU cores; empty: none that is measured.
-        what: One line for people.
+        sample, what: Names of a sample, and of the workload in one line.
+        feed: Output of its input pipeline on CPU cores; empty: no measured pipeline.
     """
 
     batches: tuple[int, int]
@@ -61,7 +60,7 @@ def workload_of(name: str) -> Workload:
     """Look a workload up.
 
     Raises:
-        InputError: unknown; names the known ones.
+        InputError: Unknown; names the known ones.
     """
     if name not in WORKLOADS:
         raise InputError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}")

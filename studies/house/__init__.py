@@ -1,1 +1,1 @@
-"""What the source looks like, counted."""
+"""Counts of the source, and a check of its prose."""

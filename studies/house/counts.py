@@ -1,32 +1,32 @@
-"""How many of what the house wants few of: a table, counted in the source itself.
+"""Counts of undesired constructs in the source, as a table.
 
     .venv/bin/python -m studies.house.counts              # ten seconds
     .venv/bin/python -m studies.house.counts --json       # with the places
 
-All but one are found by `ast`, by names and without running anything:
+All except one are found by `ast`, by names and without running anything:
 
 - *Loops that move the clock.* A function moves the clock of a simulated run if it reads `X.now_s` and assigns
-  it again (X is not `self`), or calls one that does outside of a loop. Counted are functions with a loop in
-  which such a one is called by its name.
+  it again (X is not `self`), or calls such a function outside of a loop. Counted are functions with a loop
+  that calls such a function by its name.
 - *Bodies that decide an instant.* Kernels outside of the rules that call `next_move`, or
-  `rlsched_envs.sim.moves.start`, in a loop of their own.
+  `rlsched_envs.sim.moves.start`, in their own loop.
 - *Adapter classes.* Classes in rlsched/decide with a method `decide` that set `self.rule`.
-- *Probes.* `getattr` and `hasattr` of a scheduler or a policy, by what its variable is called.
-- *Index constants.* Whole numbers, and columns of a schema, that a module names in capitals, and that
-  something is subscripted with.
-- *Spellings of policies.* Texts in tests, and what pages quote or write behind `--policy`, that are a
-  preset's name with `:` or `+` and more behind it; a path or a name behind `ppo:` is none, and what the
-  product refuses (the tests of just that, the table of what to write instead) is none either.
-- *Circles of imports.* Strongly connected modules; imports inside functions and for types alone count. Rooms
-  are folders and modules of one folder, where a folder stands for all modules in it.
+- *Probes.* `getattr` and `hasattr` of a scheduler or a policy, by the name of its variable.
+- *Index constants.* Whole numbers, and columns of a schema, that a module names in capitals and uses
+  as subscripts.
+- *Spellings of policies.* Texts in tests, and quotes or arguments of `--policy` in pages, that are a
+  preset's name followed by `:` or `+` and more; not counted are a path or a name after `ppo:`, and texts that
+  the product refuses (their tests, and the table of replacements).
+- *Circles of imports.* Strongly connected modules; imports inside functions and only for types count.
+  Rooms are folders and modules of one folder, where a folder stands for all modules in it.
 
 *Files that a trace row passes* is measured: a trace of six jobs is read, replayed by `easy` with records, and
-the files are counted of which a function was called on the way. Kernels run as Python for this. Functions
-that make and read the cluster alone call too are left out; they see no row. Twenty cannot be reached with
-files that one can read: those of now hold 9,800 lines, so there are forty at least with 250 lines in each. A
+the files with a called function are counted. Kernels run as Python for this. Functions
+that only make and read the cluster are left out, as they see no row. Twenty cannot be reached with
+readable files: the present ones hold 9,800 lines, so there are at least forty with 250 lines each. A
 reader meets them in four stretches: reading and checking the trace, the simulator's events, the state with
-its ledger, the rule with its record. What is left above forty are files of one step with several users, such
-as rlsched/decide/move.py. What had one user and under sixty lines is merged with it.
+its ledger, the rule with its record. The files above forty are files of one step with several users, such
+as rlsched/decide/move.py. Files with one user and under sixty lines are merged with it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from studies.house.trace_row import row_files
 
 
 class Count(NamedTuple):
-    """One line: what is counted, where there are any, and how many there may be."""
+    """One line: the counted construct, its places, and the target."""
 
     what: str
     places: list[str]
@@ -50,7 +50,7 @@ class Count(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether there are no more than there may be."""
+        """Whether the target is met."""
         return len(self.places) <= self.most
 
 
@@ -69,7 +69,7 @@ COUNTED: Final[tuple[tuple[str, Callable[[], list[str]], int], ...]] = (
 
 
 def counts() -> list[Count]:
-    """All of them."""
+    """All counts."""
     return [Count(what, find(), most) for what, find, most in COUNTED]
 
 

@@ -1,4 +1,4 @@
-"""What is found in the source without running it: loops, bodies, classes, names, imports."""
+"""Constructs found in the source without running it: loops, bodies, classes, names, imports."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def sources() -> dict[str, tuple[Path, ast.Module]]:
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Every function, with the module that it is in."""
+    """Every function, with its module."""
     for name, (_, tree) in sources().items():
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
 def calls(node: ast.AST) -> set[str]:
-    """Names of what is called by its name alone."""
+    """Names of functions called by their plain name."""
     found = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
     return {func.id for func in found if isinstance(func, ast.Name)}
 
 
 def called_in_loops(node: ast.AST) -> set[str]:
-    """The same, of what stands in a loop."""
+    """The same inside loops."""
     return {name for one in ast.walk(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
 
 
@@ -57,7 +57,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def clock_loops() -> list[str]:
-    """Functions whose own loop moves the clock of a run."""
+    """Functions with their own loop that moves the clock of a run."""
 
     def moves_it(node: ast.FunctionDef) -> bool:
         used = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "now_s"]
@@ -75,7 +75,7 @@ def clock_loops() -> list[str]:
 
 
 def deciding_bodies() -> list[str]:
-    """Kernels that ask a rule what to do, or start jobs, in a loop."""
+    """Kernels that call a rule, or start jobs, in a loop."""
     starting = {
         name
         for name, (_, tree) in sources().items()
@@ -92,7 +92,7 @@ def deciding_bodies() -> list[str]:
 
 
 def adapters() -> list[str]:
-    """Classes that make a scheduler of a rule."""
+    """Classes that turn a rule into a scheduler."""
     return [
         f"{module}.{node.name}"
         for module, (_, tree) in sources().items()
@@ -108,7 +108,7 @@ def _is_own_rule(node: ast.Attribute) -> bool:
 
 
 def probes() -> list[str]:
-    """Where a scheduler or a policy is asked for something by its name."""
+    """Places where an attribute of a scheduler or a policy is probed by name."""
     return [
         f"{module}:{node.lineno}"
         for module, (_, tree) in sources().items()
@@ -119,7 +119,7 @@ def probes() -> list[str]:
 
 
 def index_constants() -> list[str]:
-    """Numbers with a name that arrays are subscripted with."""
+    """Named numbers that are used as subscripts of arrays."""
     defined, used = set[str](), set[str]()
     for module, (_, tree) in sources().items():
         from_where = {
@@ -149,7 +149,7 @@ def _is_index(node: ast.expr) -> bool:
 
 
 def spellings() -> list[str]:
-    """Sentences in the place of policies, in tests and pages, that the product takes."""
+    """Text spellings of policies, in tests and pages, that the product accepts."""
     found: list[tuple[Path, int, str]] = []
     for path in sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("studies/tests/**/*.py")]):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -33,7 +33,7 @@ class Word(NamedTuple):
 
     Attributes:
         pattern: Matches it, in text whose white space may be line breaks.
-        plain: What to write instead.
+        plain: The replacement.
     """
 
     pattern: re.Pattern[str]
@@ -55,7 +55,7 @@ def words() -> tuple[Word, ...]:
 
 
 def left_out(key: str) -> list[Path]:
-    """Folders and files that are not held to the list: `not_yet`, or for good, as they quote it: `quotes`."""
+    """Folders and files outside the check: `not_yet`, or permanently, as they quote the list: `quotes`."""
     return [ROOT / name for name in tomllib.loads(_LIST.read_text())[key]]
 
 
@@ -82,7 +82,7 @@ def in_python(source: str) -> Iterator[Finding]:
 
 
 def in_markdown(text: str) -> Iterator[Finding]:
-    """Words to avoid in a document, but for its blocks of code."""
+    """Words to avoid in a document, except its blocks of code."""
     kept, fenced = [], False
     for line in text.split("\n"):
         fence = line.lstrip().startswith("```")

@@ -1,4 +1,4 @@
-"""Which files a row of a trace passes, measured."""
+"""Files that a row of a trace passes, measured."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ POLICY: Final = "easy"
 
 
 def row_files() -> list[str]:
-    """Files of which functions are called from reading a trace to the records of its decisions."""
+    """Files of all functions called between reading a trace and the records of its decisions."""
     with tempfile.TemporaryDirectory() as folder, patch.object(Kernel, "__call__", _as_python):
         path = Path(folder) / "t.csv"
         gpus = [4.0, 4.0, 8.0, 1.0, 1.0, 1.0]
         trace = Trace.from_columns(name="t", submit_s=[0.0] * 6, duration_s=[60.0] * 6, num_gpus=gpus)
         trace.write(path)
-        _read_and_replay(path)  # what is imported and made once is there from now on
+        _read_and_replay(path)  # later calls need no imports and no one-time work
         with _called() as of_rows:
             _read_and_replay(path)
         with _called() as of_cluster:
@@ -53,7 +53,7 @@ def _as_python(kernel: Any, *args: Any) -> Any:
 
 @contextmanager
 def _called() -> Iterator[set[tuple[str, str, int]]]:
-    """(file, function, line) of all that is called of the product meanwhile."""
+    """(file, function, line) of all calls in the product meanwhile."""
     found = set[tuple[str, str, int]]()
     product = tuple(f"{ROOT / package}/" for package in PACKAGES)
 

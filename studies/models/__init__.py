@@ -1,1 +1,1 @@
-"""What the models of speed and power are fitted to, how far off they are, and the catalogue of workloads."""
+"""Fits of the models of speed and power, their errors, and the catalogue of workloads."""

@@ -28,7 +28,7 @@ class Epoch(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two jobs on one GPU: speeds relative to each alone, 0 where they did not fit."""
+    """Two jobs on one GPU: speeds relative to each unshared, 0 if they did not fit."""
 
     first: str
     second: str
@@ -73,7 +73,7 @@ class Facts:
 
     @cached_property
     def solo(self) -> dict[str, dict[str, float]]:
-        """Gavel's steps a second alone on one GPU: GPU type, job."""
+        """Gavel's steps a second unshared on one GPU: GPU type, job."""
         out: dict[str, dict[str, float]] = defaultdict(dict)
         for row in self._single:
             out[row["gpu"]].update({row["job1"]: float(row["solo1"]), row["job2"]: float(row["solo2"])})
@@ -126,7 +126,7 @@ class Facts:
 
     @cached_property
     def slices(self) -> dict[str, dict[int, dict[str, float]]]:
-        """MISO: speed on each slice of an A100 that holds the job, of the whole's: model, batch, slice."""
+        """MISO: speed on each slice of an A100 that holds the job, over the whole: model, batch, slice."""
         out: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
         for row in self.rows("mig_slice_speed_a100.csv"):
             cells = {name: row[name] for name in ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")}
@@ -147,7 +147,7 @@ class Facts:
 
 
 def gavel_batch(job: str) -> tuple[str, int]:
-    """A job of Gavel as (model, batch size); A3C takes 4 and CycleGAN 1, which their names leave out."""
+    """A job of Gavel as (model, batch size); A3C has 4 and CycleGAN 1, which their names leave out."""
     found = re.fullmatch(r"(.+) \(batch size (\d+)\)", job)
     if found:
         return found[1], int(found[2])

@@ -1,6 +1,6 @@
-"""The fits behind the catalogue: from what was measured to the traits of workloads, each with its error.
+"""The fits behind the catalogue: from measurements to the traits of workloads, each with its error.
 
-Errors are mean absolute ones with whole families left out in turn, unless a fit says otherwise.
+Errors are mean absolute errors with whole families left out in turn, unless a fit states otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_EXPONENT: Final = 0.576
 """Utilisation grows with throughput to this power as the batch grows, up to 1 where throughput stops growing:
 13 points of six models, solo runs in fp32 on an RTX 3090 (Lucid's single_data.csv); mean error 0.067."""
 HOST_BOUND: Final = "movielens-1m"
-"""Draws no more than an idle board at any batch size: no use for what relates power and utilisation."""
+"""Draws no more than an idle board at any batch size: not used to relate power and utilisation."""
 ZEUS_BOARD_W: Final = {"V100": 250.0, "P100": 250.0, "A40": 300.0, "RTX6000": 260.0}
 ZEUS_MEMORY_MIB: Final = {"P100": 16_280.0, "RTX6000": 24_220.0, "V100": 32_510.0, "A40": 46_068.0}
 SLICE_MIB: Final = {"1g.5gb": 4_864.0, "2g.10gb": 9_856.0, "4g.20gb": 19_968.0}
@@ -34,7 +34,7 @@ GAVEL_MEMORY_MIB: Final = 16_160.0
 
 
 class Fits:
-    """Every fit is a property or a method; those over many workloads return their error too."""
+    """Every fit is a property or a method; fits over many workloads return their error too."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -63,7 +63,7 @@ class Fits:
 
     @cached_property
     def points(self) -> list[tuple[str, str, int, float, float]]:
-        """(GPU type, data set, batch, utilisation, dynamic power in W) where a GPU does more than idle."""
+        """(GPU type, data set, batch, utilisation, dynamic power in W) of GPUs above idle power."""
         out = []
         for kind, datasets in self.facts.epochs.items():
             for dataset, epochs in datasets.items():
@@ -115,7 +115,7 @@ class Fits:
         return float(np.clip(at_64 + per_doubling * math.log2(batch / 64), 0.02, 1.0))
 
     def slice_util(self, model: str, batch: int) -> float:
-        """Share of an A100 that a job keeps busy."""
+        """Busy share of an A100 under a job."""
         return self._by_slices(model, batch)[0]
 
     @cached_property
@@ -141,7 +141,7 @@ class Fits:
         return float(min(1.0, grid[best])), off[best]
 
     def monitored(self, column: int) -> tuple[float, float]:
-        """What nvidia-smi read while training with the largest batch that fits (0: utilisation, 1: share of
+        """Reading of nvidia-smi while training with the largest batch that fits (0: utilisation, 1: share of
         memory): median of the models, and its mean error leaving one out."""
         seen = np.array([row[column] for row in self.facts.literature["monitor"].values()])
         off = [abs(np.median(np.delete(seen, i)) - one) for i, one in enumerate(seen)]
@@ -153,7 +153,7 @@ class Fits:
 
     @cached_property
     def memory_3090_error(self) -> float:
-        """Mean relative difference between Lucid's ResNet-50 and what GPUs held in the power-limit traces."""
+        """Mean relative difference between Lucid's ResNet-50 and GPU memory in the power-limit traces."""
         brackets = self.zeus_brackets("imagenet")
         off = [
             abs(self.lucid_memory("ResNet50", batch) / self.bracketed(brackets, 25.6, batch)[0] - 1)
@@ -171,7 +171,7 @@ class Fits:
         return middle, float(np.abs(middle / ratio - 1).mean())
 
     def zeus_clock_bound(self, kind: str, dataset: str, batch: int) -> float | None:
-        """rho that gives the measured run times under power caps best; None where no cap binds."""
+        """rho that gives the measured run times under power caps best; None if no cap binds."""
         found = self._by_caps(kind, dataset, batch)
         return found and found[0]
 
@@ -211,7 +211,7 @@ class Fits:
 
     @cached_property
     def clock_bound_checks(self) -> tuple[float, float]:
-        """How good `clock_bound_of_power` is: the error of the mean of the other workloads in its place, and
+        """Error of `clock_bound_of_power`: the error of the mean of the other workloads instead, and
         its own on rho by power caps."""
         rho = np.array([one[0] for one in self.facts.dvfs.values()])
         constant = np.abs((rho.sum() - rho) / (len(rho) - 1) - rho).mean()
@@ -251,7 +251,7 @@ class Fits:
 
     @cached_property
     def p100_speeds(self) -> dict[bool, dict[str, float]]:
-        """Speed on a P100 relative to a V100, median of each family: those that keep the V100 busy or not."""
+        """Speed on a P100 relative to a V100, median of each family, for a busy V100 or one that is not."""
         found: dict[bool, dict[str, list[float]]] = {True: defaultdict(list), False: defaultdict(list)}
         for family, row in self.facts.literature["family"].items():
             for batch, epoch in self.facts.epochs["V100"].get(row.get("zeus", ""), {}).items():
@@ -283,8 +283,8 @@ class Fits:
     def bracketed(
         self, brackets: Mapping[int, tuple[float, float]], parameters_m: float, batch: int
     ) -> tuple[float, float]:
-        """Memory (MiB) with this batch: middle of what agrees with the bounds (`lines_within`), and half its
-        range as a share of the middle."""
+        """Memory (MiB) with this batch: middle of the lines that agree with the bounds (`lines_within`),
+        and half its range as a share of the middle."""
         lines = lines_within(brackets, parameters_m)
         low, high = brackets.get(batch, (0.0, math.inf))
         if low > high:
@@ -294,7 +294,7 @@ class Fits:
         return middle, float(memory.max() - memory.min()) / 2 / middle
 
     def zeus_brackets(self, dataset: str) -> dict[int, tuple[float, float]]:
-        """By batch size: memory that it needs more than, and at most, as GPUs hold it or do not."""
+        """By batch size: lower and upper bounds of memory, from GPUs that hold it or do not."""
         tried = sorted({batch for kind in ZEUS_MEMORY_MIB for batch in self.facts.epochs[kind][dataset]})
         out = {}
         for batch in tried:
@@ -319,7 +319,7 @@ class Fits:
     def gavel_brackets(
         self, model: str, known: Callable[[str, int], float | None]
     ) -> dict[int, tuple[float, float]]:
-        """By batch size: bounds from partners of known memory that fit beside it into a GPU, or do not."""
+        """By batch size: bounds from partners of known memory that fit into a GPU with it, or do not."""
         out: dict[int, tuple[float, float]] = {}
         for kind in GAVEL_TYPES.values():
             for pair in self.facts.pairs[kind]:
@@ -339,7 +339,7 @@ class Fits:
         return cores_needed(CoreRow(cores, speed) for cores, speed in self.facts.profiles[synergy])
 
     def node_penalty(self, model: str) -> float:
-        """Time that each doubling of nodes adds: Muri's iterations on 8 and 32 V100 (one and four nodes)."""
+        """Additional time per doubling of nodes: Muri's iterations on 8 and 32 V100 (one and four nodes)."""
         stages = self.facts.stages
         return (stages[model, 32][0] / stages[model, 8][0] - 1) / 2
 
@@ -379,9 +379,10 @@ def geometric(ratios: list[float]) -> tuple[float, float]:
 
 
 def lines_within(brackets: Mapping[int, tuple[float, float]], parameters_m: float) -> Floats:
-    """(fixed, per sample) in MiB that stay within as many brackets as any line does.
+    """(fixed, per sample) in MiB that stay within as many brackets as any line can.
 
-    Fixed memory is sought between 800 and 3,000 MiB above 16 bytes a parameter: weights, gradients, moments.
+    Fixed memory is searched between 800 and 3,000 MiB above 16 bytes a parameter: weights, gradients,
+    moments.
     """
     batches = np.array(sorted(brackets), dtype=np.float64)
     low, high = np.array([brackets[int(b)] for b in batches]).T

@@ -1,11 +1,11 @@
-"""How far the models of clocks, power, CPU cores and scaling are from what was measured.
+"""Errors of the models of clocks, power, CPU cores and scaling against measurements.
 
     RLSCHED_DATA=../shared python -m studies.models.fit_models [--only SECTION] [--json]
 
 Reads `facts/` of the shared data. *clocks*: the V100 at 13 SM clocks. *choice*: energy saved on the measured
-curves by the clock that the model chooses within a slowdown budget, against the best clock of each job.
+curves by the model's clock within a slowdown budget, against the best clock of each job.
 *caps*: power limits, four GPU types. *cores*: Synergy's profiles. *scaling*: Gavel's multi-GPU throughputs,
-and the speeds of GPU types as `rlsched/models/scaling.py` has them.
+and the speeds of GPU types in `rlsched/models/scaling.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlsched.models.power import gpu_models
 FACTS = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "facts"
 BUDGETS = (0.02, 0.05, 0.10)
 ZEUS_V100 = {"static_w": 20.0, "knee_frac": 0.70, "voltage_slope": 0.40, "theta": 0.7}
-"""The V100's constants as fitted to power caps, to compare with those fitted to clocks."""
+"""The V100's constants as fitted to power caps, to compare with the constants fitted to clocks."""
 
 Floats = NDArray[np.float64]
 Table = list[dict[str, Any]]
@@ -116,7 +116,7 @@ def _outcome(picked: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def _at(curve: Curve, x: float) -> tuple[float, float]:
-    """Measured energy and speed at a clock; between two measured clocks on the line through them."""
+    """Measured energy and speed at a clock; interpolated between two measured clocks."""
     return float(np.interp(x, curve.x, curve.energy)), float(np.interp(x, curve.x, curve.perf))
 
 
@@ -130,7 +130,7 @@ def _oracle(curve: Curve, allowed: Floats, budget: float) -> tuple[float, float]
 
 
 def choice_tables(folder: Path | None = None) -> Table:
-    """Energy saved on the measured curves of the 19 deep-learning workloads, by who chooses the clock."""
+    """Energy saved on the measured curves of the 19 deep-learning workloads, by method of choice."""
     gpu = gpu_models(["V100"])
     levels = np.array(gpu[0]["levels_frac"])
     curves = [curve for curve in v100_curves(folder) if curve.is_deep_learning]
@@ -159,7 +159,7 @@ def choice_tables(folder: Path | None = None) -> Table:
         "model, 13 clocks": model_any,
         "best of 4 levels, measured": lambda curve, budget: _oracle(curve, levels, budget),
         "model, 4 levels": lambda curve, budget: chosen(curve, budget, curve.clock_bound, curve.dynamic_w),
-        "model, 4 levels, job seen at two clocks": profiled,
+        "model, 4 levels, job measured at two clocks": profiled,
         "model, 4 levels, rho unknown": stranger,
         "level 1 for all": fixed,
     }
@@ -237,7 +237,7 @@ class CapCurve(NamedTuple):
 
 
 def cap_curves(kind: str, constants: dict[str, float], folder: Path | None = None) -> list[CapCurve]:
-    """Every curve of a GPU type with more than two caps; `constants` take the place of the type's own."""
+    """Every curve of a GPU type with more than two caps; `constants` replace the type's own."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in facts("power_limit_curves.csv", folder):
         if row["gpu"] == kind:
@@ -259,7 +259,7 @@ def cap_curves(kind: str, constants: dict[str, float], folder: Path | None = Non
 
 
 def cap_tables(folder: Path | None = None) -> Table:
-    """Errors under power caps (Zeus), all caps and those of at least 60 % of the highest."""
+    """Errors under power caps (Zeus), for all caps and for caps of at least 60 % of the highest."""
     out: Table = []
     for label, kind, constants in (
         ("V100", "V100", {}),
@@ -319,7 +319,7 @@ def core_tables(folder: Path | None = None) -> Table:
 
 
 def gavel_solo(folder: Path | None = None) -> dict[tuple[str, str, int], float]:
-    """Throughput alone by (GPU type, job, GPUs); 0: did not fit in memory."""
+    """Unshared throughput by (GPU type, job, GPUs); 0: did not fit in memory."""
     out = {}
     for row in facts("pair_speeds_gavel.csv", folder):
         for i in "12":
@@ -366,7 +366,7 @@ def scaling_tables(folder: Path | None = None) -> Table:
 
 
 def type_tables(folder: Path | None = None) -> Table:
-    """Speed of K80 and P100 relative to the V100, alone on one GPU."""
+    """Speed of K80 and P100 relative to the V100, unshared on one GPU."""
     solo = gavel_solo(folder)
     jobs = [job for kind, job, gpus in solo if kind == "v100" and gpus == 1]
     return [

@@ -1,5 +1,4 @@
-"""Refit the models of sharing and say how far off they are on pairs, models and slices that they have not
-seen.
+"""Refit the models of sharing, and report their errors on held-out pairs, models and slices.
 
     .venv/bin/python -m studies.models.fit_sharing           # ten seconds on one core; needs RLSCHED_DATA
     .venv/bin/python -m studies.models.fit_sharing --json    # the same as JSON
@@ -7,8 +6,8 @@ seen.
 Data: Gavel's pairs on one GPU (OSDI'20; K80, P100, V100; pairs that did not fit in memory left out) and
 MISO's MIG logs (SoCC'22; A100). Held out by groups: *unseen pair*, ten folds of pairs, both directions
 together; *unseen workload*, each model and batch size in turn with all its pairs. Seed 1. The formula for
-strangers needs utilisations, which Gavel's data lack: for it only the distance to what it was fitted to can
-be told."""
+strangers needs utilisations, which Gavel's data lack: for it only the distance to its own fit can be
+reported."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ class Pairs:
 
     Attributes:
         names: (W,) workloads.
-        jobs: (P, 2) numbers of the two.
-        speeds: (P, 2) of each beside the other.
+        jobs: (P, 2) indices of the two workloads.
+        speeds: (P, 2) speed of each together with the other.
     """
 
     names: list[str]
@@ -55,17 +54,17 @@ class Pairs:
 
 @dataclass
 class Score:
-    """Errors on what was held out (or not, where the split says so).
+    """Errors on held-out data (or in sample, if the split is named so).
 
     Attributes:
         gpu: GPU type.
-        split: What was held out.
-        predictor: Which.
+        split: The held-out part.
+        predictor: The predictor.
         r2: Of the speeds.
         mae: Mean absolute error of the speeds.
         sd_log: Standard deviation of ln(real / predicted).
-        precision: Of the gate: both jobs keep `GATE` of their speed; None where it let no pair through.
-        recall: Of the same; None where no pair is fine.
+        precision: Of the gate: both jobs keep `GATE` of their speed; None if it let no pair through.
+        recall: Of the same; None if no pair is fine.
         fine: Pairs of which both really keep that much.
         pairs: Pairs that were predicted.
     """
@@ -175,7 +174,7 @@ def unseen_pairs(gpu: str, data: Pairs) -> list[Score]:
 
 
 def unseen_workloads(gpu: str, data: Pairs) -> list[Score]:
-    """Each workload in turn: nothing of it known, then `k` random pairs of it observed, the rest
+    """Each workload in turn: unknown at first, then `k` random pairs of it observed, the rest
     predicted."""
     rng = np.random.default_rng(SEED)
     told: dict[str, list[Floats]] = {}
@@ -213,7 +212,7 @@ def _by_kind(name: str) -> tuple[str, int]:
 
 
 def learnt(gpu: str, data: Pairs, s: Floats, p: Floats, held: int, seen: NDArray[np.int64]) -> PairKnowledge:
-    """What is known after these pairs were observed by one who knew all workloads but one."""
+    """Knowledge after these pairs were observed, with all workloads known except one."""
     known = PairKnowledge()
     for w, name in enumerate(data.names):
         sd = POPULATION_SD if w == held else INTRODUCED_SD
@@ -247,7 +246,7 @@ def by_ratio(
 
 
 def population(data: dict[str, Pairs]) -> dict[str, Any]:
-    """What `learning.POPULATION`, `POPULATION_SD` and `OBSERVATION_SD` rest on: factors fitted to all
+    """Basis of `learning.POPULATION`, `POPULATION_SD` and `OBSERVATION_SD`: factors fitted to all
     pairs."""
     out: dict[str, Any] = {}
     for gpu, pairs in data.items():

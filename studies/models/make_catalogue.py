@@ -28,7 +28,7 @@ from studies.models.catalogue_facts import GAVEL_TYPES, Facts, gavel_batch
 from studies.models.catalogue_fits import BATCH_EXPONENT, Fits
 
 MAX_MEMORY_ERROR: Final = 0.35
-"""A bracket wider than this on either side tells too little to call the memory fitted."""
+"""A bracket wider than this on either side is too wide to call the memory fitted."""
 UNKNOWN_ITERATION_MS: Final = 100.0
 DEFINED, MEASURED, FITTED, ASSUMED = "defined", "measured", "fitted", "assumed"
 
@@ -52,7 +52,7 @@ class Workload(NamedTuple):
 
 
 class Maker:
-    """The cells of one workload after the other."""
+    """The cells of all workloads in sequence."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts, self.fits = facts, Fits(facts)
@@ -206,7 +206,7 @@ class Maker:
         return make
 
     def job(self, workload: Workload) -> str:
-        """Gavel's name of a workload; "" where it has none."""
+        """Gavel's name of a workload; "" if it has none."""
         model = self.of(workload).get("gavel")
         return next(
             (job for job in sorted(self.facts.solo["v100"]) if gavel_batch(job) == (model, workload.batch)),
@@ -291,7 +291,7 @@ class Maker:
         return cell.bounded(0.0, worst)
 
     def iteration_ms(self, workload: Workload) -> float | None:
-        """An iteration on one V100, where it is known."""
+        """Time of an iteration on one V100, if known."""
         row, batch = self.of(workload), workload.batch
         samples = self.facts.literature["epoch_samples"].get(row.get("zeus"))
         epoch = self.facts.epochs[REFERENCE_TYPE].get(row.get("zeus", ""), {}).get(batch)

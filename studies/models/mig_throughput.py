@@ -1,9 +1,9 @@
-"""What seven MIG slices of an A100 do against the whole GPU, in the simulator: small jobs, large ones, a mix.
+"""Seven MIG slices of an A100 against the whole GPU, in the simulator: small jobs, large ones, a mix.
 
     .venv/bin/python -m studies.models.mig_throughput        # half a minute with everything compiled; --json
 
-Eight A100-40GB, whole or all cut alike, work off one long queue of jobs of one GPU, first come first served.
-Only jobs that fit a 1g.5gb slice take part, so that all layouts do the same work. Throughput is work done a
+Eight A100-40GB, whole or all cut alike, process one long queue of jobs of one GPU, first come first served.
+Only jobs that fit a 1g.5gb slice take part, so that all layouts do the same work. Throughput is work per
 second, energy that of the whole cluster for a job, both relative to whole GPUs with one job each.
 """
 
@@ -33,10 +33,10 @@ SMALL_FRAC, LARGE_FRAC = 1 / 3, 2 / 3
 
 @dataclass(frozen=True)
 class Found:
-    """One kind of jobs: how many of its workloads there are, and what each layout does.
+    """One kind of jobs: its number of workloads, and the result of each layout.
 
     Attributes:
-        jobs: What they are.
+        jobs: Description of the jobs.
         fit: Workloads (of a draw: jobs) that fit 1g.5gb and take part, of all of them.
         throughput: By layout, relative to whole GPUs.
         energy: Of the cluster for a job, relative to whole GPUs.
@@ -51,7 +51,7 @@ class Found:
 
 
 def kinds_of_jobs(count: int) -> dict[str, Trace]:
-    """What is run: the measured workloads, small and large ones of the catalogue, and a draw."""
+    """Traces to run: the measured workloads, small and large ones of the catalogue, and a draw."""
     catalogue = load_catalogue()
     util = {name: catalogue.cells[name, "A100", "util_frac"].value for name in catalogue.names}
     of_class = {
@@ -66,7 +66,7 @@ def kinds_of_jobs(count: int) -> dict[str, Trace]:
 
 
 def queue(count: int, workloads: list[str]) -> Trace:
-    """Jobs of these workloads in turn ("": drawn), all submitted at once, each of a user of its own."""
+    """Jobs of these workloads in turn ("": drawn), all submitted at once, each with its own user."""
     return Trace.from_columns(
         name="queue",
         submit_s=np.zeros(count),
@@ -78,7 +78,7 @@ def queue(count: int, workloads: list[str]) -> Trace:
 
 
 def that_fit(trace: Trace, scale: float = 1.0) -> Trace:
-    """The jobs that the smallest slice holds, assumed figures multiplied by this."""
+    """The jobs that the smallest slice holds, with assumed figures multiplied by this."""
     catalogue = load_catalogue(assumed_scale=scale)
     memory_mib = catalogue.traits([GPU_TYPE]).memory_mib[catalogue.draw(trace, 0), 0]
     return trace.select(memory_mib <= (1 - MARGIN_FRAC) * PROFILES[GPU_TYPE][0].memory_mib)
@@ -86,7 +86,7 @@ def that_fit(trace: Trace, scale: float = 1.0) -> Trace:
 
 def work_off(trace: Trace, mig: tuple[str, ...], scale: float, *, share: bool = False) -> tuple[float, float]:
     """(work a second, energy of the cluster for each job in J) of a layout; no `mig`: whole GPUs,
-    with two jobs each where they share."""
+    with two jobs each if they share."""
     group = NodeGroup(gpus=GPUS, gpu_type=GPU_TYPE)
     if mig:
         group = NodeGroup.sliced(mig, gpus=GPUS, gpu_type=GPU_TYPE)
@@ -105,7 +105,7 @@ def work_off(trace: Trace, mig: tuple[str, ...], scale: float, *, share: bool = 
 
 
 def measure(kind: str, trace: Trace) -> Found:
-    """All layouts, and two jobs on a GPU by time slicing where both keep .85 of their speed."""
+    """All layouts, and two jobs on a GPU by time slicing if both keep .85 of their speed."""
     some, names = that_fit(trace), set(trace.extra["workload"].tolist())
     fit = f"{len(some) / len(trace):.0%} of jobs"
     if names != {""}:

@@ -1,9 +1,9 @@
-"""Every model beside the points that were measured, as SVG.
+"""Every model with its measured points, as SVG.
 
     RLSCHED_DATA=../shared python -m studies.models.model_figures [--only NAME] [--out DIR]   # runs/figures
 
-Needs the shared data and matplotlib (extra `report`). What they show: `docs/explanation/model.md`. Dots are
-measured, lines are the model. The files are not for passing on: some of the data behind them have no licence.
+Needs the shared data and matplotlib (extra `report`). Explanation: `docs/explanation/model.md`. Dots are
+measured, lines are the model. Do not redistribute the files: some of the data behind them have no licence.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def caps(axes: list[Axes], folder: Path) -> None:
 
 
 def sharing(axes: list[Axes], _: Path) -> None:
-    """Combined throughput of two jobs by band of their utilisations together."""
+    """Combined throughput of two jobs by band of the sum of their utilisations."""
     edges = sharing_curves.BANDS
     told = sharing_curves.band_throughput(sharing_curves.SHIPPED)
     u = np.linspace(0.05, 1.0, 96)
@@ -113,13 +113,16 @@ def sharing(axes: list[Axes], _: Path) -> None:
     axes[0].set_ylim(1.0, 2.1)
     worst = float(np.abs(told - sharing_curves.BAND_THROUGHPUT).max())
     label(
-        axes[0], "u1 + u2, alone", "throughput of both, alone = 1", f"bands: largest error {worst:.2f} of 2"
+        axes[0],
+        "u1 + u2, unshared",
+        "throughput of both, unshared = 1",
+        f"bands: largest error {worst:.2f} of 2",
     )
     axes[0].legend()
 
 
 def pairs(axes: list[Axes], _: Path) -> None:
-    """Speeds of pairs that the latent factors have not seen."""
+    """Speeds of held-out pairs by the latent factors."""
     for panel, gpu in zip(axes, ("v100", "p100"), strict=True):
         data = fit_sharing.read_pairs(gpu)
         _, told = fit_sharing.held_out(data)
@@ -180,11 +183,11 @@ def gangs(axes: list[Axes], folder: Path) -> None:
     axes[0].set_xscale("log", base=2)
     axes[0].set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
     axes[0].legend()
-    label(axes[0], "GPUs", "throughput of each GPU, alone = 1")
+    label(axes[0], "GPUs", "throughput of each GPU, single = 1")
 
 
 def power_down(axes: list[Axes], folder: Path) -> None:
-    """Rules on the maximum of three hours: all on the test days, and those chosen before."""
+    """Rules on the maximum of three hours: all on the test days, and the rules chosen before."""
     replays = ces_replay.Replays(NodeDemand.read(folder / "philly_node_sequence.csv.gz"))
     peaks = TrailingMaximum().peaks(replays.demand)
     outcomes = replays.on_test(peaks, ces_replay.RULES)
@@ -224,7 +227,7 @@ def power_down(axes: list[Axes], folder: Path) -> None:
 
 
 def catalogue(axes: list[Axes], folder: Path) -> None:
-    """Utilisation on a V100: what power tells of it, and where each workload's figure comes from."""
+    """Utilisation on a V100: its relation to power, and the source of each workload's figure."""
     fits = Fits(Facts(folder))
     mine = np.array([point[3:] for point in fits.points if point[0] == "V100"])
     line, error_w = fits.power_of_util
@@ -246,7 +249,7 @@ def catalogue(axes: list[Axes], folder: Path) -> None:
 
 
 class Plot(NamedTuple):
-    """One file: its title, how many panels it has, and who fills them."""
+    """One file: its title, number of panels, and drawing function."""
 
     title: str
     panels: int
@@ -267,7 +270,7 @@ PLOTS = {
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Draw the figures; 2, with one line, where something needed is not there."""
+    """Draw the figures; 2, with one line, if a requirement is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -287,14 +290,14 @@ def main(arguments: Iterable[str] | None = None) -> int:
     for name in chosen.only or PLOTS:
         plot = PLOTS[name]
         path = chosen.out / f"{name}.svg"
-        with threadpool_limits(1):  # the fits are small: threads that wait for each other take minutes
+        with threadpool_limits(1):  # the fits are small: threads waiting for each other would take minutes
             draw(path, plot.title, plot.panels, lambda axes, plot=plot: plot.fill(axes, folder))
         print(f"{path} ({os.path.getsize(path) / 1000:.0f} kB)")
     return 0
 
 
 def refuse(message: str) -> int:
-    """Say in one line what is missing."""
+    """Print in one line what is missing."""
     print(f"error: {message}", file=sys.stderr)
     return 2
 

@@ -1,12 +1,12 @@
-"""What learning from observed pairs is worth in a run: errors of predicted speeds as pairs are seen, the gate
+"""Value of learning from observed pairs in a run: errors of predicted speeds as pairs are observed, the gate
 that both jobs keep 85 %, and JCT.
 
     RLSCHED_DATA=../shared .venv/bin/python -m studies.models.pair_learning     # five minutes on one core
 
 Cases as in `energy_table.py`: jobs of the last fifth of the trace's time at load 0.9, after 7 days of
 warm-up, under `qssf-backfill` with sharing; ten seeds of the models, each with learning and without; JCT
-also with a lower gate. Whenever a job joins another, the speeds predicted for the decision are held against
-those at which the two then run; pairs of the catalogue's table, which run as predicted, are left out."""
+also with a lower gate. Whenever a job joins another, the speeds predicted for the decision are compared with
+their actual speeds; pairs of the catalogue's table, which run as predicted, are left out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAIR_BANDS = (0, 1, 2, 4, 10)
 RUN_BANDS = (0, 100, 300, 1000, 3000)
 SEEDS = 10
 NOTED = 3
-"""Seeds whose joins are noted, decision by decision."""
+"""Seeds whose joins are recorded, decision by decision."""
 Floats = NDArray[np.float64]
 
 
@@ -50,9 +50,9 @@ class Join(NamedTuple):
     Attributes:
         before: Directions of pairs that had been observed in the run by then.
         seen: Observations of this very pair of workloads.
-        predicted: Speed as the decision had it.
-        modelled: ... as the models alone have it.
-        true: Speed that it ran at.
+        predicted: Speed predicted for the decision.
+        modelled: The same by the models without learning.
+        true: Actual speed.
     """
 
     before: int
@@ -63,7 +63,7 @@ class Join(NamedTuple):
 
 
 class Noting(Engine):
-    """An engine that notes every pair that begins to share.
+    """An engine that records every pair that begins to share.
 
     Attributes:
         joins: All so far.
@@ -110,7 +110,7 @@ def joins_of(task: Task) -> list[Join]:
 
 
 def error_rows(joins: list[Join], of: str, edges: tuple[int, ...]) -> Iterator[str]:
-    """A row for each band of how much had been observed (`seen` or `before`)."""
+    """A row for each band of the number of observations (`seen` or `before`)."""
     seen, predicted, modelled, true = (column(joins, name) for name in (of, "predicted", "modelled", "true"))
     for low, high in zip(edges, (*edges[1:], np.inf), strict=True):
         mine = (seen >= low) & (seen < high)
@@ -126,7 +126,7 @@ def column(joins: list[Join], name: str) -> Floats:
 
 
 def kept(joins: list[Join]) -> float:
-    """Share of joins of which this direction keeps what the gate promises."""
+    """Share of joins in which this direction keeps the promise of the gate."""
     return float((column(joins, "true") >= KEEP_FRAC).mean())
 
 
@@ -149,7 +149,7 @@ def show(folder: Path, name: str) -> None:
     for seed in range(NOTED):
         for learning, found in joins.items():
             found += joins_of(*tasks(work, POLICY, Models(workload_seed=seed, learning=learning)))
-    head = "directions | mean abs. error | of the models alone |\n|---|---|---|---|"
+    head = "directions | mean abs. error | of the plain models |\n|---|---|---|---|"
     print(f"\n### {name}\n\n| observations of the pair before | {head}")
     print(*error_rows(joins[True], "seen", PAIR_BANDS), sep="\n")
     print(f"\n| directions observed in the run before | {head}")

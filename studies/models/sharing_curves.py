@@ -23,7 +23,7 @@ def _softplus(y: Floats, sharpness: float) -> Floats:
 
 
 def formula(x: Floats, u: Floats, v: Floats) -> Floats:
-    """`sharing.stranger_speed` with constants that can be fitted."""
+    """`sharing.stranger_speed` with free constants."""
     full = _softplus(u + v - x[1], x[2]) - _softplus(u - x[1], x[2])
     return 1.0 / (1.0 + x[0] * full + x[3] * v)
 
@@ -31,7 +31,7 @@ def formula(x: Floats, u: Floats, v: Floats) -> Floats:
 SHIPPED = np.array(
     [sharing.SATURATION, sharing.THRESHOLD, sharing.SHARPNESS, sharing.LIGHT_SLOWDOWN], dtype=float
 )
-"""The constants of `formula` that `rlsched.models.sharing` has."""
+"""The constants of `formula` in `rlsched.models.sharing`."""
 
 
 def band_throughput(x: Floats) -> Floats:
@@ -82,10 +82,10 @@ def mig_speeds(x: Floats, demand: Floats) -> Floats:
 
 
 def fit_slices(speeds: Floats) -> Floats:
-    """Bend and sizes of the slices, with one demand a row that is fitted beside them.
+    """Bend and sizes of the slices, with one demand per row fitted together with them.
 
-    Demands and sizes are told up to a common scale: 1g is held at the seventh of the multiprocessors that it
-    has."""
+    Demands and sizes are determined up to a common scale: 1g is fixed at its seventh of the
+    multiprocessors."""
     known = ~np.isnan(speeds)
     rows = len(speeds)
 
@@ -102,7 +102,7 @@ def fit_slices(speeds: Floats) -> Floats:
 
 SLICE_CASES = [case for case in mig.MEASURED_A100 if case[0] != "deepspeech2"]
 SLICE_SPEEDS = np.array([mig.MEASURED_A100[case] for case in SLICE_CASES])
-"""(N, 4) measured speeds on 1g to 4g of an A100; nan where it did not fit."""
+"""(N, 4) measured speeds on 1g to 4g of an A100; nan if it did not fit."""
 
 
 def held_out_slices() -> dict[str, list[tuple[float, float]]]:
@@ -131,7 +131,7 @@ def held_out_slices() -> dict[str, list[tuple[float, float]]]:
 
 
 def slices() -> dict[str, Any]:
-    """MIG: the fit, and each model in turn predicted from one measured slice by what the others gave."""
+    """MIG: the fit, and each model in turn predicted from one measured slice with constants of the others."""
     x = fit_slices(SLICE_SPEEDS)
     inside = (mig_speeds(x, x[5:]) - SLICE_SPEEDS)[~np.isnan(SLICE_SPEEDS)]
     off = {name: np.abs(np.subtract(*np.array(pairs).T)) for name, pairs in held_out_slices().items()}

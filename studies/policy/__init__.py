@@ -1,1 +1,1 @@
-"""Learned policies against rules tuned with the same care, on parts of traces that are kept apart."""
+"""Learned policies against rules tuned with the same care, on separate parts of traces."""

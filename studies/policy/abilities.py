@@ -1,4 +1,4 @@
-"""What a rule may be given beside its own settings, under short names: sharing, clocks, cores, ..."""
+"""Optional abilities of a rule, under short names: sharing, clocks, cores, ..."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Ability(NamedTuple):
     """Some settings with a short name.
 
     Attributes:
-        label: What stands behind the name of a policy that has it.
-        settings: As a TOML file has them.
+        label: Suffix of the name of a policy that has it.
+        settings: As in a TOML file.
     """
 
     label: str
@@ -26,7 +26,7 @@ SHARING: Final = Ability("share", {"share": {}})
 
 
 def share(min_speed: float, **more: Any) -> Ability:
-    """Jobs share GPUs where all keep so much of their speed; `more`: other settings of sharing."""
+    """Jobs share GPUs if all keep this much of their speed; `more`: other settings of sharing."""
     return Ability(f"share {min_speed:g}", {"share": {"min_speed": min_speed, **more}})
 
 
@@ -46,11 +46,11 @@ def lull(most: float) -> Ability:
 
 
 def weighed(weight: float) -> Ability:
-    """The clock where time and energy, weighed against each other, cost least."""
+    """The clock at which time and energy, weighed against each other, cost least."""
     return Ability(f"weight {weight:g}", {"clock": {"rule": "weighed", "energy_weight": weight}})
 
 
 def able(policy: Policy, *more: Ability) -> Policy:
-    """A policy with abilities; their labels stand behind its name."""
+    """A policy with abilities; their labels are suffixes of its name."""
     settings = {key: value for one in more for key, value in one.settings.items()}
     return policy.with_settings(**settings).named(" ".join((policy.name, *(one.label for one in more))))

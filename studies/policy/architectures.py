@@ -1,12 +1,12 @@
-"""Networks compared at equal training cost: what scores a candidate row, and what it is told of the others.
+"""Networks compared at equal training cost: the scorer of a candidate row, and its context of other rows.
 
     .venv/bin/python -m studies.policy.architectures               # 15 runs, 100 CPU seconds each: 30 min
     .venv/bin/python -m studies.policy.architectures --cpu-s 30 --seeds 1
 
 PPO with the recipe `quick` on helios-like synthetic jobs with informative predictions; every network gets the
-same CPU seconds of training, validation left out. Of each run the policy that is best on 20 sequences is
-kept and compared on 40 others, of other seeds, which chose nothing: mean queueing delay over that of
-`qssf-backfill`. Resumable: a run that stands in --out is not repeated. Networks that are not in the package
+same CPU seconds of training, without validation. The policy of each run that is best on 20 sequences is
+kept and compared on 40 held-out ones, with other seeds: mean queueing delay over that of
+`qssf-backfill`. Resumable: a run in --out is not repeated. Networks that are not in the package
 cannot be served.
 """
 
@@ -42,7 +42,7 @@ from rlsched_envs.training.vector import RowsVecEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATIONS = 4
-"""Of a run, evenly spread over its CPU seconds."""
+"""Number per run, evenly spread over its CPU seconds."""
 CHOOSING_SEED, DECIDING_SEED = 5_000, 6_000
 JOBS = 3_000
 WARMUP_JOBS = 512
@@ -51,7 +51,7 @@ HEADS = 4
 
 
 class RowsAlone(Actor):
-    """Every row is scored by itself; what it knows of the others is in its columns."""
+    """Every row is scored by itself; only its columns describe the other rows."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__(config)
@@ -63,7 +63,7 @@ class RowsAlone(Actor):
 
 
 class Attending(Actor):
-    """Rows attend to each other, once, in place of the pooled context (Vaswani et al. 2017)."""
+    """Rows attend to each other, once, instead of the pooled context (Vaswani et al. 2017)."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__(config)
@@ -107,11 +107,11 @@ KINDS: dict[str, tuple[type[Actor], int, int]] = {
     "narrow": (Actor, 32, 24),
     "wide": (Actor, 128, 96),
 }
-"""Kind -> (actor, its width, the critic's). `pooled` is the network that ships."""
+"""Kind -> (actor, its width, the critic's). `pooled` is the shipped network."""
 
 
 class KindNetwork(CandidateNetwork):
-    """The shipped network with another actor; first weights orthogonal, as there."""
+    """The shipped network with another actor; orthogonal initial weights, as there."""
 
     def __init__(self, kind: type[Actor], config: NetworkConfig, seed: int) -> None:
         super().__init__(config, seed)
@@ -173,7 +173,7 @@ def ratios(replayed: Replays, network: CandidateNetwork) -> list[float]:
 
 
 def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: Replays) -> dict[str, Any]:
-    """One run of so many CPU seconds, and what came of it."""
+    """One run of this many CPU seconds, and its result."""
     kind, width, critic_width = KINDS[name]
     recipe = RECIPES["quick"]
     network = msgspec.structs.replace(recipe.network, width=width, critic_width=critic_width)
@@ -214,7 +214,7 @@ def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: R
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Of ratios."""
+    """Geometric mean of ratios."""
     return float(np.exp(np.log(values).mean()))
 
 
@@ -253,7 +253,7 @@ def interval(
 
 
 def main() -> None:
-    """Run what is missing, print the table."""
+    """Run the missing ones, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--cpu-s", type=float, default=100.0, help="of training, a run [default: %(default)s]"

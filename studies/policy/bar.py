@@ -1,10 +1,10 @@
-"""Measure the rows of the bar beside the first: preemption, sharing, good predictions, the dial.
+"""Measure the rows of the bar after the first: preemption, sharing, good predictions, the dial.
 
     .venv/bin/python -m studies.policy.bar
     .venv/bin/python -m studies.policy.bar --study preempt50 --policy ppo:checkpoints/mine
     .venv/bin/python -m studies.policy.bar --quick              # one trace and load, printed
 
-Each result is a file in OUT/bar/SPLIT; what is there already is not run again, and Ctrl-C keeps what is done.
+Each result is a file in OUT/bar/SPLIT; existing results are not run again, and Ctrl-C keeps finished ones.
 Tables over all cases are printed, and written to OUT/bar/SPLIT.md; every case's own table goes to
 OUT/bar/SPLIT-cases.md.
 """
@@ -28,16 +28,16 @@ from studies.policy.runs import Job, missing, run_all
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, print the tables; returns the exit code."""
+    """Read the command line, run the missing results, print the tables; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="bar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--study", action="append", choices=tuple(STUDIES), help="default: all")
     parser.add_argument("--split", choices=("validation", "test"), default="validation")
-    add_policy(parser, default="those of each study, ppo in most that have one")
-    parser.add_argument("--load", action="append", type=float, help="default: those of each study")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at one load alone")
+    add_policy(parser, default="the policies of each study, ppo in most that have one")
+    parser.add_argument("--load", action="append", type=float, help="default: the loads of each study")
+    parser.add_argument("--quick", action="store_true", help=f"only {QUICK_TRACE} at one load")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
     return reported(_bar, parser.parse_args(words))
@@ -93,13 +93,13 @@ def _bar(arguments: argparse.Namespace) -> int:
 
 
 def _traces(arguments: argparse.Namespace, study: Study) -> list[str]:
-    """Traces that were asked for, of those that the study has; a quick look takes one."""
+    """The requested traces of the study; a quick run takes one."""
     found = study.traces(arguments.trace or (), [QUICK_TRACE] if arguments.quick else TRACES)
     return found[:1] if arguments.quick and not arguments.trace else found
 
 
 def _loads(arguments: argparse.Namespace, study: Study) -> list[float] | None:
-    """Loads that were asked for; a quick look takes one that the study has."""
+    """The requested loads; a quick run takes one of the study."""
     if arguments.load or not arguments.quick:
         return list(arguments.load) if arguments.load else None
     return [QUICK_LOAD] if QUICK_LOAD in study.loads else [study.loads[0]]

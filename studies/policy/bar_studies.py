@@ -1,4 +1,4 @@
-"""The rows of the bar: what is allowed and known in each, and who is compared."""
+"""The rows of the bar: permissions and information in each, and the compared policies."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ from studies.policy.synthetic import SEQUENCES, for_networks
 
 LOADS: Final = (0.7, 0.85, 0.95, 1.05)
 HEADLINE_LOADS: Final = (0.85, 0.95, 1.05)
-"""The twelve cases of the bar; tables over all cases are of these, load 0.7 stands beside them."""
+"""The twelve cases of the bar; tables over all cases use these, load 0.7 is shown separately."""
 DIAL_LOADS: Final = (0.85,)
 SIZES_LOADS: Final = (0.95,)
 GATE: Final = 0.5
-"""Speed that all who share have to keep under `gittins`: what `pack` was tuned to."""
+"""Speed that all sharing jobs must keep under `gittins`: the tuned value of `pack`."""
 STRICT_GATE: Final = 0.85
-"""The gate that the bar's quality of sharing is about."""
+"""The gate in the bar's quality of sharing."""
 OWN_SPREAD: Final = Policy("gittins", name="gittins 0.1 1", preempt={"spread": 0.1, "trust": 1.0})
-"""The index by the spread that comes with each prediction, and hardly any beside: a diagnosis, tuned nowhere,
-of what one spread for all loses on clusters whose run times are alike."""
+"""The index by the spread of each prediction, with hardly any added: a diagnosis, tuned nowhere, of the
+loss by one spread for all on clusters with similar run times."""
 WEIGHTS: Final = tuple(k / 8 for k in range(9))
 """Nine settings of the dial between JCT and energy."""
 
@@ -58,19 +58,19 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: A word, for the command line.
-        title: What it is, for its heading.
-        goal: What the bar asks for.
-        measure: What policies are ranked by: mean JCT, or mean delay (`measures`).
+        title: Heading.
+        goal: Target of the bar.
+        measure: Ranking measure: mean JCT, or mean delay (`measures`).
         models: Whether it runs under models.
         preemptible_frac: Share of the jobs that may be preempted.
-        declared: Where that is all of them: whether they say so, so that `ppo` preempts too.
-        predictions: How well durations are predicted.
+        declared: If that is all of them: whether they declare it, so that `ppo` preempts too.
+        predictions: Quality of the predicted durations.
         loads: Offered loads.
-        tested: Whether policies under test are rows of it: always, where they are named (the default policy
+        tested: Whether policies under test are rows of it: always, if they are named (the default policy
             does not preempt, and a network takes a hundred times as long as a rule), or never.
-        default: Policies under test where none is named and some are always tested.
-        own: Its own traces or sequences, that no rule was tuned on; empty: those that all others have.
-        part: The only part that it has; empty: the split that is asked for.
+        default: Policies under test if none is named and some are always tested.
+        own: Its own traces or sequences, on which no rule was tuned; empty: the common ones.
+        part: Its only part; empty: the requested split.
     """
 
     name: str
@@ -89,13 +89,13 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> str:
-        """The setting that its rules are tuned in."""
+        """The setting in which its rules are tuned."""
         if self.predictions == "good":
             return "good"
         return f"preemptible{self.preemptible_frac:g}" if self.preemptible_frac else BASE
 
     def traces(self, named: Sequence[str], others: Sequence[str]) -> list[str]:
-        """Its traces: `others` where it has none of its own, or those of them that were named."""
+        """Its traces: `others` if it has none of its own, or the named ones among its own."""
         return [one for one in self.own or named or others if not named or one in named]
 
     def cases(self, traces: Sequence[str], part: str, loads: Sequence[float] | None = None) -> list[Case]:
@@ -222,13 +222,13 @@ _TUNED: Final[dict[str, tuple[str, ...]]] = {
     "unseen50": _PREEMPTIVE,
     "sizes": ("tiresias", "gittins"),
 }
-"""By study: rules whose tuned values it uses ..."""
+"""By study: rules whose tuned values it uses."""
 _AS_IT_IS: Final[dict[str, tuple[str, ...]]] = _TUNED | {
     "sharing": ("pack", "lucid"),
     "everything": ("pack",),
     "dial": ("pack",),
 }
-"""... and those that are rows without more abilities."""
+"""By study: rules that are rows without more abilities."""
 _ORACLES: Final[dict[str, tuple[Policy, ...]]] = {
     "preempt100": (TRUE_GITTINS,),
     "preempt50": (TRUE_GITTINS,),
@@ -241,17 +241,17 @@ _ORACLES: Final[dict[str, tuple[Policy, ...]]] = {
     "unseen50": (TRUE_GITTINS,),
     "sizes": ORACLES,
 }
-"""Rules that are fed true durations."""
+"""Rules with true durations."""
 
 
 def grid_of(setting: str, rule: str) -> tuple[str, Grid]:
-    """The grid that a rule is tuned by in a setting, and the setting that has it: its own, or the base."""
+    """The grid by which a rule is tuned in a setting, and the setting that has it: its own, or the base."""
     own = MORE_GRIDS.get(setting, {}).get(rule)
     return (setting, own) if own is not None else (BASE, GRIDS[rule])
 
 
 def tuned_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
-    """What tuning came to for a rule in a setting; None: it was not tuned from its grid as it is now."""
+    """Tuning result of a rule in a setting; None: it was not tuned from its present grid."""
     where, grid = grid_of(setting, rule)
     return None if tuned is None else _complete(tuned, where, rule, grid)
 
@@ -262,7 +262,7 @@ def _complete(tuned: TunedFile, where: str, rule: str, grid: Grid) -> Tuned | No
 
 
 def usable_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
-    """The same, or what it came to in the base setting, where the rule was tuned there alone."""
+    """The same, or the result in the base setting, if the rule was only tuned there."""
     found = tuned_of(tuned, setting, rule)
     if found is None and tuned is not None and rule in GRIDS:
         return _complete(tuned, BASE, rule, GRIDS[rule])
@@ -270,17 +270,17 @@ def usable_of(tuned: TunedFile | None, setting: str, rule: str) -> Tuned | None:
 
 
 def untuned_in(tuned: TunedFile | None, study: Study) -> list[str]:
-    """Rules of a study without a value from their grid; they run at that of the base, or at their default."""
+    """Rules of a study without a value from their grid; they run at the base value, or at their default."""
     return [rule for rule in _TUNED[study.name] if tuned_of(tuned, setting_of(study, rule), rule) is None]
 
 
 def setting_of(study: Study, rule: str) -> str:
-    """Where a rule of a study is tuned: `gittins` with half of the jobs preemptible where none is."""
+    """Setting in which a rule of a study is tuned; `gittins`: half of the jobs preemptible if none are."""
     return "preemptible0.5" if rule == "gittins" and not study.preemptible_frac else study.setting
 
 
 def tested_in(study: Study, named: Sequence[Policy]) -> list[Policy]:
-    """Policies under test in a study, of those that were named; the default one where none was."""
+    """Named policies under test in a study; the default one if none was named."""
     if study.tested == "never":
         return []
     return list(named or (study.default if study.tested == "always" else ()))
@@ -293,7 +293,7 @@ def rows_of(study: Study, tuned: TunedFile | None, trace: str, policies: Sequenc
         study: The study.
         tuned: The chosen values.
         trace: The trace.
-        policies: Policies under test that were named.
+        policies: Named policies under test.
     """
     found = _called(study, "reference", [Policy(name) for name in REFERENCES])
     if for_networks(trace):
@@ -321,12 +321,12 @@ def _rows(study: Study, role: Role, labelled: dict[str, Policy]) -> list[Entry]:
 
 
 def _called(study: Study, role: Role, policies: Sequence[Policy]) -> list[Entry]:
-    """Rows that are called as their policies are."""
+    """Rows named as their policies."""
     return _rows(study, role, {policy.name: policy for policy in policies})
 
 
 def _able(study: Study, chosen: dict[str, Policy]) -> dict[str, Policy]:
-    """Rows with abilities, by label: `gittins` stands for its tuned value."""
+    """Rows with abilities, by label: `gittins` means its tuned value."""
     default, hand = Policy("gittins"), Policy("qssf-backfill")
     base = chosen.get("gittins", default)
     if study.measure == "jct" or study.own:
@@ -353,12 +353,12 @@ def _able(study: Study, chosen: dict[str, Policy]) -> dict[str, Policy]:
 
 
 def _labelled(label: str, base: Policy, abilities: Sequence[tuple[Ability, ...]]) -> dict[str, Policy]:
-    """A policy with abilities, by what it is called in the tables with them."""
+    """A policy with abilities, by its name in the tables with them."""
     return {" ".join((label, *(one.label for one in more))): able(base, *more) for more in abilities}
 
 
 def hand_rules() -> list[Policy]:
-    """What the dial is compared with: a clock for all, the best within a slowdown, in lulls, weighed."""
+    """References of the dial: a clock for all, the best within a slowdown, in lulls, weighed."""
     base = Policy("qssf-backfill")
     clocks = [
         *map(fixed_clock, (0.9, 0.8, 0.7, 0.6)),

@@ -25,9 +25,9 @@ from studies.policy.tables import (
 
 LARGE: Final = SIZES[-1][0]
 MANY_JOBS: Final = 300
-"""Fewer are few jobs to judge by: in a study with traces of its own, the other cases have a table too."""
+"""With fewer jobs a case is weak: in a study with its own traces, the larger cases have a table too."""
 QUEUE_PART: Final = 0.3
-"""Sharing is judged where `lucid`'s queueing is at least so much of its JCT."""
+"""Sharing is judged if `lucid`'s queueing is at least this share of its JCT."""
 
 Rows = dict[str, list[Entry]]
 _AGAINST: Final = {
@@ -41,19 +41,19 @@ _AGAINST: Final = {
     "unseen50": ("tiresias", "tiresias-clear", "gittins", "true gittins"),
     "sizes": ("tiresias", "gittins", "true gittins"),
 }
-"""Rows that the others of a study are also set beside, one by one."""
+"""Rows with which the others of a study are also compared, one by one."""
 
 
 def study_section(
     study: Study, cases: Sequence[Case], rows: Rows, results: Results, *, untuned: Sequence[str] = ()
 ) -> str:
-    """What goes into the page of results: everything over all cases, and one line for each case.
+    """Text for the page of results: everything over all cases, and one line for each case.
 
     Args:
         study: The study.
         cases: Its cases, in the order of the lines.
-        rows: By trace: who is compared.
-        results: What is there.
+        rows: By trace: the compared rows.
+        results: Available results.
         untuned: Rules without a value that was tuned in this setting.
     """
     done = [case for case in cases if best_reference(results, case, models=study.models)]
@@ -65,7 +65,7 @@ def study_section(
     if study.own:
         many = [case for case in headline if _jobs(study, case, results) >= MANY_JOBS]
         if len(many) < len(headline):
-            lines += ["", f"Those of them that measure {MANY_JOBS} jobs or more:", ""]
+            lines += ["", f"Only cases with {MANY_JOBS} measured jobs or more:", ""]
             lines += over_all(study, many, rows, results)[2:]
     if study.part == SYNTHETIC:
         lines += ["", *wall_times(headline, rows, results)]
@@ -75,7 +75,7 @@ def study_section(
 
 
 def _jobs(study: Study, case: Case, results: Results) -> int:
-    """How many jobs a case measures."""
+    """Number of measured jobs of a case."""
     best = best_reference(results, case, models=study.models)
     return 0 if best is None else best.metrics.jobs
 
@@ -83,10 +83,10 @@ def _jobs(study: Study, case: Case, results: Results) -> int:
 def wall_times(cases: Sequence[Case], rows: Rows, results: Results) -> list[str]:
     """Wall time of a whole replay over its decisions (starts, preemptions, and a network's waits), us.
 
-    The simulator is in it. A row that was not run on a case has an empty cell.
+    It includes the simulator. A row that was not run on a case has an empty cell.
     """
     there = dict.fromkeys(REFERENCES, "reference") | labels(cases, rows)
-    lines = ["Wall time of the replay over its decisions, us; in brackets how many decisions:", ""]
+    lines = ["Wall time of the replay over its decisions, us; in brackets the number of decisions:", ""]
     lines += header("policy", *(f"{case.trace}, {case.load:g}" for case in cases))
     for label, role in there.items():
         cells = []
@@ -125,7 +125,7 @@ def _said(
 
 
 def value_of(study: Study, one: Result) -> float | None:
-    """What a study ranks policies by, seconds."""
+    """Ranking measure of a study, seconds."""
     if study.measure == "jct":
         return one.metrics.jct_mean_s
     return one.measured.delay_mean_s
@@ -139,13 +139,13 @@ def ratio_of(study: Study, one: Result, reference: str) -> Ratio | None:
 
 
 def labels(cases: Sequence[Case], rows: Rows) -> dict[str, str]:
-    """Role of every row but the references, by label, in the order of the tables."""
+    """Role of every row except the references, by label, in the order of the tables."""
     found = (one for trace in dict.fromkeys(case.trace for case in cases) for one in rows[trace])
     return {one.label: one.role for one in found if one.role != "reference"}
 
 
 def result_of(case: Case, label: str, rows: Rows, results: Results) -> Result | None:
-    """What the row of this label came to on a case."""
+    """Result of the row with this label on a case."""
     for one in rows[case.trace]:
         if one.label == label:
             return results.get((case.name, one.policy.name, one.models))
@@ -225,14 +225,14 @@ def _mean_percent(shares: Sequence[float]) -> str:
 
 
 def beside(study: Study, cases: Sequence[Case], rows: Rows, results: Results) -> list[str]:
-    """Every row beside the strong opponents of a study, over the cases that both have."""
+    """Every row compared with the strong opponents of a study, over the cases that both have."""
     chosen = [case for case in cases if study.name != "sharing" or _queues(case, rows, results)]
     what = "Mean JCT" if study.measure == "jct" else "Mean delay"
     where = (
         f" where `lucid`'s queueing is {QUEUE_PART:.0%} of its JCT or more" if study.name == "sharing" else ""
     )
     lines = [
-        f"{what} beside that of other rows{where}: ratio, better : worse, worst case ({len(chosen)} cases):"
+        f"{what} over that of other rows{where}: ratio, better : worse, worst case ({len(chosen)} cases):"
     ]
     there = labels(cases, rows)
     against = [label for label in _AGAINST[study.name] if label in there]
@@ -258,7 +258,7 @@ def _beside(study: Study, cases: Sequence[Case], ours: str, other: str, rows: Ro
 
 
 def _queues(case: Case, rows: Rows, results: Results) -> bool:
-    """Whether `lucid`'s queueing is a good part of its JCT."""
+    """Whether `lucid`'s queueing is a large part of its JCT."""
     one = result_of(case, "lucid", rows, results)
     if one is None or not one.metrics.jct_mean_s or one.metrics.queue_mean_s is None:
         return False

@@ -1,9 +1,9 @@
-"""Write what a checkpoint came to on the test split into its card, from results that are there.
+"""Write the test-split results of a checkpoint into its card, from existing results.
 
     .venv/bin/python -m studies.policy.card checkpoints/default
 
 Nothing is run: `compare --split test` and `bar --split test` come first. Means over the cases of loads 0.85,
-0.95 and 1.05; the weights stay as they are, to the byte.
+0.95 and 1.05; the weights stay unchanged, to the byte.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from studies.policy.tables import best_reference, of_ratios
 
 TEST: Final = "test"
 MEASURED: Final = ("good", "unseen", "preempt100", "preempt50", "unseen100", "unseen50")
-"""Studies of which the policy under test is a row."""
+"""Studies with the policy under test as a row."""
 
 Value = Callable[[Result], float | None]
 
@@ -52,7 +52,7 @@ def _card(arguments: argparse.Namespace) -> int:
     test = {name: row for name, row in _rows(arguments.out, policy) if row}
     if not test:
         raise InputError(
-            f"{arguments.out}: no results of {policy.name} on the test split; expected those of "
+            f"{arguments.out}: no results of {policy.name} on the test split; expected output of "
             "`compare --split test` and `bar --split test`"
         )
     card = msgspec.structs.replace(checkpoint.card, test=test)
@@ -64,7 +64,7 @@ def _card(arguments: argparse.Namespace) -> int:
 
 
 def _rows(out: Path, policy: Policy) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each row of the card: its title, and its figures; none of these where results are missing."""
+    """Each row of the card: its title, and its figures; no figures if results are missing."""
     alone = cases(TRACES, [TEST], HEADLINE_LOADS)
     yield "exclusive GPUs, mean queueing", row_of(alone, out / TEST, policy, _queueing)
     for name in MEASURED:
@@ -80,13 +80,13 @@ def _queueing(one: Result) -> float | None:
 
 
 def row_of(todo: Sequence[Case], folder: Path, policy: Policy, value: Value) -> dict[str, float]:
-    """One row: the policy over the better of both references, case by case; empty where a result is missing.
+    """One row: the policy over the better of both references, case by case; empty if a result is missing.
 
     Args:
         todo: The cases.
         folder: Folder of their results.
         policy: The policy under test.
-        value: What is compared, s.
+        value: The compared value, s.
     """
     jobs = [Job(case=case, policy=one) for case in todo for one in (*map(Policy, REFERENCES), policy)]
     results = read_results(jobs, folder)

@@ -1,4 +1,4 @@
-"""Which jobs are looked at: traces x parts of their time x offered loads, and nothing of a later part."""
+"""The measured jobs: traces x parts of their time x offered loads, without any later part."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ UNSEEN: Final = (
     *(f"ms_itp_{number:02}" for number in (1, 2, 5, 6, 7, 8, 9, 10)),
     *(f"philly/{vc}" for vc in ("0e4a51", "103959", "2869ce", "7f04ca", "e13805")),
 )
-"""Clusters that no rule was tuned on: those of ITP, and the smaller VCs of Philly with 100 jobs or more in
+"""Clusters on which no rule was tuned: ITP, and the smaller VCs of Philly with 100 jobs or more in
 the validation part. `ms_itp_01` has 40 there, `ms_itp_10` 56."""
 TUNING_LOADS: Final = (0.85, 0.95, 1.05)
 TUNING_PARTS: Final = ("train1", "train2", "train3")
 PARTS: Final = (*TUNING_PARTS, "validation", "test")
 SYNTHETIC: Final = "synthetic"
-"""The part of a sequence that is drawn and not cut out of a trace (`synthetic`)."""
+"""The part of a sequence that is drawn, not cut from a trace (`synthetic`)."""
 WANTED_JOBS: Final = 4000
-"""Jobs that a test sequence should have; the tables say so where a VC has fewer."""
+"""Wanted number of jobs of a test sequence; the tables note VCs with fewer."""
 MIN_TUNING_JOBS: Final = 1000
 """A training part with fewer jobs is no case for tuning."""
 Foresight = Literal["causal", "hedge-mean", "hedge-median", "hedge-fitted", "good"]
-"""Predictions as they can be made of the trace, by a running mean or by the hedge with its mean or median, or
-as good as published ones (`predictions.py`). `hedge-fitted`: its mean, with the spread of the lognormal that
-has its mean and its median."""
+"""Predictions from the trace itself, by a running mean or by the hedge with its mean or median, or
+with the quality of published ones (`predictions.py`). `hedge-fitted`: its mean, with the spread of the
+lognormal that has its mean and its median."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence of jobs on one cluster.
 
     Attributes:
-        trace: Name of the trace, with `/VC` where one VC of it is looked at; or of a synthetic sequence.
+        trace: Name of the trace, with `/VC` for one VC of it; or of a synthetic sequence.
         part: One of `PARTS`, or `SYNTHETIC`.
         load: Offered load of the measured jobs.
         preemptible_frac: Share of the jobs that may be preempted, drawn with seed 0.
-        declared: Where that is all of them: whether they say so. A rule preempts them anyway, `ppo` does not.
-        predictions: How well durations are predicted, the same for all policies.
+        declared: If that is all of them: whether they declare it. A rule preempts them anyway, `ppo` does
+        not.
+        predictions: Quality of the predicted durations, the same for all policies.
     """
 
     trace: str
@@ -65,7 +66,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flagged(self) -> bool:
-        """Whether each job says whether it may be preempted."""
+        """Whether each job declares if it may be preempted."""
         return self.declared or self.preemptible_frac < 1.0
 
     @property
@@ -78,13 +79,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Workload:
-    """A case, ready to be replayed.
+    """A case, ready for replay.
 
     Attributes:
         trace: The jobs up to the end of the part; none of a later one.
         spec: The cluster.
-        window: Which of the jobs are measured.
-        stretch: What submission times were multiplied by, so that the load is what was asked for.
+        window: The measured jobs.
+        stretch: Factor on submission times that gives the requested load.
     """
 
     trace: Trace
@@ -96,11 +97,11 @@ class Workload:
 def part_bounds(trace: Trace, part: str) -> Bounds:
     """(since, until) of a part, seconds of the trace.
 
-    `validation` and `test` are those of `time_split`. The training part has three windows as long as the test
+    `validation` and `test` follow `time_split`. The training part has three windows as long as the test
     part, at its end: the last 60 of the first 70 % of the time. The first tenth is their past.
 
     Raises:
-        InputError: no such part.
+        InputError: No such part.
     """
     split = time_split(trace)
     if part == "validation":
@@ -145,7 +146,7 @@ def read_trace(folder: Path, name: str) -> tuple[Trace, ClusterSpec]:
     """A trace and its cluster, both whole, from `NAME.csv.gz` and `NAME.cluster.toml`.
 
     Raises:
-        InputError: one of them is not there, or cannot be read.
+        InputError: One of them is missing, or cannot be read.
     """
     stem = name.partition("/")[0]
     path = folder / f"{stem}.csv.gz"
@@ -155,7 +156,7 @@ def read_trace(folder: Path, name: str) -> tuple[Trace, ClusterSpec]:
 
 
 def measured_jobs(folder: Path, case: Case) -> int:
-    """How many jobs a case measures."""
+    """Number of measured jobs of a case."""
     trace, _ = read_trace(folder, case.trace)
     since_s, until_s = part_bounds(trace, case.part)
     mine, vc = Window(since_s, until_s).measured(trace), case.trace.partition("/")[2]
@@ -165,13 +166,13 @@ def measured_jobs(folder: Path, case: Case) -> int:
 def workload_of(folder: Path, case: Case) -> Workload:
     """Cut a case out of its trace, and make its load exact.
 
-    The cuts are those of the whole trace, also for one VC of it. What is submitted after the part is dropped
-    before anything is replayed or predicted: a tuned rule or a chosen checkpoint has not met a later job,
+    The cuts are of the whole trace, also for one VC of it. Jobs submitted after the part are dropped
+    before any replay or prediction: a tuned rule or a chosen checkpoint has not met a later job,
     not even as a competitor of the last measured ones. The nodes are scaled to the load, whole nodes that
-    hold the largest gang; submission times are then stretched until the load is what was asked for.
+    hold the largest gang; submission times are then stretched until the load is exact.
 
     Raises:
-        InputError: no such trace, VC or part, or no measured job.
+        InputError: No such trace, VC or part, or no measured job.
     """
     trace, spec = read_trace(folder, case.trace)
     since_s, until_s = part_bounds(trace, case.part)
@@ -195,7 +196,7 @@ def workload_of(folder: Path, case: Case) -> Workload:
 
 
 def with_flags(trace: Trace, case: Case) -> Trace:
-    """The trace, of whose jobs each says whether it may be preempted, where that is asked for."""
+    """The trace, in which each job declares if it may be preempted, if the case requires it."""
     if not case.flagged:
         return trace
     pinned = np.random.default_rng(0).random(len(trace)) >= case.preemptible_frac

@@ -5,8 +5,8 @@
     .venv/bin/python -m studies.policy.compare --policy ppo --policy easy --set reserve_after=1h
     .venv/bin/python -m studies.policy.compare --split test     # counted, in test_runs.jsonl
 
-Four traces at four loads, on the validation split unless the test split is asked for. Each result is a file
-in OUT/SPLIT; what is there already for the same policy is not run again, and Ctrl-C keeps what is done. The
+Four traces at four loads, on the validation split unless the test split is requested. Each result is a file
+in OUT/SPLIT; existing results of the same policy are not run again, and Ctrl-C keeps finished ones. The
 tables are printed, and written to OUT/SPLIT.md.
 """
 
@@ -30,7 +30,7 @@ QUICK_TRACE, QUICK_LOAD = "philly/6214e9", 0.95
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, print the tables; returns the exit code."""
+    """Read the command line, run the missing results, print the tables; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -44,19 +44,19 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rollout",
         action="store_true",
-        help="the rule that looks ahead on all traces, not the short one alone: hours",
+        help="the rule that looks ahead on all traces, not only the short one: hours",
     )
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_TRACE} at load {QUICK_LOAD} alone")
+    parser.add_argument("--quick", action="store_true", help=f"only {QUICK_TRACE} at load {QUICK_LOAD}")
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file of tuned values")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
     return reported(_compare, parser.parse_args(words))
 
 
 def jobs_of(todo: Sequence[Case], rows: dict[str, list[Entry]]) -> list[Job]:
-    """Every row on every case, what runs with models after what runs without.
+    """Every row on every case, runs with models after runs without.
 
     Raises:
-        InputError: two policies of one trace have one name.
+        InputError: Two policies of one trace have one name.
     """
     for some in rows.values():
         called: dict[str, Policy] = {}
@@ -108,7 +108,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def log_if_test(arguments: argparse.Namespace, new: Sequence[Job], ids: dict[str, str]) -> None:
-    """Write down that jobs are about to be run on the test split, if they are."""
+    """Log the run before jobs are run on the test split."""
     if new and arguments.split == "test":
         append_run(
             arguments.log,
@@ -120,7 +120,7 @@ def log_if_test(arguments: argparse.Namespace, new: Sequence[Job], ids: dict[str
 
 
 def read_results(jobs: Sequence[Job], folder: Path) -> Results:
-    """The results that are there."""
+    """The available results."""
     return {
         (job.case.name, job.policy.name, job.models): result_of(job, folder)
         for job in jobs

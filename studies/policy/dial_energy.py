@@ -1,10 +1,10 @@
-"""What a dial of the price of GPU time is worth: energy at equal time, at nine weights of energy.
+"""Value of a dial of the price of GPU time: energy at equal time, at nine weights of energy.
 
     .venv/bin/python -m studies.policy.dial_energy             # experiment 6 of the study of learning
 
-At each weight W the rule `tuned` weighs a job's time against its energy, and time counts more where jobs
+At each weight W the rule `tuned` weighs a job's time against its energy, and time counts more if jobs
 wait: an analytic price. The dial `gpu_price` scales that. Each of its positions has a frontier of (time,
-energy) over the weights; the table says how much energy it needs at the time that the undialled rule has.
+energy) over the weights; the table gives its energy at the time of the undialled rule.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from studies.policy.options import add_common, reported
 
 WEIGHTS: Final = tuple(round(0.1 * step, 1) for step in range(1, 10))
 POSITIONS: Final = (-1.0, -0.5, 0.5, 1.0)
-"""Of the dial, in ln(price)."""
+"""Positions of the dial, in ln(price)."""
 SAVED: Final = 0.98
 """Energy at equal time that counts as a gain."""
 
 
 def constant(position: float) -> Layers:
-    """The strategy that leaves the price of GPU time at one position."""
+    """The strategy that keeps the price of GPU time at one position."""
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     name = "gpu_price"
     weights[list(RANGES).index(name), -1] = np.arctanh(position / RANGES[name])
@@ -42,14 +42,14 @@ def constant(position: float) -> Layers:
 
 
 def frontier(costs: Sequence[Costs], none: Costs) -> Floats:
-    """(W, 2) ln of time in the system and of energy over those of full clocks, means over the windows."""
+    """(W, 2) ln of time in the system and of energy over the run at full clocks, means over the windows."""
     time = [np.log((one.delay_s + one.work_s) / (none.delay_s + none.work_s)).mean() for one in costs]
     energy = [np.log(one.energy_j / none.energy_j).mean() for one in costs]
     return np.stack([time, energy], axis=1)
 
 
 def energy_at(time_log: Floats, other: Floats) -> Floats:
-    """(n,) ln(energy) of a frontier at these times; nan where it does not reach."""
+    """(n,) ln(energy) of a frontier at these times; nan outside its range."""
     order = np.argsort(other[:, 0])
     return np.interp(time_log, other[order, 0], other[order, 1], left=np.nan, right=np.nan)
 
@@ -94,7 +94,7 @@ def _dial_energy(arguments: argparse.Namespace) -> int:
         ratio = np.exp(energy_at(plain[:, 0], frontier(found[position], none)) - plain[:, 1])
         gains, losses = np.nansum(ratio <= SAVED), np.nansum(ratio > 1.0)
         cells = " | ".join("-" if np.isnan(one) else f"{one:.3f}" for one in ratio)
-        rows.append(f"| {position:+g}: energy at equal time over that of 0 | {cells} | {gains}, {losses} |")
+        rows.append(f"| {position:+g}: energy at equal time over position 0 | {cells} | {gains}, {losses} |")
     print("\n".join(rows))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "energy.md").write_text("\n".join(rows) + "\n", encoding="utf-8")

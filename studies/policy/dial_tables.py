@@ -1,4 +1,4 @@
-"""Markdown of the dial: GPU energy against mean JCT, and who is on the front."""
+"""Markdown of the dial: GPU energy against mean JCT, and the front."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
 
 def gpu_kwh(one: Result, until_s: float) -> float:
-    """What all GPUs drew until `until_s` of the replay: after its last event all of them are idle."""
+    """Energy of all GPUs until `until_s` of the replay: after its last event all of them are idle."""
     m = one.measured
     if m.gpu_kwh is None or m.replay_s is None or m.gpus_idle_w is None:
         raise ValueError(f"{one.policy}: a run without models draws nothing")
@@ -30,7 +30,7 @@ def gpu_kwh(one: Result, until_s: float) -> float:
 
 
 def points(case: Case, rows: Sequence[Entry], results: Results) -> dict[str, Point]:
-    """Every row that is there, by label; the energy of each until the last replay of the case has ended."""
+    """Every available row, by label; the energy of each until the last replay of the case has ended."""
     found = {one.label: results.get((case.name, one.policy.name, one.models)) for one in rows}
     there = {
         label: one for label, one in found.items() if one is not None and one.measured.replay_s is not None
@@ -49,7 +49,7 @@ def points(case: Case, rows: Sequence[Entry], results: Results) -> dict[str, Poi
 
 
 def beaten_by(point: Point, others: dict[str, Point]) -> list[str]:
-    """Who has neither a higher JCT nor more energy, and less of one."""
+    """Rows for which no other has neither a higher JCT nor more energy, and less of one."""
     return [
         label
         for label, one in others.items()
@@ -71,7 +71,7 @@ def mean_points(by_case: Sequence[dict[str, Point]]) -> dict[str, Point]:
 
 
 def dial_lines(cases: Sequence[Case], rows: dict[str, list[Entry]], results: Results) -> list[str]:
-    """The table over all cases, by energy; and what it takes to save GPU energy at no higher mean JCT."""
+    """The table over all cases, by energy; and the way to save GPU energy at no higher mean JCT."""
     by_case = [found for case in cases if (found := points(case, rows[case.trace], results))]
     if not by_case:
         return []

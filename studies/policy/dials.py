@@ -1,13 +1,12 @@
-"""What dials are worth: static settings, an evolution strategy and PPO, on windows that taught them nothing.
+"""Value of dials: static settings, an evolution strategy and PPO, on held-out windows.
 
     .venv/bin/python -m studies.policy.dials static             # experiment 1: settings of the gate
-    .venv/bin/python -m studies.policy.dials static --part train    # the same on the windows that choose
+    .venv/bin/python -m studies.policy.dials static --part train    # the same on the selecting windows
     .venv/bin/python -m studies.policy.dials linear --seed 1    # experiment 2: an evolution strategy
     .venv/bin/python -m studies.policy.dials ppo --seed 1       # experiment 3: PPO on the same dials
 
-Windows are cut from the training parts of four clusters to teach, from the validation parts of these and
-of others to judge. Intervals are bootstrap over stretches of the traces. Tables are kept
-in OUT.
+Training windows are cut from the training parts of four clusters, judging windows from the validation parts
+of these and of others. Intervals are bootstrap over stretches of the traces. Tables are kept in OUT.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from studies.policy.cases import TRACES, read_trace
 from studies.policy.options import add_common, reported
 
 UNSEEN: Final = ("ms_itp_02", "ms_itp_05", "ms_itp_08", "ms_itp_09")
-"""Clusters that teach nothing."""
+"""Clusters without training windows."""
 SCALES: Final = (0.7, 1.0, 1.3)
 """Factors on the assumed figures of the catalogue of workloads."""
 POLICY: Final = Policy("tuned")
 DRAWN: Final = Drawn()
 FOUR: Final = {"when": "better", "max_jobs": 4, "min_speed": 0.5, "by_hold": 5.0}
 BLOCKED: Final = {**FOUR, "when": "blocked", "min_gain": 0.15}
-"""Sharing where no GPUs are free, and nowhere else."""
+"""Sharing only if no GPUs are free."""
 OTHERS: Final[dict[str, dict[str, Any]]] = {
     "2 tenants, speed 0.85": {"share": {}},
     "2 tenants, speed 0.5 (shipped before)": {"share": {"min_speed": 0.5}},
@@ -71,7 +70,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
     "comparative advantage (price 1)": {"types": {"price": 1.0}, "share": BLOCKED},
     "comparative advantage, plans compared": {"types": {"price": 1.0, "later": 2.0}},
 }  # fmt: skip
-"""Settings that are compared with those of `tuned`, each in the place of its table."""
+"""Settings that are compared with `tuned`, each replacing its table."""
 FOLLOWING: Final = EvolutionConfig(
     generations=24,
     columns=(
@@ -94,7 +93,7 @@ def source(folder: Path, name: str, part: str) -> EpisodeSource:
 
 
 def windows(sources: Sequence[EpisodeSource], each: int, seed: int, mixed_frac: float) -> tuple[Windows, ...]:
-    """So many windows of each source, dealt out to the scales of the assumed figures.
+    """This many windows of each source, dealt out to the scales of the assumed figures.
 
     `mixed_frac`: share of them on clusters of several GPU types.
     """
@@ -119,12 +118,12 @@ HEAD: Final = "| | cost | delay | energy | better in | worst cluster, cost |\n|-
 
 
 def other(label: str) -> Policy:
-    """`tuned` with the tables that a label of OTHERS has, in the place of its own."""
+    """`tuned` with the tables of a label of OTHERS, instead of its own."""
     return POLICY.with_settings(**dict.fromkeys(OTHERS[label])).with_settings(**OTHERS[label])
 
 
 def static(pools: Sequence[Windows]) -> list[str]:
-    """Other settings over those of `tuned`."""
+    """Other settings over the settings of `tuned`."""
     judge = Judge(pools)
     rows = []
     try:
@@ -139,7 +138,7 @@ def static(pools: Sequence[Windows]) -> list[str]:
 
 
 def linear(teaching: Sequence[Windows], seed: int) -> Floats:
-    """What an evolution strategy finds, from all dials at 0 on."""
+    """Result of an evolution strategy, started with all dials at 0."""
     judge = Judge(teaching)
     try:
         evolution, began = Evolution(judge, FOLLOWING, seed), time.monotonic()
@@ -157,7 +156,7 @@ def linear(teaching: Sequence[Windows], seed: int) -> Floats:
 
 
 def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_frac: float) -> list[Floats]:
-    """What PPO finds, from all dials at 0 on."""
+    """Result of PPO, started with all dials at 0."""
     began = time.monotonic()
 
     def tell(number: int, reward: float, spread: float) -> None:
@@ -173,14 +172,14 @@ def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_fra
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, teach, judge, print; returns the exit code."""
+    """Read the command line, train, judge, print; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="dials", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("static", "linear", "ppo"))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--each", type=int, default=90, help="windows of each cluster that teach")
-    parser.add_argument("--judged", type=int, default=50, help="windows of each cluster that judge")
+    parser.add_argument("--each", type=int, default=90, help="training windows of each cluster")
+    parser.add_argument("--judged", type=int, default=50, help="judging windows of each cluster")
     parser.add_argument(
         "--mixed", type=float, default=0.5, help="share of windows on clusters of several types"
     )
@@ -189,7 +188,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--part",
         choices=("train", "validation"),
         default="validation",
-        help="static: what the windows are cut from; `train` leaves out the clusters that teach nothing",
+        help="static: source of the windows; `train` leaves out the clusters without training windows",
     )
     add_common(parser, out=Path("runs/dials"))
     return reported(_dials, parser.parse_args(words))

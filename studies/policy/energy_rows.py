@@ -1,4 +1,4 @@
-"""The Markdown of `energy_table.py`: a table a trace, the best static choices, and what they rest on."""
+"""The Markdown of `energy_table.py`: a table a trace, the best static choices, and their assumptions."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ MAIN = tuple(
 )
 """Repeated under other models, and Lucid's rule."""
 BUDGETS = (0.02, 0.05, 0.1)
-"""More mean JCT than the best choice has that a choice of less energy may have."""
+"""Allowed increase of mean JCT over the best choice, for a choice of less energy."""
 Some = tuple[Ability, ...]
 SHOWN: tuple[Some, ...] = ((), (SHARING,), (slowdown(0.05),), (SHARING, slowdown(0.05)))
-"""Abilities that every rule's rows show ..."""
+"""Abilities in the rows of every rule."""
 CROWDED = Ability("share 4", {"share": {"max_jobs": 4}})
 """More than two on a GPU."""
 SHOWN_REFERENCE: tuple[Some, ...] = (
@@ -51,7 +51,7 @@ SHOWN_REFERENCE: tuple[Some, ...] = (
     (SHARING, lull(0.05)),
     (SHARING, slowdown(0.05), CORES),
 )
-"""... and those of the reference rule alone."""
+"""Additional abilities of the reference rule only."""
 HEAD = (
     "| policy | JCT mean, s | ratio | JCT p99, s | energy, kWh | ratio | a job, kWh | shared | SM clock |\n"
     "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
@@ -63,9 +63,9 @@ class ChoiceResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         policy: Its name, abilities included.
-        rule: Name of the rule that it is without abilities.
-        deployable: Whether it neither knows true durations nor preempts.
-        metrics: What it came to.
+        rule: Name of the rule without abilities.
+        deployable: Whether it needs no true durations and does not preempt.
+        metrics: Its metrics.
         against: The same jobs under `qssf-backfill`.
     """
 
@@ -84,10 +84,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         nodes: Nodes of the scaled cluster.
         gpus: Its GPUs.
         gpu_types: Their types.
-        load_frac: Load that came out.
+        load_frac: Resulting load.
         since_s: Jobs submitted from here on are measured, seconds of the trace.
         results: Every choice.
-        varied: The main choices under other models, by what is other.
+        varied: The main choices under other models, by the difference.
     """
 
     trace: str
@@ -149,7 +149,7 @@ def _tables(case: Case) -> str:
             HEAD,
             *rows,
             "",
-            f"The best of {choices} static choices that neither know true durations nor preempt:",
+            f"The best of {choices} static choices without true durations and preemption:",
             "",
             HEAD,
             *best,
@@ -185,7 +185,7 @@ def _row(one: ChoiceResult, label: str | None = None) -> str:
 
 
 def _varied(case: Case) -> str:
-    """How the ratios of the main choices change with what is assumed."""
+    """Change of the ratios of the main choices with the assumptions."""
     first = next(iter(case.varied.values()))
     names = [one.policy for one in first if one.policy != REFERENCE.name]
     by_name = {one.policy: one for one in case.results}
@@ -193,7 +193,7 @@ def _varied(case: Case) -> str:
         what: {one.policy: one for one in results} for what, results in case.varied.items()
     }
     lines = [
-        f"{case.trace}: mean JCT and energy over those of `{REFERENCE.name}` under the same models; "
+        f"{case.trace}: mean JCT and energy over `{REFERENCE.name}` under the same models; "
         f"{_measured(case)} of the catalogue's cells behind the table above are measured or fitted:",
         "",
         f"| policy | {' | '.join(columns)} |",

@@ -1,4 +1,4 @@
-"""What rules reach with sharing, clocks and cores, on real traces under the models of speed and power.
+"""Rules with sharing, clocks and cores, on real traces under the models of speed and power.
 
     nice -n 10 .venv/bin/python -m studies.policy.energy_table --out runs/energy
 
@@ -49,7 +49,7 @@ from studies.policy.energy_rows import (
 TRACES = ("philly", "helios_venus", "ms_itp_02")
 LOAD = 0.9
 RULES = ("fifo-backfill", "sjf-backfill", "easy", "reserve")
-"""Rules beside the reference."""
+"""Rules in addition to the reference."""
 CLOCKS: tuple[Some, ...] = ((), (fixed_clock(0.75),), (slowdown(0.05),), (lull(0.05),))
 MORE_CLOCKS: tuple[Some, ...] = (
     (fixed_clock(0.87),),
@@ -59,11 +59,11 @@ MORE_CLOCKS: tuple[Some, ...] = (
     (weighed(0.2),),
     (weighed(0.5),),
 )
-"""Of the reference rule and of Lucid's, which also have *cores*; the reference also shares at 0.7."""
+"""Abilities of the reference rule and Lucid's, which also have *cores*; the reference also shares at 0.7."""
 ALONE = ("tiresias", "srtf")
 """Rules that preempt; they take no abilities."""
 PROFILED = {"philly": Policy("lucid", name="lucid 80", profile={"run": "80s"})}
-"""Lucid profiles so long on Philly, and 200 s elsewhere."""
+"""Lucid's profiling time on Philly; 200 s elsewhere."""
 VARIATIONS = (
     ("assumed figures x 0.7", Models(assumed_scale=0.7)),
     ("assumed figures x 1.3", Models(assumed_scale=1.3)),
@@ -73,7 +73,7 @@ VARIATIONS = (
 
 
 def choices(trace: str) -> Iterator[tuple[Policy, Some]]:
-    """All static choices, the reference first: the rule, and the abilities that it is given."""
+    """All static choices, the reference first: the rule, and its abilities."""
     every = (*CLOCKS, *MORE_CLOCKS)
     grids: list[tuple[Policy, Iterable[tuple[Some, ...]]]] = [
         (REFERENCE, product(((), (SHARING,), (share(0.7),)), every, ((), (CORES,)))),
@@ -88,7 +88,7 @@ def choices(trace: str) -> Iterator[tuple[Policy, Some]]:
 
 
 def lucid_on(trace: str) -> Policy:
-    """Lucid's rule, with the time that it profiles jobs for on this trace."""
+    """Lucid's rule, with its profiling time on this trace."""
     return PROFILED.get(trace, Policy("lucid"))
 
 
@@ -119,7 +119,7 @@ class Workload:
         return run_task(task, partial(say_nothing, policy.name, 0)).table
 
     def run(self, rule: Policy, more: Some) -> ChoiceResult:
-        """What a rule with abilities comes to."""
+        """Results of a rule with abilities."""
         policy, scheduler = able(rule, *more), load_scheduler(rule)
         table = self._replay(policy)
         metrics: Metrics = schedule_metrics(table, self.spec.num_gpus, self.measured, basis=self.basis)
@@ -166,7 +166,7 @@ def main() -> None:
     )
     parser.add_argument("--trace", action="append", choices=TRACES, help="default: all")
     parser.add_argument("--out", type=Path, default=Path("runs/energy"), help="folder for the JSON files")
-    parser.add_argument("--again", action="store_true", help="run traces that OUT has already")
+    parser.add_argument("--again", action="store_true", help="run traces again that are already in OUT")
     arguments = parser.parse_args()
     traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"
     if not traces.is_dir():

@@ -1,12 +1,12 @@
-"""Train with several seeds, and with clusters left out whole; measure what comes of it on validation parts.
+"""Train with several seeds, and with clusters left out whole; measure the result on validation parts.
 
     .venv/bin/python -m studies.policy.generalise
     .venv/bin/python -m studies.policy.generalise --only ms_itp_05 --only philly/0e4a51 --budget-s 480
 
 Several seeds: the data of the default policy (`benchmarks/training_data.py`), other weights, episodes and
 draws. Clusters left out: each of ITP and each smaller VC of Philly in turn is neither trained nor validated
-on by a shorter run, and its policy is measured there. Every run and every replay is a file in OUT; what is
-there is not run again, Ctrl-C keeps what is done, and a training that it stopped is resumed. Nothing is
+on by a shorter run, and its policy is measured there. Every run and every replay is a file in OUT; existing
+files are not made again, Ctrl-C keeps finished ones, and a stopped training is resumed. Nothing is
 measured on the test split.
 """
 
@@ -37,7 +37,7 @@ LEFT_OUT_LOADS: Final = (0.85, 0.95)
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, print the tables; returns the exit code."""
+    """Read the command line, run the missing parts, print the tables; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="generalise", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -70,10 +70,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def runs_of(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Run]:
-    """Trainings of these parts: those on all data (`SEEDS`), then cluster by cluster.
+    """Trainings of these parts: trainings on all data (`SEEDS`), then cluster by cluster.
 
     Raises:
-        InputError: a number below its least, or a start that follows another rule than the recipe.
+        InputError: A number below its least, or a start that follows another rule than the recipe.
     """
     for name, least in (("seeds", 0), ("left_out_seeds", 0), ("timesteps", 1), ("left_out_timesteps", 1)):
         given = getattr(arguments, name)
@@ -102,7 +102,7 @@ def runs_of(arguments: argparse.Namespace, parts: Sequence[str]) -> list[Run]:
 
 
 def cases_of(run: Run) -> list[Case]:
-    """What the policy of a run is measured on: validation parts; that of the cluster that was left out."""
+    """Validation parts on which the policy of a run is measured; for a left-out cluster, its own."""
     if run.cluster:
         return cases([run.cluster], ["validation"], LEFT_OUT_LOADS)
     return [
@@ -112,7 +112,7 @@ def cases_of(run: Run) -> list[Case]:
 
 
 def jobs_of(run: Run, trained: Trained, policy: Policy) -> list[Job]:
-    """Its policy, the rule that it follows and both references on its cases; the default one where it has
+    """Its policy, the rule that it follows and both references on its cases; the default one if it has
     not been trained for the case."""
     others = [*map(Policy, REFERENCES), trained.followed, *([Policy(DEFAULT)] if run.cluster else [])]
     each = {one.name: one for one in (*others, policy)}.values()
@@ -120,7 +120,7 @@ def jobs_of(run: Run, trained: Trained, policy: Policy) -> list[Job]:
 
 
 def policy_of(out: Path, run: Run) -> Policy:
-    """What a run has trained."""
+    """Result of training a run."""
     return Policy.of(f"ppo:{policy_file(out, run)}")
 
 
@@ -147,7 +147,7 @@ def _generalise(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, run: Run, folder: Path, deadline: float, said: str) -> bool:
-    """Train and replay what is not there yet, with a line on standard error; False: it was stopped."""
+    """Train and replay missing parts, with a line on standard error; False: it was stopped."""
     trained, began = read_trained(arguments.out, run), time.perf_counter()
     if trained is None:
         print(f"{said}: training on {run.timesteps:,} decisions", file=sys.stderr)
@@ -175,7 +175,7 @@ def _run(arguments: argparse.Namespace, run: Run, folder: Path, deadline: float,
 
 
 def _text(out: Path, runs: Sequence[Run], folder: Path) -> str:
-    """Both tables, of what is there."""
+    """Both tables, from the available results."""
     lines, jobs = [], []
     for run in runs:
         trained = read_trained(out, run)
@@ -194,7 +194,7 @@ def _text(out: Path, runs: Sequence[Run], folder: Path) -> str:
 
 
 def _seen() -> set[str]:
-    """Clusters that the default policy was trained on."""
+    """Clusters in the training of the default policy."""
     uses = load_checkpoint("default").card.traces
     trained = {use.trace for use in uses if use.train_s[0] < use.train_s[1]}
     return {cluster for cluster in UNSEEN if cluster.partition("/")[0] in trained}

@@ -15,18 +15,18 @@ from studies.policy.tables import Results, best_reference, bounded_ratios, heade
 from studies.policy.trainings import Trained
 
 DEFAULT: Final = "ppo"
-"""The policy that is shipped."""
+"""The shipped policy."""
 
 Other = Callable[[Case, Trained], Result | None]
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One training, with the replays of what came of it.
+    """One training, with the replays of its result.
 
     Attributes:
-        trained: How it ended.
+        trained: Its end.
         policy: Name of its policy.
-        cases: What that is replayed on.
+        cases: Cases of its replays.
     """
 
     trained: Trained
@@ -35,12 +35,12 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def seeds_section(lines: Sequence[Line], results: Results, asked: int) -> str:
-    """Several seeds: how each run ended, and how its policy queues.
+    """Several seeds: the end of each run, and the queueing of its policy.
 
     Args:
         lines: Runs that have ended.
-        results: Replays that are there.
-        asked: Runs that were asked for.
+        results: Available replays.
+        asked: Number of requested runs.
     """
     text = ["### Several seeds", ""]
     if not lines:
@@ -74,13 +74,13 @@ def seeds_section(lines: Sequence[Line], results: Results, asked: int) -> str:
 
 
 def left_out_section(lines: Sequence[Line], results: Results, asked: int, seen: Collection[str] = ()) -> str:
-    """Clusters left out: how policies that never saw a cluster queue on it.
+    """Clusters left out: queueing of policies on clusters that they never saw.
 
     Args:
         lines: Runs that have ended, cluster by cluster.
-        results: Replays that are there.
-        asked: Runs that were asked for.
-        seen: Clusters that the default policy was trained on.
+        results: Available replays.
+        asked: Number of requested runs.
+        seen: Clusters in the training of the default policy.
     """
     text = ["### Clusters left out", ""]
     if not lines:
@@ -92,7 +92,7 @@ def left_out_section(lines: Sequence[Line], results: Results, asked: int, seen: 
         f"cluster left out; the rule that they follow is `{one.rule}`. Measured on its validation part with "
         f"causal predictions at load {loads}: mean queueing over the other's, geometric mean over the loads; "
         "worst: the largest of one load over best QSSF. A `*` marks clusters that "
-        f"`{DEFAULT}`, the policy that is shipped, was trained on.",
+        f"`{DEFAULT}`, the shipped policy, was trained on.",
         "",
     ]
     text += header(
@@ -134,7 +134,7 @@ Pairs = list[tuple[float, float]]
 def _pairs(
     lines: Iterable[Line], results: Results, other: Other, predictions: Foresight | None = None
 ) -> Pairs:
-    """Those of all cases, or of all with such predictions, of which both are there."""
+    """Pairs of all cases, or of all with such predictions, if both are available."""
     found: Pairs = []
     for line in lines:
         for case in line.cases:
@@ -169,13 +169,13 @@ def _cell(pairs: Pairs) -> str:
 
 
 def _ratio(pairs: Pairs) -> str:
-    """The mean without an interval: cases of one cluster, or seeds on one case, are no draws."""
+    """The mean without an interval: cases of one cluster, or seeds on one case, are no independent draws."""
     mean = bounded_ratios((one for one, _ in pairs), (other for _, other in pairs))
     return "" if mean is None else f"{mean.ratio:.3f}"
 
 
 def _over_clusters(lines: Sequence[Line], results: Results, other: Other) -> str:
-    """Each cluster counts once, whatever its seeds and loads are."""
+    """Each cluster counts once, whatever its number of seeds and loads."""
     means = []
     for cluster in dict.fromkeys(line.trained.cluster for line in lines):
         pairs = _pairs((line for line in lines if line.trained.cluster == cluster), results, other)
@@ -194,7 +194,7 @@ def _wins(pairs: Pairs) -> str:
 
 
 def _confirmed(one: Trained) -> str:
-    """Its score over that of the start, both on the windows that confirm."""
+    """Its score over that of the start, both on the confirmation windows."""
     if one.score is None or one.start_score is None:
         return "none better in validation"
     return f"{one.score / one.start_score:.3f}"

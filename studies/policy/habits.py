@@ -1,9 +1,9 @@
-"""The best that a job's own name could tell of it: the generator's habits, read by somebody who knows them.
+"""The best prediction from a job's own name: the generator's habits, with all parameters known.
 
 A job's normal score is partly its name's, partly its burst's, partly its own (`rlsched.workload.synth`). From
-the jobs of the same user, name and GPUs that had ended when it was submitted, the score's conditional mean
-follows exactly, since all shares are known here. No predictor that learns the shares from the trace itself
-can be expected to rank jobs better; those that still run are not listened to.
+the jobs of the same user, name and GPUs that had ended at its submission, the score's conditional mean
+follows exactly, since all shares are known here. A predictor that learns the shares from the trace
+cannot be expected to rank jobs better; running jobs are not used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlsched.workload.synth import NORMAL_SCORES
 from rlsched.workload.trace import Trace
 
 LATEST: Final = 80
-"""Of a key's ended jobs so many are looked at."""
+"""Number of ended jobs of a key that are used."""
 BURST_GAP_S: Final = 120.0
 
 
@@ -28,9 +28,9 @@ def best_by_name(trace: Trace, end_s: Floats, like: str, habit: float) -> Floats
 
     Args:
         trace: J jobs of `synthesize`.
-        end_s: (J,) when each ended, nan where it never did.
-        like: The profile that they were drawn from.
-        habit: Which share of the variance of their scores the name's is.
+        end_s: (J,) end of each, nan if it never ended.
+        like: The profile from which they were drawn.
+        habit: Share of the variance of their scores that belongs to the name.
     """
     profile = PROFILES[like]
     in_burst = max(profile.burst_correlation, habit)
@@ -65,7 +65,7 @@ def _curves(trace: Trace, profile: Profile) -> Floats:
 
 
 def _score(curve: Floats, ln: float) -> float:
-    """The normal score of ln(run time): the middle of those that have it, within its rounding to seconds."""
+    """The normal score of ln(run time): the middle of the scores that give it, within rounding to seconds."""
     dense = np.linspace(NORMAL_SCORES[0], NORMAL_SCORES[-1], 1601)
     values = np.interp(dense, NORMAL_SCORES, curve)
     low = int(np.searchsorted(values, ln - 1e-6))

@@ -1,12 +1,12 @@
-"""How much queueing there is to win without preemption: rules, look-ahead and bounds on shortened cases.
+"""Possible reduction of queueing without preemption: rules, look-ahead and bounds on shortened cases.
 
     .venv/bin/python -m studies.policy.headroom --predictions good --policy clairvoyant
     .venv/bin/python -m studies.policy.headroom --part train3 --policy rollout --set samples=4
 
-The cases are those of the comparison (`cases.workload_of`), of which the first `--jobs` measured jobs are
-measured, and half as many come behind them: look-ahead takes too long for whole ones. Best QSSF is of the
-same shortened case. A rule with `--set predictions=oracle` is fed true run times, and so ordered by
-them. Each policy and case is a file in OUT; what is there is not run again.
+The cases come from the comparison (`cases.workload_of`), but only the first `--jobs` measured jobs are
+measured, and half as many follow: look-ahead takes too long for whole ones. Best QSSF is of the
+same shortened case. A rule with `--set predictions=oracle` uses true run times, also for its
+order. Each policy and case is a file in OUT; existing files are not made again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from studies.policy.predictions import stamps_of
 
 GANG_GPUS: Final = 8
 LEAST_S: Final = 100.0
-"""A case in which best QSSF waits less than this on average says nothing: it is left out of the means."""
+"""A case in which best QSSF waits less than this on average is uninformative: it is left out of the means."""
 
 
 class Waited(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
         queue_mean_s: Their mean queueing delay.
         gangs_mean_s: That of gangs of `GANG_GPUS` and more; None without any.
         others_mean_s: That of the others.
-        wall_s: What the replay took.
+        wall_s: Wall time of the replay.
     """
 
     jobs: int
@@ -57,7 +57,7 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shortened(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
-    """The same case with so many measured jobs at most, and half as many behind them."""
+    """The same case with at most this many measured jobs, and half as many after them."""
     measured = np.flatnonzero(work.window.measured(work.trace))
     if len(measured) <= jobs:
         return work, predictions
@@ -89,7 +89,7 @@ def waited(work: Workload, predictions: Predictions, policy: Policy) -> Waited:
 
 
 def result_file(folder: Path, case: Case, jobs: int, policy: Policy) -> Path:
-    """Where a result is kept."""
+    """Path of a result."""
     return folder / f"{case.name}-{jobs}-{policy_id(policy)}.json"
 
 
@@ -99,12 +99,12 @@ def best_of(found: dict[str, Waited]) -> str:
 
 
 def ratio_text(mine: float | None, other: float | None) -> str:
-    """A ratio; nothing where nobody waits, or there is no such job."""
+    """A ratio; empty if no job waits, or there is no such job."""
     return "" if mine is None or not other else f"{mine / other:.2f}"
 
 
 def table(found: dict[Case, dict[str, Waited]], policies: Sequence[str]) -> str:
-    """Markdown: mean queueing over that of best QSSF, that of gangs and of the others behind it."""
+    """Markdown: mean queueing over that of best QSSF, followed by that of gangs and of the others."""
     lines = [
         "| case | jobs | best QSSF, s | " + " | ".join(f"`{name}`" for name in policies) + " |",
         "|---|---:|---:|" + "---:|" * len(policies),
@@ -175,7 +175,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, print the table; returns the exit code."""
+    """Read the command line, run the missing results, print the table; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="headroom", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -183,7 +183,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", choices=PARTS, default="validation")
     parser.add_argument("--load", type=float, action="append", help="default: 0.85, 0.95 and 1.05")
     parser.add_argument("--predictions", choices=("causal", "good"), default="good")
-    parser.add_argument("--jobs", type=int, default=1500, help="measured jobs of a case, at most")
+    parser.add_argument("--jobs", type=int, default=1500, help="most measured jobs of a case")
     add_policy(parser, default="clairvoyant")
     return reported(_run, parser.parse_args(words))
 

@@ -1,12 +1,12 @@
-"""What learned predictions are worth to the rules: the hedge beside the running mean, policy by policy.
+"""Value of learned predictions to the rules: the hedge against the running mean, policy by policy.
 
     .venv/bin/python -m studies.policy.information choose     # on windows of the training part
     .venv/bin/python -m studies.policy.information confirm    # on validation parts, also of other clusters
 
-`choose` compares points (mean, median) and ways of taking the spread on the training part, and prints which
-is best; `confirm` compares what was chosen with the running mean on windows that chose nothing. Both sides
-get the same jobs, the same cluster and the same reference history. Results are files in OUT/cases, and what
-is there is not run again; Ctrl-C and `--budget-s` keep what is done.
+`choose` compares points (mean, median) and uses of the spread on the training part, and prints the
+best; `confirm` compares the choice with the running mean on held-out windows. Both sides
+get the same jobs, the same cluster and the same reference history. Results are files in OUT/cases, and
+existing ones are not run again; Ctrl-C and `--budget-s` keep finished ones.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from studies.policy.tune import tuning_cases
 CHOOSING: Final = ("train2", "train3")
 LOADS: Final = (0.85, 0.95, 1.05)
 SKIPPED_LOAD: Final = 0.95
-"""The middle load chooses nothing: a case of it says little that its neighbours do not."""
+"""The middle load is not used for choosing: it adds little to its neighbours."""
 LEAST_JOBS: Final = 1000
 PREDICTORS: Final[tuple[Foresight, ...]] = ("causal", "hedge-mean", "hedge-median")
 FITTED: Final[Foresight] = "hedge-fitted"
 SPREADS: Final = ((1.5, 0.0), (1.0, 0.5), (0.5, 1.0), (0.1, 1.0))
-"""(spread added, trust in a prediction's own) of the Gittins index; the first is today's."""
+"""(added spread, trust in a prediction's own) of the Gittins index; the first is the present value."""
 
 
 def _gittins(spread: float, trust: float, *, of_mean: bool = False) -> Policy:
@@ -51,14 +51,14 @@ OF_MEAN: Final = tuple(_gittins(*one, of_mean=True) for one in ((0.5, 1.0), (1.0
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What is allowed, and who is compared.
+    """Permissions, and the compared policies.
 
     Attributes:
-        name: For the tables.
+        name: Name in the tables.
         preemptible_frac: Share of the jobs that may be preempted.
         measure: Mean delay, or mean JCT.
-        policies: The policies; the first is today's, under the running mean.
-        of_mean: Those that know that a prediction is a mean.
+        policies: The policies; the first is the present one, under the running mean.
+        of_mean: Policies that treat a prediction as a mean.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def arms(self) -> list[Arm]:
-        """All policies under all predictors, today's first."""
+        """All policies under all predictors, the present one first."""
         plain = [(policy, predictions) for predictions in PREDICTORS for policy in self.policies]
         return plain + [(policy, FITTED) for policy in self.of_mean]
 
@@ -103,13 +103,13 @@ SETTINGS: Final = (
 
 
 def value_of(result: Result, setting: Setting) -> float:
-    """What a setting measures of one result, seconds."""
+    """Measure of a setting for one result, seconds."""
     found = result.measured.delay_mean_s if setting.measure == "delay" else result.metrics.jct_mean_s
     return float(found) if found is not None else float("nan")
 
 
 def ratios(setting: Setting, every: Sequence[Case], arm: Arm, folder: Path) -> dict[str, float]:
-    """By case: an arm's value over that of today's policy under the running mean."""
+    """By case: an arm's value over that of the present policy under the running mean."""
     found = {}
     for case in every:
         mine, base = (setting.job(case, one) for one in (arm, setting.arms[0]))
@@ -150,7 +150,7 @@ def _mean(found: Ratio | None) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, print the tables; returns the exit code."""
+    """Read the command line, run the missing results, print the tables; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="information", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -172,9 +172,9 @@ def _information(arguments: argparse.Namespace) -> int:
 
 
 def _best(setting: Setting, every: Sequence[Case], folder: Path) -> list[Arm]:
-    """Today's arm, the best under the hedge on the training part, and its policy under the running mean."""
+    """The present arm, the best under the hedge on the training part, the same under the running mean."""
     if missing(setting.jobs(every, setting.arms), folder):
-        print(f"{setting.name}: not all of the training part is there; run `choose` first", file=sys.stderr)
+        print(f"{setting.name}: the training part is incomplete; run `choose` first", file=sys.stderr)
     scores = {}
     for arm in setting.arms[len(setting.policies) :]:
         found = ratios(setting, every, arm, folder)

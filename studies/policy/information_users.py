@@ -1,13 +1,13 @@
-"""What users and job names are worth, on the generator: users with habits, and the same jobs without names.
+"""Value of users and job names, on the generator: users with habits, and the same jobs without names.
 
     .venv/bin/python -m studies.policy.information_users
     .venv/bin/python -m studies.policy.information_users --habit 0.5 --habit 0.7 --habit 0.9 --seeds 5
 
-Helios-like sequences in which a job's name says a given share of its run time. Each is predicted by the
-running mean, by the hedge, by the hedge of the same jobs without users and names, and by the best that names
-can tell (`studies.policy.habits`), all from the same reference history. Under each run EASY by size with
-reservations after an hour, and QSSF with backfill; `--counted` puts the run's number into every name, as
-people do. Rank correlations and mean waiting are of the jobs after the first third.
+Helios-like sequences in which a job's name explains a given share of its run time. Each is predicted by the
+running mean, by the hedge, by the hedge of the same jobs without users and names, and by the best prediction
+from names (`studies.policy.habits`), all from the same reference history. Under each run EASY by size with
+reservations after an hour, and QSSF with backfill; `--counted` appends the run's number to every name, as
+users do. Rank correlations and mean waiting are of the jobs after the first third.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from studies.policy.options import reported
 
 LIKE, JOBS, LOAD, GPUS = "helios", 6000, 0.95, 128
 LEARNING: Final = 1 / 3
-"""The first jobs are not measured: nobody is known yet."""
+"""The first jobs are not measured: no user is known yet."""
 EASY: Final = Policy("easy", order="area^0.7", reserve_after="1h")
 QSSF: Final = Policy("qssf-backfill")
 
 
 class Row(NamedTuple):
-    """What one predictor came to on one sequence.
+    """Result of one predictor on one sequence.
 
     Attributes:
         rank: Spearman's correlation of predicted and true run times.
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 def rows_of(trace: Trace, spec: ClusterSpec, habit: float, *, counted: bool = False) -> dict[str, Row]:
-    """By predictor; `counted`: predictors see names with the run's number behind them."""
+    """By predictor; `counted`: predictors see names followed by the run's number."""
     end_s = reference_end_s(trace, spec)
     nobody = np.full(len(trace), "")
     nameless = replace(trace, user=nobody, job_name=nobody)

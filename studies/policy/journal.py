@@ -1,4 +1,4 @@
-"""The log of everything that was run on the test split."""
+"""The log of all runs on the test split."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LOG_FILE: Final = Path("runs/policy/test_runs.jsonl")
 
 
 class TestRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `test_runs.jsonl`: one call that ran something on the test split.
+    """One line of `test_runs.jsonl`: one call that runs something on the test split.
 
     Attributes:
-        date: When it began, UTC.
-        policies: What was run.
-        cases: On which cases.
-        checkpoints: What each policy under test was: name and digest.
-        tuned: Digest of the file of tuned values that was used.
+        date: Its start, UTC.
+        policies: The policies.
+        cases: The cases.
+        checkpoints: Name and digest of each policy under test.
+        tuned: Digest of the used file of tuned values.
     """
 
-    __test__ = False  # not a test, whatever its name looks like to pytest
+    __test__ = False  # not a test, despite its name
 
     date: str
     policies: list[str]
@@ -37,7 +37,7 @@ def read_log(path: Path = LOG_FILE) -> list[TestRun]:
     """All runs on the test split so far, the first first.
 
     Raises:
-        InputError: a line is no run.
+        InputError: A line is not a run.
     """
     if not path.exists():
         return []
@@ -50,7 +50,7 @@ def read_log(path: Path = LOG_FILE) -> list[TestRun]:
 def append_run(
     path: Path, *, policies: list[str], cases: list[str], checkpoints: dict[str, str], tuned: str
 ) -> TestRun:
-    """Write a run down; call it before anything is run, so that one that is stopped counts too."""
+    """Log a run; call it before anything is run, so that a stopped run counts too."""
     run = TestRun(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         policies=policies,

@@ -1,4 +1,4 @@
-"""What sharing does to an LLM cluster: a few gangs of hundreds of GPUs, and many small jobs.
+"""Effect of sharing on an LLM cluster: a few gangs of hundreds of GPUs, and many small jobs.
 
     .venv/bin/python -m studies.policy.large_gangs                       # six minutes on one core
     .venv/bin/python -m studies.policy.large_gangs --gpus 512 --seeds 10 --workloads named
@@ -32,9 +32,9 @@ from studies.policy.synthetic import MEASURED
 from studies.policy.tables import header, of_ratios, ratio_text, row
 
 LARGE_GPUS: Final = 128
-"""Gangs from here on are pretraining in an acme-like sequence."""
+"""Gangs of this size or more are pretraining in an acme-like sequence."""
 MUCH_WORSE: Final = 1.02
-"""Sequences in which the mean JCT of gangs is higher by more than this are counted."""
+"""Sequences whose mean JCT of gangs is higher by more than this are counted."""
 PLAIN: Final = {"max_jobs": 2, "min_gain": -1.0, "by_hold": 0.0}
 SHARES: Final[dict[str, dict[str, dict[str, Any] | None]]] = {
     "pack": {
@@ -51,17 +51,17 @@ SHARES: Final[dict[str, dict[str, dict[str, Any] | None]]] = {
         "priced (as shipped)": {},
     },
 }
-"""By rule and label: settings of sharing. The first of each is what the others are compared with."""
+"""By rule and label: settings of sharing. The first of each is the reference of the others."""
 
 
 class Run(NamedTuple):
-    """What came of one rule on one sequence, s.
+    """Result of one rule on one sequence, s.
 
     Attributes:
-        jct_s: Mean JCT of the measured jobs ...
-        large_s: ... of the gangs among them ...
-        other_s: ... and of all others.
-        longest_hold_s: The longest time that gangs held a GPU without a break, handing it on by sharing.
+        jct_s: Mean JCT of the measured jobs.
+        large_s: Mean JCT of the gangs among them.
+        other_s: Mean JCT of all others.
+        longest_hold_s: The longest time for which gangs held a GPU without a break, handing it on by sharing.
     """
 
     jct_s: float
@@ -82,8 +82,8 @@ def policies() -> dict[tuple[str, str], Policy]:
 def longest_hold_s(table: JobTable) -> float:
     """The longest time for which gangs held a GPU without a break.
 
-    A gang that starts on the GPUs of another one, while that runs, holds on where that ends. Gangs that share
-    have the same GPUs, so that the first of these says which.
+    A gang that starts on the GPUs of a running one continues its hold. Gangs that share
+    have the same GPUs, so the first of these identifies the hold.
     """
     gangs = np.flatnonzero((table.trace.num_gpus >= LARGE_GPUS) & ~np.isnan(table.end_s))
     held: dict[int, tuple[float, float]] = {}

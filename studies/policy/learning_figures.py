@@ -1,4 +1,4 @@
-"""Every plot about learning and scheduling, redrawn from what runs left on disk, as SVG.
+"""All plots about learning and scheduling, redrawn from results on disk, as SVG.
 
     python -m studies.policy.bar                                  # leaves results in runs/policy
     python -m studies.policy.learning_figures [--only NAME] [--out DIR]  # runs/figures
@@ -6,7 +6,7 @@
 
 `preemption`, `everything`, `sharing`, `good`: each case of a study as a dot, the geometric mean as a line,
 over the better of `qssf` and `qssf-backfill`. `dial`: GPU energy against mean JCT. `curves`: validation of
-training runs. Needs matplotlib (extra `report`), and `curves` tensorboard. What is not on disk is not drawn.
+training runs. Needs matplotlib (extra `report`), and `curves` tensorboard. Missing results are not drawn.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def draw_study(axes: Axes, study: Study, found: dict[str, list[float]]) -> None:
 
 
 def draw_dial(axes: Axes, folder: Path) -> int:
-    """Energy against JCT, geometric means over the cases; returns how many rows there were."""
+    """Energy against JCT, geometric means over the cases; returns the number of rows."""
     study = STUDIES["dial"]
     cases = study.cases(list(TRACES), "validation", None)
     rows = {trace: rows_of(study, read_tuned(), trace, []) for trace in TRACES}
@@ -104,7 +104,7 @@ def curve(logdir: Path) -> list[tuple[int, float]]:
     """(decisions, queueing over the reference's) of a training run's validations.
 
     Raises:
-        InputError: the folder has none.
+        InputError: The folder has none.
     """
     from rlsched.board.reader import read_runs
 
@@ -126,12 +126,12 @@ def draw_curves(axes: Axes, logdirs: Sequence[Path]) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Draw what is asked for; returns the exit code."""
+    """Draw the requested figures; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="learning_figures", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = (*STUDY_FIGURES, "dial", "curves")
-    parser.add_argument("--only", choices=names, help="default: all that there is something for")
+    parser.add_argument("--only", choices=names, help="default: all with results")
     parser.add_argument("--results", type=Path, default=Path("runs/policy/bar/validation"))
     parser.add_argument("--logdir", type=Path, action="append", default=[], help="of a training run")
     parser.add_argument("--out", type=Path, default=Path("runs/figures"))
@@ -150,7 +150,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def draw_all(names: Sequence[str], arguments: argparse.Namespace) -> list[Path]:
-    """Draw the figures that there is something for; returns their files.
+    """Draw the figures that have results; returns their files.
 
     Raises:
         InputError: matplotlib is missing, or a folder has no training run.

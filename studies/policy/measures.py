@@ -1,7 +1,7 @@
-"""What the rows of the bar are measured by, beside `Metrics`: delay, groups of jobs, sharing, GPU energy.
+"""Measures of the rows of the bar in addition to `Metrics`: delay, groups of jobs, sharing, GPU energy.
 
-A job's *delay* is its JCT less its run time alone at full clock: queueing, slowdown by co-location and
-clocks, and what preemptions cost. Where jobs start once and run at full speed, it is the queueing delay.
+A job's *delay* is its JCT minus its unshared run time at full clock: queueing, slowdown by co-location and
+clocks, and the cost of preemptions. If jobs start once and run at full speed, it is the queueing delay.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rlsched_envs.sim.modelling import Models
 GPUS_ALONE: Final = Models(
     node_power=NodePower(base_w=0.0, cpu_idle_w_per_core=0.0, cpu_active_w_per_core=0.0)
 )
-"""The default draw of workloads; of all that draws power the GPUs alone are counted. Nothing decides by the
+"""The default draw of workloads; only the power of GPUs is counted. No decision depends on the
 rest."""
 KEPT_FRAC: Final = 0.85
-"""Speed that a job which shares GPUs should keep."""
+"""Speed that a sharing job should keep."""
 SIZES: Final = (("1", 0, 1), ("2-4", 1, 4), ("5-7", 4, 7), ("8 and more", 7, float("inf")))
 """(label, above, up to) GPUs of a job."""
 LONGEST: Final = "longest tenth"
@@ -43,8 +43,8 @@ class GroupDelay(msgspec.Struct, frozen=True, kw_only=True):
     """Some of the jobs that ended.
 
     Attributes:
-        jobs: How many.
-        jct_mean_s: Their mean JCT; None of no jobs.
+        jobs: Their number.
+        jct_mean_s: Their mean JCT; None without jobs.
         delay_mean_s: Their mean delay.
     """
 
@@ -54,18 +54,18 @@ class GroupDelay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one case, over the measured jobs that ended; of several seeds all jobs together.
+    """One policy on one case, over the measured jobs that ended; several seeds are pooled.
 
     Attributes:
-        delay_mean_s: Mean delay; so its percentiles and the longest.
+        delay_mean_s: Mean delay; likewise its percentiles and maximum.
         delay_ratio: By reference: mean delay / the reference's, with its interval over days.
-        groups: By number of GPUs (`SIZES`), and the tenth of the measured jobs that run longest.
+        groups: By number of GPUs (`SIZES`), and the longest-running tenth of the measured jobs.
         rank_correlation: Spearman's, of predicted and true run times of the measured jobs.
         shared_jobs: Jobs with whole GPUs that shared them for a time. None without models, as the rest.
         kept_frac: Share of these whose mean speed, over all their time on GPUs, was `KEPT_FRAC` or more.
-        gpu_kwh: What all GPUs drew over the whole replay, idle ones too.
+        gpu_kwh: Energy of all GPUs over the whole replay, idle ones too.
         replay_s: From the first replayed submission to the last event.
-        gpus_idle_w: What all GPUs draw when nobody has them, W.
+        gpus_idle_w: Power of all GPUs without jobs, W.
     """
 
     delay_mean_s: float | None
@@ -83,7 +83,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def delay_s(table: JobTable) -> Floats:
-    """Delay of every job, (J,) seconds; nan where it did not end. Below 0 where idle cores made it faster."""
+    """Delay of every job, (J,) seconds; nan if it did not end. Below 0 if idle cores made it faster."""
     return jct_s(table) - run_time_s(table.trace)
 
 
@@ -97,10 +97,10 @@ def measures_of(
     """Measure a policy's replays, one a seed.
 
     Args:
-        tables: The policy's.
-        references: Those of the references, on the same jobs.
+        tables: The policy's tables.
+        references: Tables of the references, on the same jobs.
         measured: (J,) jobs of the window.
-        predictions: (J,) what these jobs were predicted to take.
+        predictions: (J,) predicted run times of these jobs.
         spec: The cluster.
     """
     run_s = run_time_s(tables[0].trace)
@@ -130,7 +130,7 @@ def measures_of(
 
 
 def groups(table: JobTable, measured: Mask) -> dict[str, Mask]:
-    """(J,) who is in each group."""
+    """(J,) members of each group."""
     gpus, run_s = table.trace.num_gpus, run_time_s(table.trace)
     found = {label: (gpus > above) & (gpus <= most) for label, above, most in SIZES}
     return found | {LONGEST: run_s >= np.quantile(run_s[measured], 0.9)}
@@ -139,7 +139,7 @@ def groups(table: JobTable, measured: Mask) -> dict[str, Mask]:
 def shared_speeds(table: JobTable, measured: Mask) -> Floats | None:
     """Mean speed of each measured job with whole GPUs that ended and shared them for a time; None: no models.
 
-    Work done over time on GPUs, restarts included on both sides, so that a preemption is not taken for a
+    Work over time on GPUs, restarts included on both sides, so that a preemption is not counted as a
     slowdown; a gang that is spread over more nodes is slower too.
     """
     attempts = table.attempts
@@ -155,7 +155,7 @@ def shared_speeds(table: JobTable, measured: Mask) -> Floats | None:
 
 
 def idle_w(spec: ClusterSpec) -> float:
-    """What all GPUs of a cluster draw when nobody has them, W."""
+    """Power of all GPUs of a cluster without jobs, W."""
     return sum(
         float(gpu_models([group.gpu_type]).idle_w[0]) * group.count * group.gpus for group in spec.nodes
     )

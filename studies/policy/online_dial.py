@@ -1,11 +1,12 @@
-"""What a policy does with the weight of energy where models choose clocks and nothing else, as in a broker.
+"""Effect of the weight of energy on a policy if models only choose clocks, as in a broker.
 
     .venv/bin/python -m studies.policy.online_dial                       # two minutes on one core
     .venv/bin/python -m studies.policy.online_dial --policy ppo:PATH --jobs 4000
 
-Synthetic jobs on 32 V100s, decision by decision; nobody shares GPUs, and every job has the cores that it
-asked for. Beside the policy's mean JCT and energy: those of `qssf-backfill` with clocks weighed by the
-reference rule, and how often the policy takes what that rule would (job, then clock and place)."""
+Synthetic jobs on 32 V100s, decision by decision; no job shares GPUs, and every job has its requested
+cores. Next to the policy's mean JCT and energy: the values of `qssf-backfill` with clocks weighed by the
+reference rule, and the share of choices in which the policy agrees with that rule (job, then clock and
+place)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class Run(NamedTuple):
 
 
 def play(trace: Trace, predictions: Predictions, policy: Policy, weight: float) -> Run:
-    """Replay a policy with models that choose clocks alone."""
+    """Replay a policy with models that only choose clocks."""
     scheduler = load_scheduler(policy)
     models = Models(energy_weight=weight, noise=False)
     engine = Engine(trace, SPEC, order=scheduler.order, predictions=predictions, models=models)
@@ -55,7 +56,7 @@ def play(trace: Trace, predictions: Predictions, policy: Policy, weight: float) 
 
 
 def agreement(records: Sequence[DecisionRecord], kind: str) -> str:
-    """How often the policy took the reference's row, and of how many choices of this kind."""
+    """Share of choices of this kind that match the reference's row, and their number."""
     same = [half.choice == half.reference for one in records for half in one.halves if half.kind == kind]
     return f"{np.mean(same):.1%} of {len(same):,}" if same else ""
 

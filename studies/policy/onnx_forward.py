@@ -1,12 +1,12 @@
-"""The forward pass in numpy, as it is served, beside ONNX Runtime: same weights, one window at a time.
+"""The served forward pass in numpy against ONNX Runtime: same weights, one window at a time.
 
-Neither onnx nor onnxruntime is needed by anything else here; in an environment of their own:
+onnx and onnxruntime are needed only here; in a separate environment:
 
     python3 -m venv /tmp/onnx && /tmp/onnx/bin/pip install onnx onnxruntime numpy msgspec
     PYTHONPATH=.:agents /tmp/onnx/bin/python -m studies.policy.onnx_forward
 
 Prints the median and the 99th percentile of a forward pass over windows without padding, both on one thread,
-the largest difference of logits, and what import and load cost in time and memory.
+the largest difference of logits, and the cost of import and load in time and memory.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def exported() -> bytes:
 
 
 def by_onnx() -> Any:
-    """ONNX Runtime on the model that MODEL names, one thread: (K, F) float32 rows -> (K,) logits."""
+    """ONNX Runtime on the model file MODEL, one thread: (K, F) float32 rows -> (K,) logits."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -115,7 +115,7 @@ def by_onnx() -> Any:
 
 
 def measure(count: int) -> None:
-    """Print one line a number of rows: both, in turn, on the same windows."""
+    """Print one line a number of rows: both, in alternation, on the same windows."""
     import numpy as np
 
     from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
@@ -141,7 +141,7 @@ def measure(count: int) -> None:
 
 
 def main() -> None:
-    """Read the command line, export, and measure in fresh processes with so many threads."""
+    """Read the command line, export, and measure in fresh processes with this many threads."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

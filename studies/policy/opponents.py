@@ -1,4 +1,4 @@
-"""Who is compared: the rules with the grids of their parameters, and which values were chosen."""
+"""The compared policies: the rules with the grids of their parameters, and the chosen values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from studies.policy.cases import Foresight
 TUNED_FILE: Final = Path(__file__).with_name("tuned.json")
 
 REFERENCES: Final = ("qssf", "qssf-backfill")
-"""«Best QSSF» is the one of them that waits less, case by case."""
+"""«Best QSSF» is the one of these that waits less, case by case."""
 TUNING_REFERENCE: Final = "qssf-backfill"
 SHORT_TRACES: Final = ("philly/6c71a0",)
 """Traces short enough for rules that look ahead: 882 jobs in the validation part, 1,701 with the warm-up; the
@@ -30,17 +30,17 @@ Role = Literal["policy", "reference", "rule", "oracle"]
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of one rule that are tried.
+    """The tried values of one rule.
 
     Attributes:
-        values: Policies, each with a name of its own.
-        measure: Mean of what is to be small: queueing for rules that start a job once and alone, JCT for
-            those that preempt or share, whose first start says little.
+        values: Policies, each with its own name.
+        measure: Mean to minimise: queueing for rules that start a job once and unshared, JCT for
+            rules that preempt or share, whose first start is no measure.
         models: Whether it runs under models, with the default draw of workloads.
         slow: Whether it looks ahead, and takes hours on whole windows: it is tuned on stretches of them
-            (`tune_rollout`), and compared on `SHORT_TRACES` alone unless it is asked for.
+            (`tune_rollout`), and compared only on `SHORT_TRACES` unless requested.
         preemptible_frac: Share of the jobs that may be preempted.
-        predictions: How well durations are predicted.
+        predictions: Quality of the predicted durations.
     """
 
     values: tuple[Policy, ...]
@@ -57,12 +57,12 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        """All settings of each value, as a TOML file has them, by its name."""
+        """All settings of each value, as in a TOML file, by its name."""
         return {value.name: settings_of(value) for value in self.values}
 
 
 def settings_of(policy: Policy) -> dict[str, Any]:
-    """All settings of a policy, as a TOML file has them."""
+    """All settings of a policy, as in a TOML file."""
     return tomllib.loads(policy.toml)
 
 
@@ -81,7 +81,7 @@ def _gittins(spread: float, trust: float, power: float, margin: float) -> Policy
 
 
 def _clearing(gpu_s: float) -> Policy:
-    """The two queues of Tiresias, with room made node by node in place of its quota."""
+    """The two queues of Tiresias, with room made node by node instead of its quota."""
     name = f"tiresias-clear {gpu_s}"
     return Policy(name=name, preempt={"by": "service", "threshold_gpu_s": float(gpu_s)})
 
@@ -138,22 +138,22 @@ GRIDS: Final[dict[str, Grid]] = {
         slow=True,
     ),
 }
-"""`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's is what
-its profiler costs, not what it decides: the two published times alone, since none at all would be best."""
+"""`easy` is tuned by the order of its queue, and by the wait before a job has a reservation. Lucid's grid is
+the cost of its profiler, not its decisions: only the two published times, since none at all would be best."""
 
 _GITTINS: Final = (
     *(_gittins(spread, 0, 0.7, 0.5) for spread in (2.5, 2, 3, 1.5)),
     *(_gittins(spread, 0, power, 0.5) for spread, power in ((2.5, 0.5), (2.5, 1), (2, 1), (1.5, 1))),
     *(_gittins(2.5, 0, 0.7, 0.25), _gittins(2.5, 0, 0.7, 1), _gittins(2.5, 0.5, 0.7, 0.5)),
 )
-"""About a spread of 2.5 one figure at a time; spread and power together where small ones are."""
+"""Around a spread of 2.5, one figure at a time; spread and power together if small."""
 _GITTINS_REVISED: Final = (
     *(able(_gittins(spread, 0, 0.7, 0.5), REVISED) for spread in (1, 1.5, 2, 2.5)),
     *(able(_gittins(1.5, 0.5, 0.7, 0.5), REVISED), able(_gittins(1.5, 0, 0.7, 1), REVISED)),
 )
-"""With revised predictions: other spreads, since they explain a part of the errors; trust and margin once."""
+"""With revised predictions: other spreads, as these explain a part of the errors; trust and margin once."""
 _CLEARING: Final = tuple(_clearing(gpu_s) for gpu_s in (18000, 72000, 144000, 288000))
-"""Fewer thresholds: an ablation, and no opponent."""
+"""Fewer thresholds: an ablation, not an opponent."""
 
 
 def _preemptive(*rules: str, preemptible_frac: float = 1.0) -> dict[str, Grid]:
@@ -180,12 +180,12 @@ MORE_GRIDS: Final[dict[str, dict[str, Grid]]] = {
         for rule in ("reserve", "easy", "easy-revised")
     },
 }
-"""By setting, then by rule: what is tuned apart, because more is allowed there or known. `GRIDS` are those of
-`BASE`."""
+"""By setting, then by rule: rules tuned separately, because permissions or information differ. `GRIDS` belong
+to `BASE`."""
 
 
 def all_grids() -> Iterator[tuple[str, str, Grid]]:
-    """(setting, rule, grid) of every grid there is."""
+    """(setting, rule, grid) of every grid."""
     for setting, grids in {BASE: GRIDS, **MORE_GRIDS}.items():
         for rule, grid in grids.items():
             yield setting, rule, grid
@@ -196,10 +196,10 @@ TRUE_SJF: Final = Policy("sjf-backfill")
 TRUE_GITTINS: Final = Policy(
     "gittins", name="true gittins", predictions="oracle", preempt={"spread": 0.1, "trust": 0.0}
 )
-"""The index that knows each run time: with preemption a lower bound than `srtf`, which goes by the time left
-of whole gangs."""
+"""The index with known run times: with preemption a lower bound than `srtf`, which orders by the remaining
+time of whole gangs."""
 ORACLES: Final = (TRUE_SJF, TRUE_GITTINS)
-"""Fed the true durations: bounds, not opponents."""
+"""Rules with true durations: bounds, not opponents."""
 
 
 def default_of(rule: str) -> Policy:
@@ -213,7 +213,7 @@ def default_of(rule: str) -> Policy:
 
 
 def followed(permissions: Permissions, *, revises: bool) -> Policy:
-    """The rule that a network follows which may do so much, under a short name."""
+    """The rule that a network with these permissions follows, under a short name."""
     plain = permissions.reference(revised=revises)
     if permissions.preemption:
         name = "gittins"
@@ -227,8 +227,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         policy: The policy.
-        label: What its row is called over all cases: the rule, where the value depends on the trace.
-        role: Whether it is under test, a reference, a rule, or knows the true durations.
+        label: Name of its row over all cases: the rule, if the value depends on the trace.
+        role: Under test, a reference, a rule, or a bound with true durations.
         models: Whether it runs under models.
     """
 
@@ -239,11 +239,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """What tuning came to for one rule.
+    """Tuning result of one rule.
 
     Attributes:
-        grid: Every value that was tried: its settings, as a TOML file has them, by its name.
-        chosen: Name of the value for all traces: that of the least score.
+        grid: Every tried value: its settings, as in a TOML file, by its name.
+        chosen: Name of the value for all traces, with the least score.
         score: Its geometric mean over all cases of its mean / that of `qssf-backfill`.
         chosen_by_trace: Name of the value for each trace by itself.
     """
@@ -260,10 +260,10 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TunedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """`tuned.json`: what was chosen, and no more. What was tried stands in the folder of the tuning.
+    """`tuned.json`: only the choices. Tried values are in the folder of the tuning.
 
     Attributes:
-        traces: Traces that were tuned on.
+        traces: Traces used for tuning.
         test_split_read: When the test split was first read with these values; empty: not yet.
         rules: By rule.
         settings: By setting of `MORE_GRIDS`, by rule.
@@ -279,7 +279,7 @@ def read_tuned(path: Path = TUNED_FILE) -> TunedFile:
     """The chosen values.
 
     Raises:
-        InputError: there is no such file, or it is damaged.
+        InputError: There is no such file, or it is damaged.
     """
     try:
         return msgspec.json.decode(path.read_bytes(), type=TunedFile)
@@ -326,7 +326,7 @@ _NAMES: Final = {Policy(name): name for name in presets()}
 
 
 def policy_id(policy: Policy) -> str:
-    """What a policy is, whatever it is called: a preset's name, or a digest of its settings.
+    """Identity of a policy, independent of its name: a preset's name, or a digest of its settings.
 
     A network, and a rule in a file, have a digest of their content before it.
     """
@@ -341,12 +341,12 @@ def policy_id(policy: Policy) -> str:
 
 
 def untuned(tuned: TunedFile | None) -> list[str]:
-    """Rules without a value that was chosen from their grid as it is now; rules that look ahead aside."""
+    """Rules without a value from their present grid, except rules that look ahead."""
     return [rule for rule, grid in GRIDS.items() if not grid.slow and _complete(tuned, rule) is None]
 
 
 def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
-    """What tuning came to for a rule of the base setting; None: not from its grid as it is now."""
+    """Tuning result of a rule of the base setting; None: not from its present grid."""
     found = tuned.rules.get(rule) if tuned is not None else None
     return found if found is not None and found.grid == GRIDS[rule].settings else None
 
@@ -354,9 +354,9 @@ def _complete(tuned: TunedFile | None, rule: str) -> Tuned | None:
 def entries(
     tuned: TunedFile | None, trace: str, policies: Sequence[Policy], *, rollout: bool = False
 ) -> list[Entry]:
-    """All rows of one trace: references, those under test, rules as tuned, and bounds.
+    """All rows of one trace: references, policies under test, tuned rules, and bounds.
 
-    A tuned rule is there twice: `reserve` has the one value for all traces, `reserve (by trace)` the best of
+    A tuned rule appears twice: `reserve` has the one value for all traces, `reserve (by trace)` the best of
     this. A rule that is not tuned has its default value.
     """
     found = [_preset(name, "reference") for name in REFERENCES]

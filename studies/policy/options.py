@@ -1,4 +1,4 @@
-"""What the command lines of tuning and comparing have in common."""
+"""Common options of the command lines of tuning and comparing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched_agents.evaluate.run import distinct
 
 
 def add_common(parser: argparse.ArgumentParser, *, out: Path) -> None:
-    """Where to read and write, how much at once, and for how long."""
+    """Add options for folders, number of processes, and time."""
     add_folders(parser, out=out)
     add_trace(parser)
     parser.add_argument(
@@ -25,20 +25,20 @@ def add_common(parser: argparse.ArgumentParser, *, out: Path) -> None:
 
 
 def add_folders(parser: argparse.ArgumentParser, *, out: Path) -> None:
-    """Where to read and write, and for how long."""
+    """Add options for folders and time."""
     add_traces(parser)
     parser.add_argument("--out", type=Path, default=out, help="folder of the results, one file each")
-    parser.add_argument("--budget-s", type=float, default=math.inf, help="start nothing after this long")
+    parser.add_argument("--budget-s", type=float, default=math.inf, help="start nothing after this time, s")
 
 
 def add_traces(parser: argparse.ArgumentParser) -> None:
-    """Where to read."""
+    """Add the option for the input folder."""
     data = Path(os.environ.get("RLSCHED_DATA", "../shared"))
     parser.add_argument("--traces", type=Path, default=data / "traces", help="folder of traces and clusters")
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Which traces."""
+    """Add the option for traces."""
     parser.add_argument("--trace", action="append", metavar="NAME[/VC]", help="default: all four")
 
 
@@ -65,7 +65,7 @@ class _Said(argparse.Action):
 
 
 def add_policy(parser: argparse.ArgumentParser, *, default: str, required: bool = False) -> None:
-    """Which policies (`policies_of`); `default`: what is said of those that are meant where none is named."""
+    """Add the options for policies (`policies_of`); `default`: description of the default policies."""
     parser.add_argument(
         "--policy",
         action=_Said,
@@ -83,11 +83,11 @@ def add_policy(parser: argparse.ArgumentParser, *, default: str, required: bool 
 
 
 def policies_of(arguments: argparse.Namespace) -> list[Policy]:
-    """The policies of a command line, each once; one that is changed is called by what is.
+    """The policies of a command line, each once; a changed one is named by its content.
 
     Raises:
-        UnknownPolicyError: there is no such policy.
-        InputError: a file or a setting is wrong.
+        UnknownPolicyError: There is no such policy.
+        InputError: A file or a setting is wrong.
     """
     found = []
     for text, changes in arguments.policy or ():
@@ -97,7 +97,7 @@ def policies_of(arguments: argparse.Namespace) -> list[Policy]:
 
 
 def reported(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Run; an error that rlsched raises on purpose is one line, and its exit code."""
+    """Run; an error that rlsched raises on purpose becomes one line, and its exit code."""
     try:
         return run(arguments)
     except RlschedError as error:

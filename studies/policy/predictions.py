@@ -1,11 +1,11 @@
-"""What the jobs of a case are predicted to take: causally, or as well as published predictors do it.
+"""Predicted run times of the jobs of a case: causal, or with the quality of published predictions.
 
-Causally by a running mean, or by the hedge of four predictors (`rlsched.workload.predict.predictor`), whose
-distribution gives a mean or a median and the spread about it. Both know of the jobs that had ended by then in
-one reference history, that of `predict_trace`.
+Causal predictions come from a running mean, or from the hedge of four predictors
+(`rlsched.workload.predict.predictor`), whose distribution gives a mean or a median and the spread about it.
+Both use the jobs that had ended by then in one reference history, that of `predict_trace`.
 
-Published predictions come from users and job names, which these traces do not have. A diagnostic says what a
-policy is worth where they are there: the good predictions know the true durations through a noisy look
+Published predictions come from users and job names, which these traces lack. As a diagnostic of a
+policy's value with such predictions, the good predictions see the true durations through a noisy observation
 (`rlsched.workload.predict.informed`), and jobs of one burst share most of its error.
 """
 
@@ -27,8 +27,8 @@ from rlsched_envs.sim.engine import Predictions, predict_trace, reference_end_s,
 from studies.policy.cases import Case, Workload
 
 GOOD_CORRELATION: Final = 0.7
-"""Correlation of the look with the normal score of the duration: the middle of the rank correlations of 0.6
-to 0.8 that predictors with users and job names are published with."""
+"""Correlation of the observation with the normal score of the duration: the middle of the published rank
+correlations of 0.6 to 0.8 of predictors with users and job names."""
 GOOD_SEED: Final = 0
 
 
@@ -38,7 +38,7 @@ def stamps_of(case: Case, work: Workload, kept: Path | None = None) -> Predictio
     Args:
         case: The case.
         work: Its jobs.
-        kept: Folder in which the hedge's predictions are kept, for a fit takes a minute.
+        kept: Folder of the cached predictions of the hedge, as a fit takes a minute.
     """
     if case.predictions == "good":
         return good_predictions(work.trace, stretch=work.stretch)
@@ -81,14 +81,14 @@ def _hedged(work: Workload) -> dict[str, Floats]:
 def good_predictions(trace: Trace, *, stretch: float = 1.0) -> Predictions:
     """AtSubmission whose rank correlation with the true run times is about `GOOD_CORRELATION`.
 
-    They are calibrated, and never outside of what the jobs of a size class take. Only the jobs that are given
-    are looked at; loads of one part of a trace have the same draws.
+    They are calibrated, and never outside of the run times of a size class. Only the given jobs
+    are used; loads of one part of a trace have the same draws.
 
     Args:
         trace: J jobs.
-        stretch: What submission times were multiplied by: bursts are those of the times before.
+        stretch: Factor on submission times: bursts are found in the unstretched times.
     """
-    submit_s = np.round(trace.submit_s / stretch, 3)  # as in the trace, whatever the load
+    submit_s = np.round(trace.submit_s / stretch, 3)  # as in the trace, for every load
     burst = bursts(keyed(trace.vc).code, trace.num_gpus, submit_s)
     informed = Informed.of(run_time_s(trace), trace.num_gpus, burst)
     predicted_s, spread = informed.draw(GOOD_CORRELATION, np.random.default_rng(GOOD_SEED))

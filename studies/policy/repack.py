@@ -1,4 +1,4 @@
-"""What it is worth to move running jobs so that gangs find their GPUs together.
+"""Value of moving running jobs so that gangs find their GPUs together.
 
 A rule that preempts, with migration and without, on the validation and the tuning parts, with all jobs
 preemptible and with half of them:
@@ -6,7 +6,7 @@ preemptible and with half of them:
     RLSCHED_DATA=../shared .venv/bin/python -m studies.policy.repack            # some minutes on one core
     RLSCHED_DATA=../shared .venv/bin/python -m studies.policy.repack --part validation
 
-Each result is a file in OUT/repack; what is there already is not run again."""
+Each result is a file in OUT/repack; existing ones are not run again."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ def table(results: dict[tuple[Case, Policy], Result], rule: Policy) -> list[str]
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    """Their geometric mean; nan of none."""
+    """Their geometric mean; nan if there are none."""
     return math.exp(float(np.log(ratios).mean())) if ratios else math.nan
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, print the table; returns the exit code."""
+    """Read the command line, run the missing results, print the table; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="repack", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_common(parser, out=Path("runs/policy"))
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
-    add_policy(parser, default="gittins; one that preempts by an index")
+    add_policy(parser, default="gittins; any policy that preempts by an index")
     return reported(_measure, parser.parse_args(words))
 
 

@@ -5,10 +5,10 @@
 
 Two families of cases. `synthetic`: sequences of 4,000 jobs with informative predictions after 1,000 jobs of
 warm-up, one sequence a seed, on 64 GPUs, with submissions stretched so that the measured jobs have exactly
-the load that is aimed at. `real`: the validation window (70 to 80 % of the time) of real
-traces, with causal predictions, after 7 days of warm-up. Each case is a file in OUT/cases; those that are
-there already for this very policy are not run again. OUT/synthetic.md, OUT/real.md and OUT/results.json are
-written from all cases there are.
+the target load. `real`: the validation window (70 to 80 % of the time) of real
+traces, with causal predictions, after 7 days of warm-up. Each case is a file in OUT/cases; existing cases of
+this policy are not run again. OUT/synthetic.md, OUT/real.md and OUT/results.json are
+written from all available cases.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ LOADS = (0.85, 1.0)
 LIKES = ("helios", "philly", "itp")
 SYNTHETIC_JOBS, SYNTHETIC_WARMUP, SYNTHETIC_GPUS = 4000, 1000, 64
 FIRST_SEED = 95_000
-"""Never looked at while the default policy was made."""
+"""Traces not used while the default policy was made."""
 REAL = (("helios_venus", ""), ("philly", "6214e9"), ("philly", "11cb48"), ("ms_itp_02", ""))
 DRAW_SEEDS = (0, 1, 2)
-"""Seeds of the policies' draws on a real window, where there is one sequence only."""
+"""Seeds of the policies' draws on a real window, which is only one sequence."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,11 +58,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         family: `synthetic` or `real`.
         workload: Profile of the generator, or name of the trace.
-        vc: VC of the trace that is looked at, "" for all of it.
-        load: Offered load that is aimed at.
+        vc: VC of the trace, "" for all of it.
+        load: Target load.
         seed: Seed of the synthetic trace and of the draws.
         policy: Policy under test.
-        policy_id: What it is: name and content.
+        policy_id: Its name and content.
     """
 
     family: str
@@ -75,7 +75,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def file_name(self) -> str:
-        """Name of the file that holds its result."""
+        """Name of its result file."""
         parts = [self.family, self.workload, self.vc, f"{self.load:g}", str(self.seed), self.policy_id]
         return "-".join(part.replace("/", "_").replace(":", "_") for part in parts if part) + ".json"
 
@@ -127,7 +127,7 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window, l
 
 
 def run_case(case: Case, traces: Path, folder: Path) -> Path:
-    """Run one case and write its file, whole or not at all."""
+    """Run one case and write its file atomically."""
     trace, spec, window, seeds = workload_of(case, traces)
     policies = [Policy(REFERENCE), case.policy, UNTRAINED, *map(Policy, CONTEXT)]
     policies = list({one.name: one for one in policies}.values())
@@ -156,7 +156,7 @@ def run_case(case: Case, traces: Path, folder: Path) -> Path:
 
 
 def run_all(todo: list[Case], traces: Path, folder: Path, *, workers: int, budget_s: float) -> int:
-    """Run cases in processes until all are done or the budget is spent; returns how many were run."""
+    """Run cases in processes until all are done or the budget is spent; returns the number of runs."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -187,7 +187,7 @@ def run_all(todo: list[Case], traces: Path, folder: Path, *, workers: int, budge
 
 
 def main() -> None:
-    """Read the command line, run what is missing, write the tables."""
+    """Read the command line, run the missing cases, write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -210,7 +210,7 @@ def main() -> None:
     todo = [case for case in wanted if not (folder / case.file_name).exists()]
     done = run_all(todo, traces, folder, workers=arguments.workers, budget_s=arguments.budget_s)
     there = [folder / case.file_name for case in wanted if (folder / case.file_name).exists()]
-    print(f"{done} cases run, {len(there)} of {len(wanted)} there", file=sys.stderr)
+    print(f"{done} cases run, {len(there)} of {len(wanted)} available", file=sys.stderr)
     for path in write_tables(
         [msgspec.json.decode(file.read_bytes(), type=CaseResult) for file in there],
         arguments.out,

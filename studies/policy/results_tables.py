@@ -17,10 +17,10 @@ from rlsched_agents.evaluate.report import Report
 from studies.policy.opponents import followed
 
 UNTRAINED = followed(Permissions(reservations=True), revises=True)
-"""The rule that the default policy follows, which is what it does before it is trained."""
+"""The rule that the default policy follows, which is its behaviour before training."""
 REFERENCE = "qssf-backfill"
 AGAINST = (REFERENCE, UNTRAINED.name, "qssf")
-"""What the policy is compared with on synthetic sequences; `qssf` blocks its queue, which suits some."""
+"""References of the policy on synthetic sequences; `qssf` blocks its queue, which suits some."""
 BUCKETS: tuple[tuple[str, float, float], ...] = (
     ("1", 0, 1),
     ("2-4", 1, 4),
@@ -36,10 +36,10 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         family: `synthetic` or `real`.
         workload: Profile of the generator, or trace and VC.
-        load: Offered load that was aimed at; the report has the one that came out.
+        load: Target load; the report has the resulting one.
         seed: Seed of the sequence.
         policy: Policy under test.
-        policy_id: What it was: name and content.
+        policy_id: Its name and content.
         report: Every policy, compared with `qssf-backfill`.
         against_untrained: The policy under test, compared with itself untrained (`UNTRAINED`).
     """
@@ -59,7 +59,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         against: The other policy.
-        sequences: How many.
+        sequences: Their number.
         queue: Geometric mean of the ratios of mean queueing delay.
         jct: Geometric mean of the ratios of mean JCT.
         queue_p99: Geometric mean of the ratios of the 99th percentile of queueing delay.
@@ -100,7 +100,7 @@ def _ended(group: GroupMetrics) -> int:
 
 
 def aggregate(results: Sequence[CaseResult], against: str) -> Aggregate:
-    """Compare over sequences; one where either side waits not at all has no ratio and is left out of it."""
+    """Compare over sequences; a sequence without waiting on either side has no ratio and is left out."""
 
     def ratios(value: Callable[[Metrics], float | None]) -> NDArray[np.float64]:
         pairs = [
@@ -127,7 +127,7 @@ Numbers = dict[str, list[Aggregate]]
 
 
 def synthetic_numbers(results: Sequence[CaseResult]) -> Numbers:
-    """The synthetic sequences by load, each workload alone and all of them together."""
+    """The synthetic sequences by load, each workload by itself and all of them together."""
     numbers: Numbers = {}
     for load in sorted({one.load for one in results}):
         at_load = [one for one in results if one.load == load]
@@ -178,17 +178,17 @@ def real_markdown(results: Sequence[CaseResult], command: str) -> str:
     """Two tables for every real window and load: all jobs, and waiting by size."""
     lines = [
         f"Made by `{command}`. Policy {_policies(results)}.",
-        "Causal predictions; `sjf-backfill` is fed true durations; `qssf` blocks its queue. In seconds.",
+        "Causal predictions; `sjf-backfill` has true durations; `qssf` blocks its queue. In seconds.",
         "Ratios to `qssf-backfill` [95 % bootstrap over days of submission]; below 1 is better.",
         f"Fewer than {MIN_BLOCKS} days of submissions: no interval.",
-        "One window is one sequence: the interval knows nothing of other months.",
+        "One window is one sequence: the interval does not cover other months.",
     ]
     for one in results:
         report, against = one.report, one.against_untrained
         some = report.policies[REFERENCE]
         lines += [
             "",
-            f"**{one.workload}**, load {report.load_frac:.2f} ({one.load:g} aimed at): jobs "
+            f"**{one.workload}**, load {report.load_frac:.2f} (target {one.load:g}): jobs "
             f"submitted from {report.since_s:.0f} to {report.until_s:.0f} s,",
             f"{report.nodes} nodes, {report.gpus} GPUs, {some.jobs:,} jobs "
             f"({some.rejected:,} rejected), seeds {', '.join(map(str, report.seeds))}.",
@@ -236,7 +236,7 @@ def _row(*cells: str) -> str:
 
 
 def write_tables(results: Sequence[CaseResult], out: Path, *, command: str) -> list[Path]:
-    """Write OUT/synthetic.md, OUT/real.md and OUT/results.json from the cases there are."""
+    """Write OUT/synthetic.md, OUT/real.md and OUT/results.json from the available cases."""
     written = []
     numbers: Numbers = {}
     synthetic = [one for one in results if one.family == "synthetic"]

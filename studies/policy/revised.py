@@ -1,10 +1,10 @@
-"""How much better predictions of waiting jobs are by the time these start, where they are revised.
+"""Improvement of predictions of waiting jobs by the time they start, with revised predictions.
 
     .venv/bin/python -m studies.policy.revised --predictions causal
     .venv/bin/python -m studies.policy.revised --predictions good --part validation --policy easy
 
-Each case is replayed by a rule with revised predictions. Of every measured job that starts after having
-waited for more than `LEAST_WAIT_S`, the prediction as predicted and as revised are held against the true run
+Each case is replayed by a rule with revised predictions. For every measured job that starts after
+waiting for more than `LEAST_WAIT_S`, the original and the revised prediction are compared with the true run
 time. With `--time` the compiled replays by the rule, with revision and without, are timed instead. The test
 split is not offered.
 """
@@ -40,7 +40,7 @@ from studies.policy.tables import header
 DEFAULT: Final = followed(Permissions(reservations=True), revises=False)
 TIMED_RUNS: Final = 3
 LEAST_WAIT_S: Final = 60.0
-"""A job that starts sooner has hardly been in a queue."""
+"""Jobs that start sooner have hardly been in a queue."""
 SHOWN_PARTS: Final = tuple(part for part in PARTS if part != "test")
 
 
@@ -49,24 +49,24 @@ class Started(NamedTuple):
 
     first_predicted_s: NDArray[np.float64]  # (W,) prediction when submitted
     revised_s: NDArray[np.float64]  # (W,) prediction when started
-    run_s: NDArray[np.float64]  # (W,) what they took
+    run_s: NDArray[np.float64]  # (W,) true run times
 
 
 class Row(NamedTuple):
-    """One line of the table; None where it says nothing."""
+    """One line of the table; None for uninformative figures."""
 
     name: str
     jobs: int
-    revised_frac: float | None  # share of the jobs whose prediction was another by then
+    revised_frac: float | None  # share of the jobs whose prediction had changed by then
     rank: tuple[float | None, float | None]  # Spearman with the true run time, as predicted and as revised
     error: tuple[float | None, float | None]  # median of abs ln(true / prediction), likewise
 
 
 class NotesStarts(Scheduler):
-    """Decides as another scheduler does, and notes of each job what it was predicted to take at its start.
+    """Decides as another scheduler does, and records the prediction of each job at its start.
 
     Attributes:
-        noted: By number of the job: (prediction as predicted, prediction as revised), seconds.
+        noted: By number of the job: (original prediction, revised prediction), seconds.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -76,7 +76,7 @@ class NotesStarts(Scheduler):
         self._scheduler = scheduler
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The other one's decision."""
+        """The decision of the wrapped scheduler."""
         decision = self._scheduler.decide(state, partition, now_s, record=record)
         if isinstance(decision.action, Start):
             job, slot = state.arrays.job, state.slot_of(decision.action.seq)
@@ -88,7 +88,7 @@ def started(work: Workload, predictions: Predictions, rule: Policy) -> Started:
     """Replay a case by a rule that starts jobs once, with revision.
 
     Raises:
-        InputError: its settings do not go together with revision.
+        InputError: Its settings do not go together with revision.
     """
     scheduler = NotesStarts(load_scheduler(able(rule, REVISED)))
     kept = work.trace.submit_s >= work.window.replay_from_s
@@ -104,7 +104,7 @@ def started(work: Workload, predictions: Predictions, rule: Policy) -> Started:
 
 
 def row_of(name: str, jobs: Started) -> Row:
-    """What came of one case."""
+    """Result of one case."""
     if not len(jobs.run_s):
         return Row(name, 0, None, (None, None), (None, None))
 
@@ -150,7 +150,7 @@ def line(row: Row) -> str:
 
 
 def replay_cpu_s(work: Workload, predictions: Predictions, policy: Policy) -> float:
-    """CPU seconds that a compiled replay takes, the least of `TIMED_RUNS`."""
+    """CPU seconds of a compiled replay, the least of `TIMED_RUNS`."""
     tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     took_s = []
     for _ in range(TIMED_RUNS):

@@ -1,4 +1,4 @@
-"""Runs policies on cases, in processes, and keeps each result in a file of its own."""
+"""Runs policies on cases, in processes, and keeps each result in a separate file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from studies.policy.synthetic import synthetic_workload
 DRAW_SEEDS: Final = (0, 1, 2)
 """Seeds of the draws of policies that draw; numbers are means over them."""
 RESTART_S: Final = 60.0
-"""What every preempted job pays to start again, whatever its size and its policy."""
+"""Restart cost of every preempted job, independent of its size and policy."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,27 +52,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     models: bool = False
 
     def path(self, folder: Path) -> Path:
-        """Where its result is kept: by case and by what the policy is."""
+        """Path of its result: by case and by the content of the policy."""
         return folder / f"{self.case.name}-{policy_id(self.policy)}{'-models' if self.models else ''}.json"
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one policy on one case.
+    """Result of one policy on one case.
 
     Attributes:
         case: The case.
         policy: Name of the policy.
-        policy_id: What it was.
+        policy_id: Its identity.
         settings: All of its settings, TOML.
         models: Whether it ran under models.
         nodes: Nodes of the cluster.
         gpus: GPUs of the cluster.
         load_frac: Offered load of the measured jobs.
-        stretch: What submission times were multiplied by.
+        stretch: Factor on submission times.
         days: From the first second of the window to its last, stretched.
-        metrics: Means over the seeds; without VCs, and without what happened over time.
+        metrics: Means over the seeds; without VCs, and without values over time.
         against: By reference: this policy against it, on the same jobs under the same models.
-        measures: What the rows of the bar are measured by; None in results of an older version.
+        measures: Measures of the rows of the bar; None in results of an older version.
     """
 
     case: Case
@@ -91,10 +91,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> Measures:
-        """The same, of a result that has them.
+        """The same, of a result that has measures.
 
         Raises:
-            InputError: it is a result of an older version.
+            InputError: It is a result of an older version.
         """
         if self.measures is None:
             raise InputError(
@@ -106,14 +106,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case that this process has read, and its references' runs."""
+    """A case read by this process, and its references' runs."""
 
     work: Workload
     predictions: Predictions
     references: dict[str, list[Outcome]]
 
     def run(self, policy: Policy, *, models: bool) -> list[Outcome]:
-        """Replay a policy, once a seed if seeds make a difference; a reference has been."""
+        """Replay a policy, once a seed if seeds make a difference; references have been replayed."""
         for name, there in self.references.items():
             if policy == Policy(name):
                 return there
@@ -144,7 +144,7 @@ def prepare(traces: Path, case: Case, models: bool, kept: Path | None = None) ->
 
 
 def run_job(job: Job, traces: Path, folder: Path) -> Path:
-    """Run one policy on one case and write its file, whole or not at all."""
+    """Run one policy on one case and write its file atomically."""
     ready = prepare(traces, job.case, job.models, folder.parent / "hedge")
     outcomes = ready.run(job.policy, models=job.models)
     spec, window = ready.work.spec, ready.work.window
@@ -179,28 +179,28 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
 
 
 def _replayed(ready: Prepared, jobs: int) -> Predictions:
-    """The predictions of the jobs of the replays' tables."""
+    """The predictions of the jobs in the replays' tables."""
     kept = ready.work.trace.submit_s >= ready.work.window.replay_from_s
     return Predictions(ready.predictions.predicted_s[kept][:jobs], ready.predictions.spread[kept][:jobs])
 
 
 def read_result(path: Path) -> Result:
-    """A result that was kept."""
+    """A stored result."""
     return msgspec.json.decode(path.read_bytes(), type=Result)
 
 
 def result_of(job: Job, folder: Path) -> Result:
-    """What a job came to, by its own name for the policy: another may have run the same settings."""
+    """Result of a job, under its own name of the policy: another name may have run the same settings."""
     return msgspec.structs.replace(read_result(job.path(folder)), policy=job.policy.name)
 
 
 def missing(jobs: list[Job], folder: Path) -> list[Job]:
-    """Those that have no result yet, each once; cases stay together."""
+    """Jobs without a result yet, each once; cases stay together."""
     return [job for job in dict.fromkeys(jobs) if not job.path(folder).exists()]
 
 
 def run_missing(jobs: list[Job], arguments: argparse.Namespace, folder: Path) -> int:
-    """Run what is missing of a study's jobs, and say how many that were.
+    """Run the missing jobs of a study, and report their number.
 
     Args:
         jobs: All jobs of the study.
@@ -208,7 +208,7 @@ def run_missing(jobs: list[Job], arguments: argparse.Namespace, folder: Path) ->
         folder: Folder of the results.
 
     Returns:
-        0 where all results are there now, 1 where some are missing, 130 where somebody stopped it.
+        0 if all results are available now, 1 if some are missing, 130 if it was stopped.
     """
     done, stopped = run_all(
         missing(jobs, folder),
@@ -225,17 +225,17 @@ def run_missing(jobs: list[Job], arguments: argparse.Namespace, folder: Path) ->
 def run_all(
     jobs: list[Job], traces: Path, folder: Path, *, workers: int, budget_s: float = math.inf
 ) -> tuple[int, bool]:
-    """Run jobs until all are done, the budget is spent or somebody stops it; results of ended ones stay.
+    """Run jobs until all are done, the budget is spent or Ctrl-C; finished results stay.
 
     Args:
-        jobs: What to run.
+        jobs: The jobs.
         traces: Folder of the traces.
         folder: Folder of the results.
-        workers: Processes; 1: this one alone.
-        budget_s: No job is started after so many seconds.
+        workers: Processes; 1: only this one.
+        budget_s: No job is started after this many seconds.
 
     Returns:
-        How many were run, and whether Ctrl-C ended it.
+        The number of runs, and whether Ctrl-C ended it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline, done = time.monotonic() + budget_s, 0
@@ -260,7 +260,7 @@ def _here(jobs: list[Job], traces: Path, folder: Path, deadline: float) -> Itera
 def _in_processes(
     jobs: list[Job], traces: Path, folder: Path, deadline: float, workers: int
 ) -> Iterator[Path]:
-    """Each worker keeps to the jobs of a case as long as there are any: it has read that case already."""
+    """Each worker takes jobs of one case as long as there are any, as it has already read that case."""
     waiting: dict[tuple[str, bool], list[Job]] = {}
     for job in jobs:
         waiting.setdefault((job.case.name, job.models), []).append(job)

@@ -1,12 +1,12 @@
-"""What search is worth: the default policy, alone and with look-ahead, and `rollout`.
+"""Value of search: the default policy, without and with look-ahead, and `rollout`.
 
     .venv/bin/python -m studies.policy.search_table --out runs/search
     .venv/bin/python -m studies.policy.search_table --out runs/search --budget-s 600   # call again
 
-The cases are cut as those of `studies.policy.results` (`workload_of`): validation windows of real traces with
-causal predictions, and helios-like sequences with informative ones; of each the first jobs alone are
+The cases are cut as in `studies.policy.results` (`workload_of`): validation windows of real traces with
+causal predictions, and helios-like sequences with informative ones; only the first jobs of each are
 measured (`--jobs`). One run at a time, so that a time budget is not shared. Each case is a file in OUT;
-those that are there already are not run again.
+existing files are not made again.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ POLICIES = (
 )
 NAMES = tuple(policy.name for policy in POLICIES)
 FIRST_SEED = 97_000
-"""Of the synthetic sequences: none that another page reports on, or that the policy was trained on."""
+"""Seeds of the synthetic sequences: used by no other page, and not in the policy's training."""
 
 
 def cases(seeds: int, loads: list[float]) -> list[Case]:
-    """All cases, real windows and synthetic sequences by turns."""
+    """All cases, alternating real windows and synthetic sequences."""
     what = "search"
     real = [
         Case(family="real", workload=workload, vc=vc, load=load, policy=ALONE, policy_id=what)
@@ -65,10 +65,10 @@ def cases(seeds: int, loads: list[float]) -> list[Case]:
 
 
 def run_case(case: Case, traces: Path, path: Path, jobs: int) -> None:
-    """Run one case and write its report, whole or not at all.
+    """Run one case and write its report atomically.
 
-    So many jobs are measured at most, and half as many come behind them: the replay goes on until all that
-    are measured have started, which with all that comes may take months.
+    At most this many jobs are measured, and half as many follow: the replay continues until all measured jobs
+    have started, which with all arrivals may take months.
     """
     trace, spec, window, seeds = workload_of(case, traces)
     submit_s = trace.submit_s[window.measured(trace)]
@@ -93,16 +93,16 @@ def ratio_text(ratio: Ratio | None) -> str:
 
 
 def changed_frac(report: Report, name: str) -> str:
-    """Share of the network's decisions that the search took, per cent."""
+    """Share of the network's decisions that the search changed, per cent."""
     by = report.policies[name].by_source
     asked = by.get("search", 0) + by.get("policy", 0)
     return f"{100 * by.get('search', 0) / asked:.1f} %" if asked else ""
 
 
 def table(found: list[tuple[Case, Report]]) -> str:
-    """Both families as Markdown: mean queueing over that of the network alone."""
+    """Both families as Markdown: mean queueing over that of the network without search."""
     others = [name for name in NAMES if name != ALONE.name]
-    head = "| workload | load | `ppo` alone, s | " + " | ".join(f"`{name}`" for name in others) + " |"
+    head = "| workload | load | plain `ppo`, s | " + " | ".join(f"`{name}`" for name in others) + " |"
     lines = [head, "|---|---:|---:|" + "---:|" * len(others)]
     for case, report in found:
         if case.family == "real":
@@ -139,11 +139,11 @@ def table(found: list[tuple[Case, Report]]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, print the table of all there is."""
+    """Run the missing cases, print the table of all available ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/search"), help="folder of the cases")
     parser.add_argument("--seeds", type=int, default=8, help="synthetic sequences a load")
-    parser.add_argument("--jobs", type=int, default=2000, help="jobs that are measured in a case, at most")
+    parser.add_argument("--jobs", type=int, default=2000, help="most measured jobs of a case")
     parser.add_argument("--load", type=float, action="append", help="offered load [default: 1.0]")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="start no case after this long")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Any policies on synthetic sequences: what they wait beside `qssf-backfill`, over seeds.
+"""Any policies on synthetic sequences: waiting compared with `qssf-backfill`, over seeds.
 
     .venv/bin/python -m studies.policy.sequences --like helios --load 1 --policy easy --set reserve_after=6h
     .venv/bin/python -m studies.policy.sequences --jobs 600 --load 1 --first-seed 11 --policy rollout
 
-Each sequence is a trace of its own, from an idle cluster to the last job; all policies get the same. It is
+Each sequence is a separate trace, from an idle cluster to the last job; all policies get the same. It is
 `rlsched trace synth` and `rlsched evaluate` for each seed, and the geometric means over them.
 """
 
@@ -46,7 +46,7 @@ def run(
 
 
 def gangs_wait_s(one: Metrics) -> float | None:
-    """Mean queueing delay of jobs of `LARGE_GPUS` and more, s; None: there are none."""
+    """Mean queueing delay of jobs of `LARGE_GPUS` and more, s; None: no such job."""
     large = [group for size, group in one.by_gpus.items() if float(size) >= LARGE_GPUS and group.jobs]
     if not large:
         return None

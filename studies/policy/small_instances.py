@@ -1,9 +1,9 @@
-"""Small instances on two GPU types: how fast their jobs run, at what power, and the engine that plays them.
+"""Small instances on two GPU types: speed and power of their jobs, and the engine that plays them.
 
 A few jobs of one or two GPUs come at once, or within ten minutes, to a node of V100s and one of A100s, two
 GPUs each. Run times are known, models have no noise. Speeds and power are tables of the engine's own kernels,
-by job, GPU type, SM clock and the set of jobs that share the GPUs. What a search found is played by the
-engine.
+by job, GPU type, SM clock and the set of jobs that share the GPUs. The engine plays the result of a
+search.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ SPEC: Final = ClusterSpec(
     name="small", nodes=tuple(NodeGroup(count=1, gpus=2, gpu_type=kind) for kind in ("V100", "A100"))
 )
 PLACES: Final = ((0,), (1,), (0, 1), (2,), (3,), (2, 3))
-"""GPUs that a job may have; the first three are V100s. Jobs that share have the same."""
+"""Possible GPUs of a job; the first three are V100s. Jobs that share have the same."""
 TENANTS: Final = 4
-"""Jobs on a GPU at most."""
+"""Most jobs on a GPU."""
 
 
 class Instance(NamedTuple):
-    """One of them.
+    """One instance.
 
     Attributes:
-        trace: J jobs; `restart_s` is what going on after a preemption costs each.
-        energy_weight: What energy counts against time.
-        preempts: Whether jobs may give way.
+        trace: J jobs; `restart_s` is the restart cost of each after a preemption.
+        energy_weight: Weight of energy against time.
+        preempts: Whether jobs may be preempted.
     """
 
     trace: Trace
@@ -57,22 +57,22 @@ class Instance(NamedTuple):
 
     @property
     def models(self) -> Models:
-        """Of its runs."""
+        """Configuration of its runs."""
         return Models(noise=False, learning=False, energy_weight=self.energy_weight)
 
 
 class Tables(NamedTuple):
-    """What a search goes by.
+    """Tables for a search.
 
     Attributes:
         jobs: (J, 4) submission, run time, GPUs, restart cost.
         rate: (2, C, J, 2^J) by GPU type, clock, job, and the jobs on the same GPUs, itself among them; 0
-            where they may not share.
-        watts: ... what it draws.
+            if they may not share.
+        watts: Power draw, with the same axes.
         clock: (2, C) SM clocks, of the maximum.
-        switch_s: (2,) what a change of the clock costs those who run.
-        time_price: Of a second of a job's time in the system ...
-        energy_price: ... and of a joule: cost is 1 where every job runs at once, alone, at full clock.
+        switch_s: (2,) cost of a change of the clock for running jobs.
+        time_price: Price of a second of a job's time in the system.
+        energy_price: Price of a joule: cost is 1 if every job runs at once, unshared, at full clock.
     """
 
     jobs: NDArray[np.float64]
@@ -85,7 +85,7 @@ class Tables(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a search had done: at `at_s` a job starts on a place at a clock, or (place -1) gives way."""
+    """A step of a search: at `at_s` a job starts on a place at a clock, or (place -1) is preempted."""
 
     at_s: float
     job: int
@@ -101,7 +101,7 @@ def instance(
     preempts: bool = False,
     within_s: float = 600.0,
 ) -> Instance:
-    """Draw one; its jobs come within so long."""
+    """Draw one; its jobs come within this time."""
     names = load_catalogue().names
     submit_s = np.sort(np.round(rng.uniform(0.0, within_s, jobs)))
     trace = Trace.from_columns(
@@ -118,7 +118,7 @@ def instance(
 
 
 def engine_of(one: Instance, order: Order, *, at_once: bool = False) -> Engine:
-    """The run of an instance that is about to begin; `at_once`: all jobs come at its beginning."""
+    """The run of an instance before its first event; `at_once`: all jobs come at its beginning."""
     trace = one.trace
     if at_once:
         trace = replace(trace, submit_s=np.zeros(len(trace)))
@@ -127,7 +127,7 @@ def engine_of(one: Instance, order: Order, *, at_once: bool = False) -> Engine:
 
 
 def tables_of(one: Instance) -> Tables:
-    """Speeds and power of an instance, by the kernels that the engine uses."""
+    """Speeds and power of an instance, by the engine's kernels."""
     engine = engine_of(one, Order(), at_once=True)
     engine.advance()
     state, count = engine.state, len(one.trace)
@@ -179,14 +179,14 @@ def _groups(s: StateArrays, slots: list[int], gpus: NDArray[np.int64], kind: int
 
 
 def cost(tables: Tables, table: JobTable) -> float:
-    """What a run came to."""
+    """Result of a run."""
     assert table.energy is not None
     time_s = float((table.end_s - table.trace.submit_s).sum())
     return tables.time_price * time_s + tables.energy_price * float(table.energy.job_j.sum())
 
 
 class Scripted(Scheduler):
-    """Does what a search found, and nothing else."""
+    """Executes the steps of a search, and nothing else."""
 
     name = policy_id = "scripted"
     order = Order()

@@ -1,15 +1,15 @@
-"""How near the best plans come to the best that can be done: small instances, searched through.
+"""Distance of the best plans from the optimum: small instances, searched exhaustively.
 
     .venv/bin/python -m studies.policy.small_optimum --instances 500 --out runs/small
 
 Instances have three to six jobs, with and without preemption, with energy at a weight of 0 or 0.3. All jobs
-come at once, or within ten minutes: of those that come later the optimum knows, and no plan does. The optimum
-is searched by branch and bound (`small_search`) and played by the engine. Plans are those of `tuned` with
+come at once, or within ten minutes: the optimum knows later jobs in advance, and no plan does. The optimum
+is searched by branch and bound (`small_search`) and played by the engine. Plans come from `tuned` with
 true run times, at the best prices for each instance, and at the prices that are best on the other half of the
 instances (`small_plans`).
 
-Where the best plans come to less than 0.97 of the optimum, the search is done again without one ability after
-another. Where the plans reach 0.97 of what is left, that ability alone is what they lack.
+If the best plans have less than 0.97 of the optimum, the search is repeated without one ability after
+another. If the plans reach 0.97 of the rest, they lack only that ability.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from studies.policy.small_plans import costs_at, points, settings_at
 from studies.policy.small_search import Allowed, search
 
 NEAR: Final = 0.97
-"""Of the optimum: what is asked of plans."""
+"""Target of plans, as a fraction of the optimum."""
 MOST_BRANCHES: Final = 5_000_000
 AGREES: Final = 1e-9
-"""Search and engine count the same cost but for rounding."""
+"""Search and engine count the same cost up to rounding."""
 WITHIN_S: Final = (0.0, 600.0)
-"""All jobs come at once, and the optimum knows no more than plans do; or it knows who is to come."""
+"""All jobs come at once, and the optimum has the information of plans; or it knows future arrivals."""
 KINDS: Final = tuple(
     (jobs, weight, preempts, within_s)
     for weight, preempts, sizes in (
@@ -51,21 +51,21 @@ KINDS: Final = tuple(
     for jobs in sizes
     for within_s in WITHIN_S
 )
-"""(jobs, weight of energy, preemption, seconds in which they come), by turns."""
+"""(jobs, weight of energy, preemption, seconds within which they come), in rotation."""
 WITHOUT: Final = ("waiting for other GPUs", "preemption", "sharing by more than two", "sharing", "clocks")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What an instance came to.
+    """Result of an instance.
 
     Attributes:
-        number: Which one.
+        number: Its number.
         jobs, energy_weight, preempts, within_s: Its kind.
-        least: The optimum, or the least that was found; never more than the best plans.
-        proven: Whether the search came to its end.
+        least: The optimum, or the least cost found; never more than the best plans.
+        proven: Whether the search finished.
         prices: Cost at each of the points that every instance tries, as shipped first.
-        best: ... at the best prices.
-        without: The least cost without each of `WITHOUT`; empty where plans are near.
+        best: Cost at the best prices.
+        without: The least cost without each of `WITHOUT`; empty if plans are near.
     """
 
     number: int
@@ -95,17 +95,17 @@ def solved(task: _Task) -> Row:
 
 
 def row_of(one: Instance, number: int = 0, most_branches: int = MOST_BRANCHES) -> Row:
-    """What an instance comes to.
+    """Result of an instance.
 
     Raises:
-        RuntimeError: the engine counts another cost than the search.
+        RuntimeError: The engine counts another cost than the search.
     """
     tables = tables_of(one)
     costs, best = costs_at(one, tables)
     allowed = Allowed(one.preempts, clocks=4 if one.energy_weight > 0.0 else 1)
     least, steps = best, []
     first = (allowed._replace(preempts=False, clocks=1), allowed._replace(preempts=False), allowed)
-    for each in dict.fromkeys(first):  # what is found with less bounds what is searched with more
+    for each in dict.fromkeys(first):  # results with fewer abilities bound the searches with more
         found = search(tables, each, at_most=least, most_branches=most_branches)
         if found.steps:
             least, steps = found.cost, found.steps
@@ -133,7 +133,7 @@ def row_of(one: Instance, number: int = 0, most_branches: int = MOST_BRANCHES) -
 
 
 def _less(allowed: Allowed) -> tuple[Allowed, ...]:
-    """What may be done without each of `WITHOUT`."""
+    """Remaining abilities without each of `WITHOUT`."""
     return (
         allowed._replace(idles=False),
         allowed._replace(preempts=False),
@@ -153,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--most-branches", type=int, default=MOST_BRANCHES)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument(
-        "--out", type=Path, default=None, help="directory: what is there is not searched again"
+        "--out", type=Path, default=None, help="directory: existing results are not searched again"
     )
     return reported(_small_optimum, parser.parse_args(words))
 
@@ -166,7 +166,7 @@ def _small_optimum(arguments: argparse.Namespace) -> int:
 
 
 def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    """The instances, those of a former call first."""
+    """The instances, results of an earlier call first."""
     path = None if arguments.out is None else arguments.out / f"seed-{arguments.seed}.jsonl"
     known = list[Row]()
     if path is not None:
@@ -199,7 +199,7 @@ def tables_in_words(rows: Sequence[Row]) -> list[str]:
     """The two tables."""
     one_for_all, chosen = _prices_of_the_other_half(rows)
     lines = [
-        "| jobs come | weight of energy | preemption | instances | not searched through | as shipped "
+        "| jobs come | weight of energy | preemption | instances | not finished | as shipped "
         f"| one price for all | best prices | at {NEAR:g} and more | optimal |",
         "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -221,11 +221,11 @@ def tables_in_words(rows: Sequence[Row]) -> list[str]:
             f"{optimal:.0%} |"
         )
     upper = least / best
-    lines += ["", f"With what was found in those that were not searched through: {upper.mean():.3f}.", ""]
+    lines += ["", f"With the results of unfinished searches: {upper.mean():.3f}.", ""]
     lines += [f"One price for all: {', '.join(settings_at(points()[k])) or 'as shipped'}." for k in chosen]
     for name, within_s in zip(("at once", "in ten minutes"), WITHIN_S, strict=True):
         short = [row for row in rows if row.without and row.within_s == within_s]
-        lines += ["", f"Where plans come to less than {NEAR:g}, jobs that come {name}:", "", *_causes(short)]
+        lines += ["", f"Instances with plans below {NEAR:g}, jobs that come {name}:", "", *_causes(short)]
     return lines
 
 
@@ -254,9 +254,9 @@ def _parts(rows: Sequence[Row]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _causes(rows: Sequence[Row]) -> list[str]:
-    """Where plans are not near: what each ability is worth to the optimum."""
+    """For instances with plans that are not near: the value of each ability to the optimum."""
     lines = [
-        f"| without | instances | cost over the optimum | plans at {NEAR:g} of what is left |",
+        f"| without | instances | cost over the optimum | plans at {NEAR:g} of the rest |",
         "|---|---:|---:|---:|",
     ]
     for k, name in enumerate(WITHOUT):

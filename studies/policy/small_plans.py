@@ -1,4 +1,4 @@
-"""The best plans of a small instance: `tuned` with true run times, at prices that are searched for."""
+"""The best plans of a small instance: `tuned` with true run times, with a search over prices."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PRICES: Final[dict[str, tuple[Any, ...]]] = {
     "preempt.gpus_power": (0.7, 0.4, 1.0),
     "clock.energy_weight": (None, 0.0, 0.1, 0.6),
 }
-"""Settings that are searched, the shipped value of each first."""
+"""Searched settings, the shipped value of each first."""
 SHIPPED: Final = (0,) * len(PRICES)
 DRAWN: Final = 120
-"""Points of this space that every instance tries; from the best of them it goes on one price at a time."""
+"""Points of this space that every instance tries; a search from the best changes one price at a time."""
 ROUNDS: Final = 2
 
 
 def points() -> list[tuple[int, ...]]:
-    """The shipped settings, and those that are drawn: the same for every instance."""
+    """The shipped settings, and random ones: the same for every instance."""
     rng = np.random.default_rng(0)
     drawn = [tuple(int(rng.integers(len(each))) for each in PRICES.values()) for _ in range(DRAWN)]
     return [SHIPPED, *drawn]
@@ -52,7 +52,7 @@ def settings_at(point: Sequence[int]) -> list[str]:
 
 
 def _asked_of(one: Instance) -> tuple[int, ...]:
-    """Which prices say something in an instance."""
+    """Prices that matter in an instance."""
     silent = {"order", "reserve_after"} if one.preempts else {"preempt.margin", "preempt.gpus_power"}
     if one.energy_weight == 0.0:
         silent = silent | {"clock.energy_weight"}
@@ -79,8 +79,8 @@ def scheduler_at(point: tuple[int, ...], preempts: bool) -> RuleScheduler:
 
 
 def rule_costs(one: Instance, tables: Tables) -> Callable[[RuleScheduler], float]:
-    """What a rule costs, by the engine. A run is laid out once for rules that keep the same queue: to make a
-    copy of it takes a fifth of the time."""
+    """Cost of a rule, by the engine. A run is prepared once for rules that keep the same queue: copying
+    it takes a fifth of the time."""
     laid_out = dict[Order, Engine]()
 
     def cost_of(scheduler: RuleScheduler) -> float:
@@ -92,11 +92,11 @@ def rule_costs(one: Instance, tables: Tables) -> Callable[[RuleScheduler], float
 
 
 def costs_at(one: Instance, tables: Tables) -> tuple[NDArray[np.float64], float]:
-    """What an instance costs at all `points`, and at the best prices that a search from there finds."""
+    """Cost of an instance at all `points`, and at the best prices of a search from there."""
     asked, known, cost_of = _asked_of(one), dict[tuple[int, ...], float](), rule_costs(one, tables)
 
     def cost_at(point: Sequence[int]) -> float:
-        """Prices that say nothing do not make another point."""
+        """Prices without effect do not make another point."""
         same = tuple(k if position in asked else 0 for position, k in enumerate(point))
         if same not in known:
             known[same] = cost_of(scheduler_at(same, one.preempts))

@@ -1,13 +1,13 @@
-"""The best that can be done with a small instance: branch and bound over all sequences of decisions.
+"""The optimum of a small instance: branch and bound over all sequences of decisions.
 
-At every arrival and end at which jobs wait, any running jobs may give way (if somebody starts then), and
-each waiting job may start on any GPUs that are free or whose jobs it may join, at any clock, or wait. Time,
-clocks, restarts and power go as in the engine (`rlsched_envs.sim.physics`), which plays what is found. All of
-it is compiled.
+At every arrival and end at which jobs wait, any running jobs may be preempted (if another job starts then),
+and each waiting job may start on any GPUs that are free or whose jobs it may join, at any clock, or wait.
+Time, clocks, restarts and power behave as in the engine (`rlsched_envs.sim.physics`), which plays the result.
+All of it is compiled.
 
-A branch ends where it can cost no less than the best that is known. What is left costs at least this: each
-job goes on at once where it does so for least; and the first k of the jobs that are left need the GPU time of
-the k smallest, of all GPUs with the best company there is.
+A branch ends if it cannot cost less than the best known. The rest costs at least this: each
+job continues at once at its least cost; and the first k of the remaining jobs need the GPU time of
+the k smallest, of all GPUs with the best possible co-tenants.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from studies.policy.small_instances import PLACES, TENANTS, Step, Tables
 
 _FUTURE, _WAITING, _RUNNING, _DONE = 0, 1, 2, 3
 _LEFT, _TARGET, _SAVED, _OVERHEAD, _START, _STOPPED, _RATE, _WATTS = range(8)
-"""Of a job: work that its attempt still has to do, and had; work that is saved; restart that it has to pay;
+"""Per job: remaining and total work of its attempt; saved work; unpaid restart cost;
 start of its attempt; speed; power."""
 _STATUS, _PLACE, _CLOCK = range(3)
 _NOW, _COST, _STARTED, _GAVE_WAY, _ASKED, _POSITION, _OPTION, _STEPS = range(8)
-"""Of a frame: time; cost so far; jobs that started and gave way at this instant; whether jobs waited; which
-job is asked (the first J positions: to give way; the next: to start; the last: all go on), its next option;
-steps so far."""
+"""Per frame: time; cost so far; jobs that started and were preempted at this instant; whether jobs waited;
+the job to decide (the first J positions: preemption; the next: start; the last: all continue), its next
+option; steps so far."""
 _OVERLAP: Final = np.array([[bool({*one} & {*two}) for two in PLACES] for one in PLACES])
 _SIZE: Final = np.array([len(one) for one in PLACES])
 _EPSILON: Final = 1e-9
 
 
 class Allowed(NamedTuple):
-    """What a search may do.
+    """Permitted abilities of a search.
 
     Attributes:
-        preempts: Jobs give way.
-        tenants: Jobs on a GPU at most.
-        clocks: How many of the clocks, from the highest.
+        preempts: Jobs may be preempted.
+        tenants: Most jobs on a GPU.
+        clocks: Number of clocks, from the highest.
         idles: A job may wait though GPUs of its size are free.
     """
 
@@ -52,25 +52,25 @@ class Allowed(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """What the work of jobs costs at least, by node and job, and what the jobs that are left do together."""
+    """Least cost of the work of jobs, by node and job, and joint capacity of the remaining jobs."""
 
     least: NDArray[np.float64]  # (2, J) cost of a second of work
     joules: NDArray[np.float64]  # (2, J) energy of it
     fastest: NDArray[np.float64]  # (2, J) speed
-    capacity: NDArray[np.float64]  # (2^J,) GPUs at work at the best, by the jobs that are left
+    capacity: NDArray[np.float64]  # (2^J,) most GPUs at work, by the set of remaining jobs
     prices: NDArray[np.float64]  # (2,) of a second, of a joule
     ends_s: NDArray[np.float64]  # (J,) scratch
     needs_s: NDArray[np.float64]  # (J,) scratch
 
 
 class Found(NamedTuple):
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        cost: The least; infinite where nothing is below `at_most`.
-        steps: How.
+        cost: The least; infinite if nothing is below `at_most`.
+        steps: Its steps.
         proven: Whether there is nothing below.
-        branches: How many were looked at.
+        branches: Number of examined branches.
     """
 
     cost: float
@@ -104,7 +104,7 @@ def search(
 
 @numba.njit(error_model="numpy", cache=True)
 def _refresh(job, status, group, at, now_s, switch_s, rate, watts):
-    """Somebody has come to a place or left it: its clock, speeds and power anew."""
+    """Recompute clock, speeds and power of a place after a job has joined or left it."""
     mask, node, level = 0, at // 3, np.int64(rate.shape[1])
     for k in range(job.shape[0]):
         if status[k, _STATUS] == _RUNNING and status[k, _PLACE] == at:
@@ -154,9 +154,9 @@ def _count(mask):
 
 @numba.njit(error_model="numpy", cache=True)
 def _may_start(gpus, job, status, now_s, k, at, tenants, rate):
-    """Whether a waiting job may start on a place; of free GPUs of one node on the first alone.
+    """Whether a waiting job may start on a place; of the free GPUs of one node only on the first.
 
-    Not where it has just given way: it would lose its restart, and gain nothing.
+    Not if it has just been preempted: it would lose its restart, and gain nothing.
     """
     if _SIZE[at] != gpus or (job[k, _STOPPED] == now_s and status[k, _PLACE] == at):
         return False
@@ -177,7 +177,7 @@ def _has_place(gpus, status):
 
 @numba.njit(error_model="numpy", cache=True)
 def _insert(values, count, value):
-    """One more of `count` values that are sorted."""
+    """Insert one more value into `count` sorted values."""
     at = count
     while at > 0 and values[at - 1] > value:
         values[at] = values[at - 1]
@@ -221,7 +221,7 @@ def _bounds(rate, watts, time_price, energy_price, tenants):
 
 @numba.njit(error_model="numpy", cache=True)
 def _at_least(jobs, job, status, now_s, b, preempts):
-    """What is left costs at least this."""
+    """Lower bound of the remaining cost."""
     one_by_one, together, mask, known = 0.0, 0.0, 0, 0
     for k in range(jobs.shape[0]):
         if status[k, _STATUS] == _DONE:
@@ -258,7 +258,7 @@ def _at_least(jobs, job, status, now_s, b, preempts):
 
 @numba.njit(error_model="numpy", cache=True)
 def _give_way(jobs, job, status, group, k, now_s, switch_s, rate, watts):
-    """A running job stops, with all its work saved, and waits again."""
+    """Stop a running job, with all its work saved; it waits again."""
     done_s = job[k, _TARGET] - job[k, _LEFT]
     job[k, _SAVED] += min(max(done_s - job[k, _OVERHEAD], 0.0), jobs[k, 1] - job[k, _SAVED])
     job[k, _OVERHEAD], job[k, _STOPPED] = jobs[k, 3], now_s
@@ -268,7 +268,7 @@ def _give_way(jobs, job, status, group, k, now_s, switch_s, rate, watts):
 
 @numba.njit(error_model="numpy", cache=True)
 def _start(jobs, job, status, group, k, at, level, now_s, switch_s, rate, watts):
-    """A waiting job starts."""
+    """Start a waiting job."""
     status[k, _STATUS], status[k, _PLACE], status[k, _CLOCK] = _RUNNING, at, level
     job[k, _START] = now_s
     job[k, _LEFT] = job[k, _TARGET] = job[k, _OVERHEAD] + (jobs[k, 1] - job[k, _SAVED])
@@ -277,7 +277,7 @@ def _start(jobs, job, status, group, k, at, level, now_s, switch_s, rate, watts)
 
 @numba.njit(error_model="numpy", cache=True)
 def _go_on(jobs, job, status, group, frame, prices, switch_s, rate, watts):
-    """To the next end or arrival. Returns -1 if there is none, 1 if all jobs are done, else 0."""
+    """Advance to the next end or arrival. Returns -1 if there is none, 1 if all jobs are done, else 0."""
     now_s, next_s = frame[_NOW], np.inf
     for k in range(jobs.shape[0]):
         if status[k, _STATUS] == _RUNNING:
@@ -310,7 +310,7 @@ def _go_on(jobs, job, status, group, frame, prices, switch_s, rate, watts):
 
 @numba.njit(error_model="numpy", cache=True)
 def _next_position(status, position, asked, preempts):
-    """The next job that there is something to ask, from `position` on."""
+    """The next job with a decision, from `position` on."""
     count = status.shape[0]
     while position < 2 * count:
         if position < count:
@@ -324,7 +324,7 @@ def _next_position(status, position, asked, preempts):
 
 @numba.njit(error_model="numpy", cache=True)
 def _copy(job, status, group, frame, d):
-    """A frame begins as the one before it; assignments of whole rows would take longer than the rest."""
+    """Copy the previous frame; assignments of whole rows would take longer than the rest."""
     for k in range(job.shape[1]):
         for field in range(job.shape[2]):
             job[d + 1, k, field] = job[d, k, field]
@@ -351,7 +351,7 @@ def _search(
     most_branches,
     steps_out,
 ):
-    """Depth first; a frame is a state and the options of one job that are left in it."""
+    """Depth-first search; a frame is a state and the remaining options of one job in it."""
     count, levels, depths = jobs.shape[0], rate.shape[1], 2 * steps_out.shape[0]
     b = _bounds(rate, watts, time_price, energy_price, tenants)
     job_at, group_at = np.zeros((depths, count, 8)), np.full((depths, 6, 2), -1.0)

@@ -1,4 +1,4 @@
-"""Synthetic sequences from 16 to 10,000 GPUs: what one checkpoint and one rule are worth at any size."""
+"""Synthetic sequences from 16 to 10,000 GPUs: value of one checkpoint and one rule at any size."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ JOBS_AT: Final = {
     "philly": {16: 4_000, 128: 6_000, 1_024: 31_000},
 }
 """Jobs by kind and GPUs of the cluster: 250, 47, 30 and 6 a GPU. At 10,000 GPUs that is four and a half days;
-the first queue of helios-like jobs is there after half a day. Philly-like jobs hardly queue there: 150,000 of
+helios-like jobs first queue after half a day. Philly-like jobs hardly queue there: 150,000 of
 them, over a week, wait 14 s on average."""
 NETWORK_JOBS_AT: Final = {1_024: 8_000, 10_000: 30_000}
-"""Networks are asked decision by decision: on the largest clusters they have helios-like sequences of their
-own, that all others run too."""
+"""Networks decide one by one: on the largest clusters they have separate helios-like sequences, which all
+others run too."""
 MEASURED: Final = (0.3, 0.9)
-"""Jobs submitted in this part of the time are measured: not those that fill an empty cluster, and those that
-come after them are there, so that nobody waits on a cluster that is about to be left."""
+"""Jobs submitted in this part of the time are measured: not the jobs that fill an empty cluster, and later
+jobs are present, so that no job waits on a cluster that is running empty."""
 
 LONG: Final = {
     f"{kind}-like/{gpus}": (kind, gpus, jobs) for kind, at in JOBS_AT.items() for gpus, jobs in at.items()
@@ -38,17 +38,17 @@ SEQUENCES: Final = LONG | SHORT
 
 
 def for_networks(name: str) -> bool:
-    """Whether networks run on a sequence: it is short enough for them."""
+    """Whether a sequence is short enough for networks."""
     return name not in SEQUENCES or name in SHORT or SEQUENCES[name][1] not in NETWORK_JOBS_AT
 
 
 def synthetic_workload(case: Case) -> Workload:
     """A synthetic sequence whose measured jobs are exactly the load, on a cluster of exactly the size.
 
-    Submission times are stretched for it, as those of a trace are (`cases.workload_of`).
+    Submission times are stretched for it, as for a trace (`cases.workload_of`).
 
     Raises:
-        InputError: no such sequence.
+        InputError: No such sequence.
     """
     if case.trace not in SEQUENCES or case.part != SYNTHETIC:
         raise InputError(

@@ -15,27 +15,27 @@ from studies.policy.results_tables import BUCKETS, bucket_waits
 from studies.policy.runs import Result
 
 LEAST_RATIO: Final = 0.01
-"""A ratio counts as no less in a geometric mean, so that a case without any queueing does not settle it."""
+"""Least ratio in a geometric mean, so that a case without queueing does not dominate it."""
 
 Results = dict[tuple[str, str, bool], Result]
 """By name of the case, policy and whether it ran under models."""
 
 
 def best_reference(results: Results, case: Case, *, models: bool) -> Result | None:
-    """The reference that waits less on this case, the first of two alike; None: not all are there."""
+    """The reference that waits less on this case, the first of equal ones; None: not all are available."""
     found = [results.get((case.name, name, models)) for name in REFERENCES]
     there = [one for one in found if one is not None and one.metrics.queue_mean_s is not None]
     return min(there, key=lambda one: one.metrics.queue_mean_s or 0.0) if len(there) == len(found) else None
 
 
 def of_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
-    """Geometric mean of ours / theirs over cases; a case where either is 0 or unknown has no ratio."""
+    """Geometric mean of ours / theirs over cases; a case with 0 or an unknown value has no ratio."""
     ratios = [one / other for one, other in zip(ours, theirs, strict=True) if one and other]
     return geometric_mean(np.array(ratios, dtype=np.float64))
 
 
 def bounded_ratios(ours: Iterable[float | None], theirs: Iterable[float | None]) -> Ratio | None:
-    """The same where ours can be 0, or below: each ratio counts as `LEAST_RATIO` at least."""
+    """The same if ours can be 0, or below: each ratio counts as `LEAST_RATIO` at least."""
     pairs = zip(ours, theirs, strict=True)
     ratios = [max(one / other, LEAST_RATIO) for one, other in pairs if one is not None and other]
     return geometric_mean(np.array(ratios, dtype=np.float64))
@@ -53,11 +53,11 @@ def section(
     """The whole text.
 
     Args:
-        cases: The cases that were asked for, in the order of the tables.
+        cases: The requested cases, in the order of the tables.
         entries: By trace: the rows.
-        results: What is there.
-        split: Part of the time that is measured.
-        ids: What the policies under test are.
+        results: Available results.
+        split: The measured part of the time.
+        ids: Identities of the policies under test.
         untuned: Rules at their default values.
     """
     done = [case for case in cases if best_reference(results, case, models=False)]
@@ -80,8 +80,8 @@ def section(
 def over_all(cases: Sequence[Case], entries: dict[str, list[Entry]], results: Results) -> list[str]:
     """A row for each label: geometric means over the cases, [95 % bootstrap over the cases] from ten on.
 
-    The loads of one trace have the same jobs, so that the interval is too narrow; that of each case, over
-    days, stands in its own table.
+    The loads of one trace have the same jobs, so that the interval is too narrow; the interval of each case,
+    over days, is in its own table.
     """
     lines = []
     for models, title in ((False, "Whole GPUs at full clocks"), (True, "With sharing (models on)")):
@@ -148,7 +148,7 @@ def _over_all_row(
 
 
 def one_case(case: Case, entries: Sequence[Entry], results: Results) -> list[str]:
-    """What was run, and the tables of one case."""
+    """Description of the runs, and the tables of one case."""
     best = best_reference(results, case, models=False)
     assert best is not None
     jobs = best.metrics.jobs
@@ -218,15 +218,15 @@ def row(*cells: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A whole number with commas; nothing where there is none."""
+    """A whole number with commas; empty if there is none."""
     return "" if value is None else f"{value:,.0f}"
 
 
 def percent(value: float | None) -> str:
-    """A share in percent; nothing where there is none."""
+    """A share in percent; empty if there is none."""
     return "" if value is None else f"{value:.0%}"
 
 
 def ratio_text(value: Ratio | None) -> str:
-    """A ratio with its interval; nothing where there is none."""
+    """A ratio with its interval; empty if there is none."""
     return "" if value is None else str(value)

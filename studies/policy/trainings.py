@@ -1,4 +1,4 @@
-"""Trainings that differ in their seed, or in the cluster that they must not see, each kept in a file."""
+"""Trainings that differ in their seed, or in the excluded cluster, each kept in a file."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from studies.policy.cases import UNSEEN
 from studies.policy.opponents import followed
 
 DATA_SEED: Final = 0
-"""Of the synthetic traces and of all windows that validate: a run's seed is that of its training alone."""
+"""Seed of the synthetic traces and of all validation windows: a run's seed only affects its training."""
 SHORT_WINDOWS: Final = 20
 SHORT_JOBS: Final = 1500
 SHORT_LOADS: Final = (0.95,)
 SHORT_EVERY: Final = 49_152
-"""Validation of the short trainings: windows at least, jobs of each, loads, and decisions between two."""
+"""Validation of the short trainings: least windows, jobs of each, loads, and decisions between two."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One training.
 
     Attributes:
-        cluster: What it must not see: a trace, or `TRACE/VC`; empty: nothing is left out.
+        cluster: The excluded cluster: a trace, or `TRACE/VC`; empty: nothing is left out.
         seed: Of weights, episodes and draws.
         timesteps: Decisions to train on.
-        recipe: Hyper-parameters, those of validation included.
-        init: Checkpoint to begin with; None: the rule.
+        recipe: Hyper-parameters, including validation.
+        init: Initial checkpoint; None: the rule.
     """
 
     cluster: str
@@ -57,30 +57,30 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def made_by(self) -> str:
-        """Digest of all that shapes it beside its data."""
+        """Digest of all its inputs except its data."""
         start = load_checkpoint(self.init).policy_id if self.init is not None else ""
         said = msgspec.json.encode((self.timesteps, start, self.recipe))
         return hashlib.sha256(said).hexdigest()[:12]
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """How a training ended.
+    """End of a training.
 
     Attributes:
         cluster: As in `Run`.
         seed: As in `Run`.
         made_by: `Run.made_by`.
-        timesteps: Decisions that it trained on.
-        kept_at: Decision of the policy that was kept; 0: the run ended with what it began with.
-        score: Of the policy that validation chose, on the windows that confirm, lower is better; None: it
-            chose the start, and nothing was confirmed.
-        start_score: Of the start, there.
+        timesteps: Trained decisions.
+        kept_at: Decision of the kept policy; 0: the run ended with its start.
+        score: Of the policy chosen by validation, on the confirmation windows, lower is better; None: the
+            start was chosen, and nothing was confirmed.
+        start_score: Of the start, on the same windows.
         rule: Name of the rule that the network follows.
         rule_settings: Its settings, TOML.
-        policy_id: What was kept.
-        traces: Names of all traces that it was trained and validated on.
-        steps_per_s: Decisions a second, validation left out.
-        wall_s: What it took, validation included; of a resumed run the last part.
+        policy_id: Identity of the kept policy.
+        traces: Names of all traces of its training and validation.
+        steps_per_s: Decisions a second, without validation.
+        wall_s: Wall time, validation included; of a resumed run the last part.
     """
 
     cluster: str
@@ -104,7 +104,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def short(recipe: Recipe) -> Recipe:
-    """The same recipe, which validates less, for short trainings."""
+    """The same recipe with less validation, for short trainings."""
     return msgspec.structs.replace(
         recipe,
         validate_every=SHORT_EVERY,
@@ -117,13 +117,13 @@ def short(recipe: Recipe) -> Recipe:
 
 
 def data_without(folder: Path, cluster: str) -> list[TrainingData]:
-    """What a training that must not see a cluster is trained on.
+    """Training data that exclude a cluster.
 
-    The real traces of the default policy and all of ITP, which share the weight that those of them have which
-    the default policy sees; of a trace of which one VC is left out, all others; and the synthetic traces.
+    The real traces of the default policy and all of ITP, which share the total weight of the real traces of
+    the default policy; of a trace with an excluded VC, all others; and the synthetic traces.
 
     Args:
-        folder: Of the traces.
+        folder: Folder of the traces.
         cluster: A trace, or `TRACE/VC`.
     """
     out, _, vc = cluster.partition("/")
@@ -140,21 +140,21 @@ def data_without(folder: Path, cluster: str) -> list[TrainingData]:
 
 @lru_cache(maxsize=1)
 def lesson_of(folder: Path, cluster: str, recipe: Recipe) -> Lesson:
-    """The data of a run, read, and its windows; the last one is remembered."""
+    """The data of a run, read, and its windows; the last result is cached."""
     data = data_without(folder, cluster) if cluster else default_data(folder, DATA_SEED)
     return Lesson.of(data, recipe, DATA_SEED)
 
 
 def policy_file(out: Path, run: Run) -> Path:
-    """Where the policy of a run is."""
+    """Path of the policy of a run."""
     return out / "trained" / run.name / "policy.zip"
 
 
 def read_trained(out: Path, run: Run) -> Trained | None:
-    """How a run ended; None: it has not.
+    """End of a run; None: it has not ended.
 
     Raises:
-        InputError: a run of this name was made with other numbers.
+        InputError: A run of this name was made with other numbers.
     """
     path = _record(out, run)
     if not path.exists():
@@ -163,13 +163,13 @@ def read_trained(out: Path, run: Run) -> Trained | None:
     if found.made_by != run.made_by:
         raise InputError(
             f"{path}: expected a training with this recipe, start and number of decisions, got one with "
-            "others; give what it was made with, or another --out"
+            "others; give the original values, or another --out"
         )
     return found
 
 
 def train_run(out: Path, traces: Path, run: Run) -> Trained | None:
-    """Train, or go on with a training that was stopped; None: it was stopped again.
+    """Train, or continue a stopped training; None: it was stopped again.
 
     Args:
         out: Folder of all runs.

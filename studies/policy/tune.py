@@ -1,4 +1,4 @@
-"""Tune the rules on the training part of every trace, and write down what was tried and chosen.
+"""Tune the rules on the training part of every trace, and record tried and chosen values.
 
     nice -n 5 .venv/bin/python -m studies.policy.tune --out runs/policy/tune
     nice -n 5 .venv/bin/python -m studies.policy.tune --budget-s 480        # as much as fits; call again
@@ -6,9 +6,9 @@
 Each value of each grid (`opponents.GRIDS`) runs on three windows of the training part, as long as the test
 part, at three loads. The value with the least geometric mean of its ratios to `qssf-backfill` is chosen, once
 for all traces and once for each. Results are kept, one file each, and not run again.
-For the rules whose grid is complete, what was chosen goes to `tuned.json` beside this file, and all that was
-tried to OUT/tried.json. `tuned.json` is to be committed before the test split is read, and is not written any
-more once it has been: `--tuned FILE` names another one.
+For the rules whose grid is complete, the choice goes to `tuned.json` next to this file, and all tried
+values to OUT/tried.json. Commit `tuned.json` before the test split is read; after that it is not written
+any more: `--tuned FILE` names another one.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ def grid_jobs(grid: Grid, todo: Sequence[Case]) -> list[Job]:
 
 
 def score(ratios: Iterable[float | None]) -> float:
-    """Geometric mean of the ratios that there are; 1 of none."""
+    """Geometric mean of the available ratios; 1 without any."""
     known = [max(one, LEAST_RATIO) for one in ratios if one is not None]
     found = geometric_mean(np.array(known, dtype=np.float64))
     return 1.0 if found is None else round(found.ratio, 4)
 
 
 def least(scores: dict[str, float]) -> str:
-    """The value with the least score; of values that are alike the first in the grid."""
+    """The value with the least score; of equal ones the first in the grid."""
     return min(scores, key=lambda value: scores[value])
 
 
 def ratio_of(result: Result, grid: Grid) -> float | None:
-    """What a value came to on a case, against `qssf-backfill`."""
+    """Result of a value on a case, against `qssf-backfill`."""
     against = result.against[TUNING_REFERENCE]
     found = against.queue_mean_ratio if grid.measure == "queue" else against.jct_mean_ratio
     return None if found is None else round(found.ratio, 4)
@@ -89,10 +89,10 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """Every value of one rule's grid.
 
     Attributes:
-        settings: By value: its settings, as a TOML file has them.
+        settings: By value: its settings, as in a TOML file.
         scores: By value: geometric mean over all cases of its mean / that of `qssf-backfill`.
         scores_by_trace: By trace and value: the same over the cases of one trace.
-        ratios: By value and case: the ratio itself; null where nobody waited.
+        ratios: By value and case: the ratio itself; null if no job waited.
     """
 
     settings: dict[str, dict[str, Any]]
@@ -116,13 +116,13 @@ class TriedFile(msgspec.Struct, frozen=True, kw_only=True):
     """`tried.json`.
 
     Attributes:
-        traces: Traces that were tuned on.
+        traces: Traces used for tuning.
         parts: Parts of their time, all before the end of the training part.
         loads: Offered loads.
         seeds: Seeds of the policies' draws.
-        reference: What scores are ratios to.
+        reference: Reference of the scores.
         cases: Jobs measured in each case.
-        left_out: Cases that were not run, and why.
+        left_out: Cases that were not run, with reasons.
         settings: By setting, by rule.
     """
 
@@ -158,10 +158,10 @@ def tried_rule(grid: Grid, results: Sequence[Result]) -> Tried:
 
 
 def known_values(tuned: Path, log: Path) -> TunedFile | None:
-    """What a file of chosen values has so far.
+    """Present content of a file of chosen values.
 
     Raises:
-        InputError: the test split has been read, with these values or by a run in the log.
+        InputError: The test split has been read, with these values or by a run in the log.
     """
     known = read_tuned(tuned) if tuned.exists() else None
     if read_log(log) or (known is not None and known.test_split_read):
@@ -175,7 +175,7 @@ def known_values(tuned: Path, log: Path) -> TunedFile | None:
 def tuning_cases(
     folder: Path, traces: Sequence[str], least_jobs: int
 ) -> tuple[list[Case], dict[str, int], dict[str, str]]:
-    """Cases of the training part, their jobs, and those that are left out with the reason."""
+    """Cases of the training part, their jobs, and left-out cases with the reason."""
     found, counts, left_out = [], {}, {}
     for case in cases(traces, TUNING_PARTS, TUNING_LOADS):
         jobs = measured_jobs(folder, case)
@@ -188,7 +188,7 @@ def tuning_cases(
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, write what is complete; returns the exit code."""
+    """Read the command line, run the missing cases, write complete results; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="tune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -199,7 +199,7 @@ def main(words: Sequence[str] | None = None) -> int:
         "--setting",
         action="append",
         choices=(BASE, *MORE_GRIDS),
-        help="what is allowed and known; default: all",
+        help="permissions and information; default: all",
     )
     parser.add_argument("--tuned", type=Path, default=TUNED_FILE, help="file to write")
     parser.add_argument("--log", type=Path, default=LOG_FILE, help="log of runs on the test split")
@@ -210,7 +210,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def with_choice(known: TunedFile, setting: str, rule: str, choice: Tuned) -> TunedFile:
-    """The file with one rule's values put in."""
+    """The file with one rule's values inserted."""
     if setting == BASE:
         return msgspec.structs.replace(known, rules=known.rules | {rule: choice})
     there = known.settings.get(setting, {}) | {rule: choice}
@@ -218,7 +218,7 @@ def with_choice(known: TunedFile, setting: str, rule: str, choice: Tuned) -> Tun
 
 
 def in_order(case: Case) -> tuple[str, float, str]:
-    """What jobs are sorted by: cases of one setting after each other, so that each is read once."""
+    """Sort key of jobs: cases of one setting after each other, so that each is read once."""
     return case.predictions, -case.preemptible_frac, case.name
 
 

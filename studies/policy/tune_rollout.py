@@ -2,14 +2,14 @@
 
     nice -n 5 .venv/bin/python -m studies.policy.tune_rollout --budget-s 1200    # call again for the rest
 
-The cases are those of `tune`. Of each, `--jobs` successive measured jobs are measured and half as many come
-behind them; `qssf-backfill` has placed all that came before, so that every value begins in the same state.
-Which jobs: of the stretches of so many in which it keeps them waiting for 100 s on average or more, the one
-with the median of that, over the whole window; a replay begins seven days before the stretch, so that jobs
-may wait less there. Every value runs on every stretch, once (seed 0).
+The cases come from `tune`. Of each, `--jobs` successive measured jobs are measured and half as many
+follow; `qssf-backfill` has placed all earlier jobs, so that every value begins in the same state.
+The jobs: of the stretches of this length in which the reference keeps them waiting for 100 s on average or
+more, the stretch with the median wait, over the whole window; a replay begins seven days before the stretch,
+so that jobs may wait less there. Every value runs on every stretch, once (seed 0).
 
-Each stretch is a file in OUT. When all are there, the entry of `rollout` in `studies/policy/tuned.json` is
-written, and no other one; not any more once the test split has been read.
+Each stretch is a file in OUT. When all are available, the entry of `rollout` in `studies/policy/tuned.json`
+is written, and no other one; not after the test split has been read.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _REFERENCE: Final = Policy(TUNING_REFERENCE)
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What the values came to on one stretch.
+    """Results of the values on one stretch.
 
     Attributes:
         jobs: Jobs that were measured.
         queue_mean_s: Their mean queueing delay, by value of the grid and under `qssf-backfill`.
-        wall_s: What the replays took, likewise.
+        wall_s: Wall times of the replays, likewise.
     """
 
     jobs: int
@@ -75,13 +75,13 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: dict[str, float]
 
     def ratio(self, value: str) -> float | None:
-        """Mean queueing under a value over that under `qssf-backfill`; None where nobody waits."""
+        """Mean queueing under a value over that under `qssf-backfill`; None if no job waits."""
         reference_s = self.queue_mean_s[TUNING_REFERENCE]
         return round(self.queue_mean_s[value] / reference_s, 4) if reference_s > 0 else None
 
 
 class AfterWarmUp(Scheduler):
-    """`rollout` from one time on; before it `qssf-backfill` decides, and `rollout` looks on."""
+    """`rollout` from one time on; before it `qssf-backfill` decides, and `rollout` observes."""
 
     order = Permissions().order()
 
@@ -90,7 +90,7 @@ class AfterWarmUp(Scheduler):
         self._policy, self._before, self._from_s = policy, load_scheduler(TUNING_REFERENCE), from_s
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """What the one whose time it is decides."""
+        """The decision of the scheduler in charge at this time."""
         if now_s >= self._from_s:
             return self._policy.decide(state, partition, now_s, record=record)
         self._policy.remember(state)
@@ -98,14 +98,14 @@ class AfterWarmUp(Scheduler):
 
 
 def median_stretch(queue_s: NDArray[np.float64], jobs: int) -> int:
-    """First of the successive jobs of which a stretch is made.
+    """First of the successive jobs of a stretch.
 
     Args:
         queue_s: (J,) queueing delays under the reference, seconds.
         jobs: Jobs of a stretch.
 
     Raises:
-        InputError: in no stretch do jobs wait for `LEAST_S` on average.
+        InputError: In no stretch do jobs wait for `LEAST_S` on average.
     """
     firsts = np.arange(0, max(len(queue_s) - jobs, 0) + 1, jobs)
     means = np.array([queue_s[first : first + jobs].mean() for first in firsts])
@@ -116,7 +116,7 @@ def median_stretch(queue_s: NDArray[np.float64], jobs: int) -> int:
 
 
 def cut(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
-    """The stretch of a case: its jobs are measured, half as many come behind, and all before are replayed."""
+    """The stretch of a case: its jobs are measured, half as many follow, all earlier ones are replayed."""
     measured = np.flatnonzero(work.window.measured(work.trace))
     table = _engine(work, predictions).run_rule(_REFERENCE.rule)
     queue_s = (table.start_s - table.trace.submit_s)[-len(measured) :]
@@ -193,12 +193,12 @@ def _tune(arguments: argparse.Namespace) -> int:
             each = (f"{value} {one.ratio(value)} ({one.wall_s[value]:.0f} s)" for value in GRIDS[RULE].names)
             print(f"{case.name}: {one.jobs} jobs, {reference_s:,.0f} s: {', '.join(each)}", flush=True)
     if not wanted or len(found) < len(wanted):
-        print(f"{len(found)} of {len(wanted)} stretches there; call again", file=sys.stderr)
+        print(f"{len(found)} of {len(wanted)} stretches available; call again", file=sys.stderr)
         return 0
     tried = tried_of(found, arguments.jobs)
     log = msgspec.json.format(msgspec.json.encode(tried), indent=1)
     (arguments.out / "tried.json").write_bytes(log + b"\n")
-    known = known_values(arguments.tuned, arguments.log)  # again: it may have been written meanwhile
+    known = known_values(arguments.tuned, arguments.log)  # again: the file may have changed meanwhile
     chosen = tried.choice
     file = TunedFile(traces=traces) if known is None else known
     write_tuned(arguments.tuned, with_choice(file, BASE, RULE, chosen))
@@ -207,7 +207,7 @@ def _tune(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read the command line, run what is missing, write the entry if it is complete; the exit code."""
+    """Read the command line, run the missing stretches, write the entry if complete; the exit code."""
     parser = argparse.ArgumentParser(
         prog="tune_rollout", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

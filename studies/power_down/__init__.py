@@ -1,1 +1,1 @@
-"""How many nodes may sleep."""
+"""Number of nodes that may sleep."""

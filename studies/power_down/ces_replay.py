@@ -2,10 +2,10 @@
 
     RLSCHED_DATA=../shared .venv/bin/python -m studies.power_down.ces_replay [--json FILE] [--markdown]
 
-Settings are chosen on 11 to 24 October and on November alone: the fewest idle nodes at a given number of
+Settings are chosen only on 11 to 24 October and on November: the fewest idle nodes at a given number of
 wake-ups a day, buffers charged in full. They are then replayed once on the test days; the best settings on
-the test days themselves are printed apart, as what hindsight gives. Forecasts are refitted every four days on
-all that is before.
+the test days themselves are printed separately, as hindsight. Forecasts are refitted every four days on
+all earlier data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from rlsched.workload.predict.node_demand import (
 )
 
 CHOSEN_ON = (("2017-10-11", "2017-10-25"), ("2017-11-01", "2017-12-01"))
-"""Before the test days, but for 25 October 14:00 to the end of the 26th, where the log has gaps and zeros."""
+"""Before the test days, except 25 October 14:00 to the end of the 26th, where the log has gaps and zeros."""
 TEST = ("2017-12-01", "2017-12-15")
 BUDGETS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Wake-up events a day."""
@@ -73,7 +73,7 @@ def families(first_slot: int) -> dict[str, list[DemandForecast]]:
 
 
 class Replays:
-    """The series by slots, and what is asked of it."""
+    """The series by slots, and the questions about it."""
 
     def __init__(self, series: NodeDemand) -> None:
         self.series = series
@@ -86,7 +86,7 @@ class Replays:
         return round(first), round(last)
 
     def before(self, peaks: Floats, rules: Sequence[KeepRule]) -> list[tuple[float, float]]:
-        """Over the days that settings are chosen on, for each rule: wake-ups a day, mean idle nodes."""
+        """For each rule, over the selection days: wake-ups a day, mean idle nodes."""
         wakes, idle, slots = np.zeros(len(rules)), np.zeros(len(rules)), 0
         for since, until in CHOSEN_ON:
             first, last = self.span(since, until)
@@ -106,7 +106,7 @@ def seconds(day: str) -> float:
 
 
 def run(series: NodeDemand) -> dict[str, Any]:
-    """Everything that is printed."""
+    """The whole report."""
     replays = Replays(series)
     known = families(replays.first_slot)
     tried: list[dict[str, Any]] = []
@@ -161,7 +161,7 @@ def goal(tried: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def baselines(replays: Replays) -> dict[str, SlotOutcome]:
-    """What needs no choosing, and Helios' rule with the values of its code."""
+    """Rules without a choice, and Helios' rule with the values of its code."""
     demand, (first, last) = replays.demand, replays.test
     none = np.zeros(last - first)
     still = summarise_slots(
@@ -188,10 +188,10 @@ def baselines(replays: Replays) -> dict[str, SlotOutcome]:
         "demand + 10": simple(Persistence(), 10),
         "demand + 20": simple(Persistence(), 20),
         "trailing maximum of 24 h": simple(TrailingMaximum(DAY_SLOTS), 0),
-        "Helios' rule, boosting, knows no future": HeliosRule().replay(
+        "Helios' rule, boosting, without the future": HeliosRule().replay(
             demand, replays.total, near, far, first, last, knows_slot=False
         ),
-        "Helios' rule as its code has it": HeliosRule().replay(
+        "Helios' rule as in its code": HeliosRule().replay(
             demand, replays.total, ahead[0], ahead[1], first, last, knows_slot=True
         ),
     }
@@ -277,7 +277,7 @@ def print_report(report: dict[str, Any], table: Callable[..., None]) -> None:
         "Rules on the test days", ("rule", *FIGURES), [(n, *cells(o)) for n, o in report["baselines"].items()]
     )
     table(
-        "Settings chosen before December, at most so many wake-ups a day",
+        "Settings chosen before December, at most this many wake-ups a day",
         ("budget", "family", "before: a day", "idle", "forecast", "rule", *FIGURES),
         [
             (

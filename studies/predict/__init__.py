@@ -1,1 +1,1 @@
-"""How good predictions from history are, what they are worth, and what they cost."""
+"""Accuracy of predictions from history, their value, and their cost."""

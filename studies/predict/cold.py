@@ -1,8 +1,8 @@
-"""Who predicts best before boosting is fitted: the hedge's other parts, or the running mean alone?
+"""Best predictor before boosting is fitted: the hedge's other parts, or the running mean by itself?
 
     RLSCHED_DATA=../shared .venv/bin/python -m studies.predict.cold
 
-Jobs that are submitted before the 200th has ended, ends as recorded: the first 1,200 jobs of each real trace,
+Jobs submitted before the 200th has ended, ends as recorded: the first 1,200 jobs of each real trace,
 and of synthetic ones with two seeds.
 """
 
@@ -39,7 +39,7 @@ def traces() -> Iterator[tuple[str, Trace]]:
 
 
 def figures(said: Floats, duration_s: Floats, gpus: Floats) -> tuple[float, float, float]:
-    """(mean -ln P(what happened), median |ln(true / median)|, Spearman of the mean)."""
+    """(mean -ln P(outcome), median |ln(true / median)|, Spearman of the mean)."""
     bins = [bin_of(one) for one in duration_s.tolist()]
     score = -np.log(np.maximum(said[np.arange(len(bins)), bins], 1e-4)).mean()
     judged = quality(said, duration_s, gpus)

@@ -1,11 +1,11 @@
-"""How good forecasts of starts and ends are, on the validation parts of four traces.
+"""Accuracy of forecasts of starts and ends, on the validation parts of four traces.
 
     .venv/bin/python -m studies.predict.forecasts --policy tuned --load 0.95
 
-A trace is replayed under a policy with predictions as they can be made of it. At regular looks the state is
-played forward, as the forecaster of a broker does; a job's first forecast counts, the one at the first look
-after its submission. Corrections are learned on the way, from what had come by then; forecasts of the two
-weeks before the part teach, and are not counted. What is chosen is chosen on `--part train3`.
+A trace is replayed under a policy with causal predictions. At regular times the state is
+simulated forward, as the forecaster of a broker does; a job's first forecast counts, the one at the first
+time after its submission. Corrections are learned on the way, from earlier outcomes; forecasts of the two
+weeks before the part are used for learning, and not counted. Choices are made on `--part train3`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from studies.policy.cases import PARTS, TRACES, Case, Workload, workload_of
 
 BEFORE_S = 14 * 86_400.0
 LEAST_JOBS = 100
-"""Size classes with fewer are not shown."""
+"""Smaller size classes are not shown."""
 
 
 def forecasts_of(
     work: Workload, policy: Policy, every_s: float, futures: int
 ) -> tuple[list[Seen], float, int]:
-    """Forecasts of the jobs of a part against what came, CPU seconds of all refreshes, and their number."""
+    """Forecasts of the jobs of a part against the outcome, CPU seconds of all refreshes, and their number."""
     since_s = work.window.since_s
     begin = int(np.searchsorted(work.trace.submit_s, since_s - BEFORE_S))
     trace = work.trace.select(slice(begin, None))
@@ -132,7 +132,7 @@ def print_title() -> None:
 
 
 def print_scores(name: str, seen: Sequence[Seen], least: int = LEAST_JOBS) -> None:
-    """Print the rows of a trace: of all sizes, and of each that has enough jobs."""
+    """Print the rows of a trace: of all sizes, and of each with enough jobs."""
     of: dict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:
         of[one.what, "all"].append(one)

@@ -1,10 +1,10 @@
-"""Forecasts of a real broker against what came: short jobs on simulated GPUs, an hour in seconds.
+"""Forecasts of a real broker against the outcome: short jobs on simulated GPUs, an hour in seconds.
 
     .venv/bin/python -m studies.predict.live --minutes 10
 
-Starts `rlsched broker` and nodes of simulated GPUs, and submits jobs that sleep for seconds, at the load that
-is asked for. Jobs of one name have lengths alike. The broker's own forecaster says when each starts and ends;
-the store of decisions keeps what came. The first jobs teach, and are not counted.
+Starts `rlsched broker` and nodes of simulated GPUs, and submits jobs that sleep for seconds, at the given
+load. Jobs of one name have similar lengths. The broker's own forecaster predicts starts and ends;
+the store of decisions has the outcome. The first jobs are for learning, and not counted.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ODDS = (0.4, 0.4, 0.2)
 SIZES, SIZE_ODDS = (1, 2, 4, 8), (0.5, 0.2, 0.2, 0.1)
 MOST_S = 120.0
 TEACHES = 0.25
-"""Share of the time whose jobs teach."""
+"""Share of the time whose jobs are for learning."""
 
 
 def run(folder: Path, minutes: float, load: float, policy: str, seed: int) -> tuple[Path, float, int]:
-    """Let a broker work for so long.
+    """Let a broker work for this time.
 
     Returns:
-        Its store, from when on jobs count, and how many were submitted.
+        Its store, the time from which jobs count, and the number of submissions.
     """
     keys = folder / "home"
     KeyHome(keys).broker()
@@ -80,7 +80,7 @@ def run(folder: Path, minutes: float, load: float, policy: str, seed: int) -> tu
 
 
 def submit(client: Client, minutes: float, load: float, seed: int) -> int:
-    """Submit jobs for so long, each when it is due; how many."""
+    """Submit jobs for this time, each when it is due; their number."""
     draws = np.random.default_rng(seed)
     length_s = sum(
         odds * median_s * np.exp(spread**2 / 2)

@@ -1,9 +1,9 @@
-"""What predictions cost a broker that serves: start from a long journal, and replies while a fit runs.
+"""Cost of predictions for a serving broker: start from a long journal, and replies during a fit.
 
     .venv/bin/python -m studies.predict.online [--jobs 20000] [--prediction hedge]
 
-Writes a journal of jobs that have ended, starts `rlsched broker` on it, and submits jobs one after another,
-each as soon as the one before is acknowledged, first while boosting is fitted and as long again afterwards.
+Writes a journal of ended jobs, starts `rlsched broker` on it, and submits jobs one after another,
+each as soon as the one before is acknowledged, first during the fit of boosting and as long again afterwards.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MIN_S, MAX_S = 5.0, 120.0
 
 
 def write_journal(path: Path, jobs: int, kind: str) -> None:
-    """Jobs of one GPU on one node, in order of submission, each on the GPU that is free first."""
+    """Jobs of one GPU on one node, in order of submission, each on the first free GPU."""
     journal, predictions = Journal(path), Predictions(kind)
-    journal._db.execute("PRAGMA synchronous=OFF")  # this one may be lost
+    journal._db.execute("PRAGMA synchronous=OFF")  # this journal may be lost
     rng = np.random.default_rng(0)
     names = rng.choice(list(PROGRAMS), size=jobs, p=[0.4, 0.3, 0.2, 0.1])
     gaps_s = rng.exponential(200.0, size=jobs)
@@ -115,7 +115,7 @@ def times(took_ms: list[float]) -> list[str]:
 
 
 @click.command()
-@click.option("--jobs", default=20_000, show_default=True, help="Jobs in the journal that have ended.")
+@click.option("--jobs", default=20_000, show_default=True, help="Ended jobs in the journal.")
 @click.option("--prediction", type=click.Choice(KINDS), default="hedge", show_default=True)
 def main(jobs: int, prediction: str) -> None:
     """Print start-up time and reply times."""
@@ -157,7 +157,7 @@ def main(jobs: int, prediction: str) -> None:
 
 
 def measure(client: Client) -> tuple[list[float], list[float]]:
-    """(ms of each reply while a fit runs, of those after it)."""
+    """(ms of each reply during a fit, ms of each reply after it)."""
     during: list[float] = []
     after: list[float] = []
     began_s = time.monotonic()

@@ -1,15 +1,15 @@
-"""How good predictions from history are, and what they are worth.
+"""Accuracy of predictions from history, and their value.
 
     .venv/bin/python -m studies.predict.results --out runs/predict
     .venv/bin/python -m studies.predict.results --out runs/predict --only philly --load 1.0
 
 Each case is a trace at a load. The nodes are scaled to the load of the test window (the last 20 % of the
 time, `workload.split`), as `rlsched evaluate --load` does, and the replay starts 7 days before it. Every job
-is predicted at its arrival with what had ended by then: before the replay as recorded, in it by
+is predicted at its arrival from the jobs that had ended by then: before the replay as recorded, in it by
 `fifo-backfill`; with --as-recorded, as recorded throughout, for the running mean too.
 `qssf-backfill` then runs under the predictions of the running mean (0 % of the gap), under true durations
-(100 %), and under those of each predictor. A case's result is a file in OUT/cases; those that are there are
-not run again. OUT/prediction.md and OUT/prediction.json are written from all cases there are.
+(100 %), and under the predictions of each predictor. A case's result is a file in OUT/cases; existing ones
+are not run again. OUT/prediction.md and OUT/prediction.json are written from all available cases.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         workload: Name of a real trace, or of a kind of synthetic one.
-        load: Load aimed at.
+        load: Target load.
         seed: Of a synthetic trace; -1: a real one.
         owners: Whether a synthetic trace keeps its users and names.
         recorded: Whether jobs ended as recorded within the replay too.
@@ -74,14 +74,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the case is called in the tables."""
+        """Name of the case in the tables."""
         if self.seed < 0:
             return f"{self.workload}, recorded" if self.recorded else self.workload
         return f"{self.workload}, {'with' if self.owners else 'without'} users and names"
 
     @property
     def file_name(self) -> str:
-        """Where its result is kept."""
+        """Path of its result."""
         tail = "" if self.seed < 0 else f"-s{self.seed}-{'owners' if self.owners else 'bare'}"
         return f"{self.workload}-{self.load:g}{tail}{'-recorded' if self.recorded else ''}.json"
 
@@ -168,7 +168,7 @@ def mean_queue_s(table: JobTable, window: Window) -> float:
 
 
 def cases(loads: list[float], seeds: int, only: list[str], *, recorded: bool) -> list[Case]:
-    """What is run: real traces first."""
+    """The cases to run: real traces first."""
     real = [Case(workload=name, load=load, recorded=recorded) for name in REAL for load in loads]
     synthetic = [
         Case(workload=like, load=load, seed=FIRST_SEED + seed, owners=owners)
@@ -181,14 +181,14 @@ def cases(loads: list[float], seeds: int, only: list[str], *, recorded: bool) ->
 
 
 def main() -> None:
-    """Read the command line, run what is missing, write the tables."""
+    """Read the command line, run the missing cases, write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("runs/predict"), help="folder of cases and tables")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="these workloads alone")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these workloads")
     parser.add_argument("--load", action="append", type=float, default=[], help="default: 0.85 and 1.0")
-    parser.add_argument("--as-recorded", action="store_true", help="the other history; real traces alone")
+    parser.add_argument("--as-recorded", action="store_true", help="the other history; only real traces")
     parser.add_argument("--seeds", type=int, default=2, help="synthetic traces of each kind and load")
     parser.add_argument("--budget-s", type=float, default=3600.0, help="start no case after this long")
     arguments = parser.parse_args()
@@ -212,7 +212,7 @@ def main() -> None:
         share = "-" if hedge.gap_frac is None else f"{hedge.gap_frac:.0%}"
         print(f"{case.name} at {case.load:g}: {share} of the gap", file=sys.stderr)
     there = [folder / case.file_name for case in wanted if (folder / case.file_name).exists()]
-    print(f"{len(there)} of {len(wanted)} cases there", file=sys.stderr)
+    print(f"{len(there)} of {len(wanted)} cases available", file=sys.stderr)
     for path in write_tables(
         [msgspec.json.decode(file.read_bytes(), type=CaseResult) for file in there],
         arguments.out,

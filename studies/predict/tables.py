@@ -1,4 +1,4 @@
-"""What `studies/predict/results.py` measures of a case, and its tables in Markdown."""
+"""Measures of a case in `studies/predict/results.py`, and its tables in Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         queue_mean_s: Mean queueing delay, s.
-        gap_frac: Share of the way from the running mean's to that of true durations.
+        gap_frac: Share of the way from the running mean's delay to the delay with true durations.
         ratio: To the running mean's, with its 95 % interval over blocks of days.
     """
 
@@ -55,7 +55,16 @@ def write_tables(results: list[CaseResult], out: Path, *, command: str) -> list[
     synthetic = [one for one in results if not one.real]
     parts = [f"`{command}`", ""]
     if real:
-        parts += ["What it is worth", "", *worth_table(real), "", "How good", "", *quality_table(real), ""]
+        parts += [
+            "Value of predictions",
+            "",
+            *worth_table(real),
+            "",
+            "How good",
+            "",
+            *quality_table(real),
+            "",
+        ]
         parts += ["P(longer): share predicted / true", "", *calibration_table(real), ""]
     if synthetic:
         parts += ["Users and names", "", *owners_table(synthetic), ""]
@@ -65,7 +74,7 @@ def write_tables(results: list[CaseResult], out: Path, *, command: str) -> list[
 
 
 def worth_table(results: list[CaseResult]) -> list[str]:
-    """Queueing, and the share of the gap of the hedge and of its parts alone."""
+    """Queueing, and the share of the gap of the hedge and of its parts by themselves."""
     rows = []
     for one in results:
         hedge = one.worth["hedge, mean"]
@@ -115,7 +124,7 @@ def quality_table(results: list[CaseResult]) -> list[str]:
 
 
 def calibration_table(results: list[CaseResult]) -> list[str]:
-    """Mean P(longer) of the hedge beside the share that was longer."""
+    """Mean P(longer) of the hedge, and the share that was longer."""
     rows = [
         [
             one.workload,
@@ -175,10 +184,10 @@ def share(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Two decimals, - where unknown."""
+    """Two decimals, - if unknown."""
     return "-" if value is None else f"{value:.2f}"
 
 
 def interval(ratio: Ratio | None) -> str:
-    """A ratio and its interval, where there are enough blocks for one."""
+    """A ratio and its interval, if there are enough blocks for one."""
     return "-" if ratio is None else f"{ratio.ratio:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"

@@ -1,4 +1,4 @@
-"""What predictions are worth over many windows of a trace: one test window holds few congested days.
+"""Value of predictions over many windows of a trace: one test window holds few congested days.
 
     .venv/bin/python -m studies.predict.windows --out runs/predict
 
@@ -34,7 +34,7 @@ MIN_JOBS = 300
 """A window with fewer jobs is left out."""
 
 MIN_QUEUE_S = 60.0
-"""So is one in which jobs hardly wait under the running mean."""
+"""A window is also left out if jobs hardly wait under the running mean."""
 
 Queues = tuple[float, float, float]
 """Mean queueing delay under the running mean, the hedge, and true durations, s."""
@@ -43,7 +43,7 @@ Queues = tuple[float, float, float]
 def queues_of(
     trace: Trace, spec: ClusterSpec, load: float, predictions: list[Predictions]
 ) -> list[Queues | None]:
-    """One entry a window, None for one that is left out."""
+    """One entry a window, None for a left-out one."""
     span_s = float(trace.submit_s[-1])
     out: list[Queues | None] = []
     for since in WINDOWS:
@@ -59,12 +59,12 @@ def queues_of(
 
 
 def gap_of(none: float, got: float, full: float) -> str:
-    """The share of the gap; a gap of less than 2 % is none."""
+    """The share of the gap; a gap of less than 2 % counts as none."""
     return share((none - got) / (none - full)) if none - full > 0.02 * none else "no gap"
 
 
 def row_of(name: str, load: float, queues: list[Queues | None]) -> list[str]:
-    """A row of the table: every window's share, and that of all windows together."""
+    """A row of the table: every window's share, and the share of all windows together."""
     none, got, full = np.array([one for one in queues if one is not None]).T
     gaps = ["-" if one is None else gap_of(*one) for one in queues]
     together = float((none - got).sum() / (none - full).sum())
@@ -74,12 +74,12 @@ def row_of(name: str, load: float, queues: list[Queues | None]) -> list[str]:
 
 
 def main() -> None:
-    """Read the command line, prediction, replay, write the table."""
+    """Read the command line, predict, replay, write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path("runs/predict"), help="folder of the table")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="these traces alone")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these traces")
     arguments = parser.parse_args()
     traces = Path(os.environ.get("RLSCHED_DATA", "../shared")) / "traces"
     arguments.out.mkdir(parents=True, exist_ok=True)

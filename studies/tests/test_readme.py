@@ -7,7 +7,7 @@ from pathlib import Path
 
 STUDIES = Path(__file__).resolve().parents[1]
 INSIDE = {"studies.gpu.child"}
-"""Run by another study, in a process of its own."""
+"""Run by another study, in a separate process."""
 
 
 def test_every_study_has_a_line_and_every_line_a_study() -> None:

@@ -1,1 +1,1 @@
-"""What the synthetic generator is fitted to, and how near it comes."""
+"""Fits of the synthetic generator, and its distance from real traces."""

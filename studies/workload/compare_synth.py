@@ -1,4 +1,4 @@
-"""Synthetic against real workloads, and how good predictions are.
+"""Synthetic against real workloads, and accuracy of predictions.
 
 RLSCHED_DATA=../shared python -m studies.workload.compare_synth
 """

@@ -3,7 +3,7 @@
     RLSCHED_DATA=../shared python -m studies.workload.fit_synth
 
 Only the first 70 % of each trace's time is read (the training part), after the first 1 % of its jobs: some
-traces begin with a few stragglers. Bursts are those of `characterise/repeats.py`. Durations are
+traces begin with a few stragglers. Bursts follow `characterise/repeats.py`. Durations are
 clipped at 7 days.
 """
 
@@ -35,7 +35,7 @@ BURST_SIZES = (1, 2, 3, 4, 5, 7, 10, 15, 25, 40, 65, 100, 160, 260, 420)
 
 
 def training_part(trace: Trace) -> Trace:
-    """The jobs of the training part that ask for whole GPUs."""
+    """The jobs of the training part that request whole GPUs."""
     since = trace.submit_s[len(trace) // 100]
     until = TRAIN_FRAC * trace.submit_s[-1]
     whole = (trace.num_gpus >= 1) & (trace.num_gpus == np.floor(trace.num_gpus))
@@ -43,7 +43,7 @@ def training_part(trace: Trace) -> Trace:
 
 
 def classes_of(gpus: NDArray[np.float64]) -> list[int]:
-    """Lower bounds of the size classes that hold enough jobs; the others join the class below."""
+    """Lower bounds of the size classes with enough jobs; the others join the class below."""
     bounds: list[int] = []
     for low, high in zip(CLASS_BOUNDS, (*CLASS_BOUNDS[1:], 1 << 30), strict=True):
         if low == 1 or np.count_nonzero((gpus >= low) & (gpus < high)) >= FEWEST_JOBS:
@@ -117,7 +117,7 @@ def fit(name: str, traces: Sequence[Trace]) -> None:
 
 
 def print_rhythm(parts: Sequence[Trace]) -> None:
-    """Burst starts by hour of the day and by day of the week, and how much whole days differ beyond that."""
+    """Burst starts by hour of the day and by day of the week, and the additional variation between days."""
     hours, weekdays, noise, weights = np.zeros(24), np.zeros(7), [], []
     for part in parts:
         _, first = np.unique(bursts(keyed(part.vc).code, part.num_gpus, part.submit_s), return_index=True)

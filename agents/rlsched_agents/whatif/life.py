@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
-from rlsched.broker.machine.machine.happenings import happened
 
 from rlsched.broker.base.entries import (
     AttemptEnding,
@@ -27,6 +26,8 @@ from rlsched.broker.base.entries import (
     TasksHeld,
 )
 from rlsched.broker.base.rows import Row
+from rlsched.broker.base.states import Outcome
+from rlsched.broker.machine.happenings import happened
 from rlsched.broker.state.book import Book
 from rlsched.broker.state.gates import NEVER
 from rlsched.broker.state.jobs import Attempt, Job
@@ -48,7 +49,7 @@ from rlsched_agents.whatif.other_choice import other_decision
 
 STOP_S: Final = 1.0
 """Time between a request to stop a job and the release of its GPUs, seconds."""
-_OWN_ENDS: Final = ("completed", "failed")
+_OWN_ENDS: Final[dict[str, Outcome]] = {"completed": "completed", "failed": "failed"}
 
 
 class Ends:
@@ -65,7 +66,7 @@ class Ends:
         self._timeline = timeline
         self.by_predictions: set[int] = set()
 
-    def of(self, job: Job, attempt: Attempt) -> tuple[float, str]:
+    def of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """End time of an attempt and outcome of its job; as recorded if the attempt started as recorded."""
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
@@ -125,7 +126,7 @@ class Life:
         self.timeline = Timeline()
         self._scheduler, self._watch = scheduler, watch
         self._events: list[JobEvent | NodeEvent] = []
-        self._planned: list[tuple[float, int, int, str]] = []  # time, job, attempt, outcome of the job
+        self._planned: list[tuple[float, int, int, Outcome]] = []  # time, job, attempt, outcome of the job
         self._waits: tuple[float, int, Decision] | None = None  # time, partition, and the decision
         permit(self.book.cluster, scheduler)
 
@@ -257,7 +258,7 @@ class Life:
             end_s, outcome = min(end_s, left_s), "queued" if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
-    def _end(self, number: int, attempt: int, outcome: str, now_s: float) -> bool:
+    def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
         """Finish an attempt, if it is still the planned one."""
         job = self.book.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:

@@ -1,4 +1,4 @@
-"""A shell script in the place of NVIDIA's MPS control program: it writes down what it is told."""
+"""A shell script in place of NVIDIA's MPS control program: it records its commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """#!/bin/sh
-# Stands for nvidia-cuda-mps-control: writes down what it is told, and where its pipes are.
+# Stands for nvidia-cuda-mps-control: records its commands and the place of its pipes.
 if [ "$1" = -f ]; then
   echo "start $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY $CUDA_VISIBLE_DEVICES" >> "$MPS_CALLS"
   [ "$MPS_TRAIT" = dies ] && exit 3
@@ -33,7 +33,7 @@ esac
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the fake first on PATH; the file that it writes its calls into.
+    """Put the fake first on PATH; the file of its recorded calls.
 
     MPS_TRAIT makes it misbehave: `dies` at once, is `deaf` to quit.
     """
@@ -49,6 +49,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words(calls: Path) -> list[str]:
-    """What was called, without the questions whether it is up yet."""
+    """Recorded calls, without the polls of its start."""
     lines = [line.split()[0] for line in calls.read_text().splitlines()]
     return [line for line in lines if line != "get_server_list"]

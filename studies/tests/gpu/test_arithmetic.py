@@ -82,7 +82,7 @@ def test_memory_is_the_process_own_or_what_the_device_lost_to_it() -> None:
     unnamed = [Sample(at_s=0.0, used_mib=400), Sample(at_s=1.0, used_mib=460)]
     assert memory_mib(measurement_of("alone", run, samples=unnamed), 0) == Estimate(360.0, 0.0, 2)
     pair = measurement_of("pair", run, run_of("b", start_s=0.0, steps=[1], pid=8), samples=unnamed)
-    assert memory_mib(pair, 0) is None, "whose it is cannot be told"
+    assert memory_mib(pair, 0) is None, "the owner is unknown"
 
 
 def test_spreads_of_derived_figures_are_propagated() -> None:
@@ -107,7 +107,9 @@ def test_the_cores_that_feed_a_job_follow_the_model_of_cores() -> None:
 
 
 def test_cores_at_their_limits() -> None:
-    assert cores_to_feed({1: 99.0}, 100.0) == Estimate(1.0, None, 1), "one is enough, fewer were not tried"
+    assert cores_to_feed({1: 99.0}, 100.0) == Estimate(1.0, None, 1), (
+        "a single one suffices, fewer were not tried"
+    )
     assert cores_to_feed({2: 99.0, 4: 100.0}, 100.0) is None, "two are enough, and one may be"
     assert cores_to_feed({}, 100.0) is None
     beyond = cores_to_feed({8: 50.0}, 100.0)

@@ -1,4 +1,4 @@
-"""The MPS daemon of the GPU profile, with a shell script in the place of NVIDIA's program."""
+"""The MPS daemon of the GPU profile, with a shell script in place of NVIDIA's program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the fake was told."""
+    """Commands recorded by the fake."""
     return install(tmp_path, monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""Choosing, looking and running: the GPU profile without a GPU."""
+"""Selection, checks and runs of the GPU profile without a GPU."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_measured_here_has_a_reason(tmp_path: Path, monkeypatch: 
     assert run.reason_against(Step("cores", "", (JOB,), 9)) == "this machine has 8 CPU cores"
     assert "nvidia-cuda-mps-control is not installed" in run.reason_against(Step("pair", "mps", (JOB, JOB)))
     rehearsal = Run(REHEARSAL, settings(), [], tmp_path / "record.jsonl")
-    assert rehearsal.reason_against(Step("held", "", ())) == "a rehearsal has no GPU to look at"
+    assert rehearsal.reason_against(Step("held", "", ())) == "a rehearsal has no GPU to sample"
 
 
 def test_a_measurement_that_was_taken_is_not_taken_again(
@@ -91,13 +91,15 @@ def test_a_measurement_that_was_taken_is_not_taken_again(
     run = Run(MADE_UP, settings(), [known], tmp_path / "record.jsonl")
     steps = [Step("alone", "", (Job(name, 10),)) for name in ("cnn_small", "ppo", "lstm")]
     run.go(steps, budget_s=300.0)
-    assert taken == ["alone ppo-b10", "alone lstm-b10"]
-    assert run.skipped == [("alone ppo-b10", "OutOfMemoryError: CUDA out of memory")]
+    assert taken == ["alone ppo-b10", "alone lstm-b10"]  # prose: quoted
+    assert run.skipped == [("alone ppo-b10", "OutOfMemoryError: CUDA out of memory")]  # prose: quoted
     assert len(run.taken) == 2
-    assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 1, "what was taken now is appended"
+    assert len((tmp_path / "record.jsonl").read_text().splitlines()) == 1, "new measurements are appended"
     write_results(tmp_path, MADE_UP, run.taken, run.skipped)
     results = json.loads((tmp_path / "rows.json").read_text())
-    assert results["skipped"] == [{"what": "alone ppo-b10", "why": "OutOfMemoryError: CUDA out of memory"}]
+    assert results["skipped"] == [
+        {"what": "alone ppo-b10", "why": "OutOfMemoryError: CUDA out of memory"}  # prose: quoted
+    ]
     assert (
         (tmp_path / "rows.csv")
         .read_text()
@@ -199,7 +201,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path: Path) -> None:
 
 
 def say_and(then: str) -> list[str]:
-    """A child that says something, and then does as told."""
+    """A child that sends a message, and then follows orders."""
     return [sys.executable, "-c", f"import sys, time\nsys.stderr.write('libfoo: not found\\n')\n{then}"]
 
 

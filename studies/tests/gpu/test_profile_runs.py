@@ -44,7 +44,7 @@ def test_a_rehearsal_measures_alone_in_pairs_and_on_few_cores_and_goes_on(tmp_pa
     done = profile(*chosen, "--budget-s", "180", "--resume", str(tmp_path / "record.jsonl"))
     assert done.returncode == 0, done.stderr
     assert "MPS needs a GPU" in done.stdout
-    assert "a rehearsal has no GPU to look at" in done.stdout
+    assert "a rehearsal has no GPU to sample" in done.stdout
     with (tmp_path / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
     fields = {(row["workload"], row["field"]) for row in rows}
@@ -59,7 +59,7 @@ def test_a_rehearsal_measures_alone_in_pairs_and_on_few_cores_and_goes_on(tmp_pa
 
 @pytest.mark.slow
 def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of a measurement but the GPU: children on the CPU, simulated readings, a script for MPS."""
+    """A whole measurement except the GPU: children on the CPU, simulated readings, a script for MPS."""
     calls = fake_mps.install(tmp_path, monkeypatch)
     gpus = SimulatedGpus(1)
     gpus.follow({0: [Tenant(os.getpid())]})

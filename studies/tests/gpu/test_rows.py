@@ -23,8 +23,8 @@ from studies.gpu.workloads import WORKLOADS
 from studies.tests.gpu.making import MADE_UP, drawing, measurement_of, run_of
 
 RECORDED = Path(__file__).with_name("samples") / "cpu_run.jsonl"
-"""Windows of real children that trained shrunken workloads on a CPU (`--rehearse`): it has timings of that
-machine, and nothing of any GPU."""
+"""Windows of real children that trained shrunken workloads on a CPU (`--rehearse`): timings of that
+machine, without any figure of a GPU."""
 
 
 def made_up() -> list[Measurement]:

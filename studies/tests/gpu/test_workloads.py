@@ -21,7 +21,7 @@ from studies.gpu.workloads import WORKLOADS, jobs_of, workload_of  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small networks gain nothing by more, and other tests run beside these."""
+    """Small networks gain nothing by more threads, and other tests run in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -36,7 +36,7 @@ def test_every_workload_trains(name: str) -> None:
     losses = [float(trainer.step()) for _ in range(4 if name == "ppo" else 20)]
     changed = [not torch.equal(old, new) for old, new in zip(before, trainer.parameters(), strict=True)]
     assert np.isfinite(losses).all()
-    assert np.mean(changed) > 0.9, "what is trained changes"
+    assert np.mean(changed) > 0.9, "trained parameters change"
     if name != "ppo":  # its loss follows the states that it visits
         assert min(losses[-5:]) < losses[0], "the same batch again and again is learned by heart"
     per_sample = 32 if name == "ppo" else 1

@@ -1,4 +1,4 @@
-"""The counts of the house: small sources by hand, and the targets that hold."""
+"""The counts of the source: small sources by hand, and the targets that are met."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOLD = {
     "rooms in circles of imports",
     "files in the largest folder",
 }
-"""What is kept from here on."""
+"""Counts whose targets are met and stay met."""
 OPTION = "--policy"
 SIMULATOR = """
 from rlsched_envs.sim.moves import start

@@ -1,4 +1,4 @@
-"""The check of words: sentences that have to be read twice are found, and plain ones are not."""
+"""The check of words: it finds sentences that are hard to read, and no plain ones."""
 
 from __future__ import annotations
 

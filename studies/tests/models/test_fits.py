@@ -1,4 +1,4 @@
-"""The constants of the models are those that the fits find, with the errors that the documents state."""
+"""The constants of the models equal the results of the fits, with the errors stated in the documents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def by(table: list[dict[str, Any]], *names: str) -> dict[Any, dict[str, Any]]:
 
 
 def test_the_measured_v100(shared_data: Path) -> None:
-    """The errors that `docs/explanation/clocks.md` states; energy on 19 deep-learning workloads: 0.030."""
+    """The errors in `docs/explanation/clocks.md`; energy on 19 deep-learning workloads: 0.030."""
     errors = by(fit_models.clock_tables(shared_data / "facts"), "curves")
     assert errors["all"]["workloads"] == 33
     assert errors["all"]["power_mape_pct"] < 2.55
@@ -41,7 +41,7 @@ def test_clocks_chosen_by_the_model_on_measured_curves(shared_data: Path) -> Non
     assert ours["saved_mean_pct"] >= 17.0
     assert ours["slower_worst_pct"] <= 7.0
     assert choice["best of 13 clocks, measured", 5.0]["saved_mean_pct"] == pytest.approx(21.7, abs=0.1)
-    seen = choice["model, 4 levels, job seen at two clocks", 5.0]
+    seen = choice["model, 4 levels, job measured at two clocks", 5.0]
     assert seen["saved_mean_pct"] >= 17.0
     assert seen["slower_worst_pct"] <= 7.0
     for budget in (2.0, 5.0, 10.0):

@@ -1,4 +1,4 @@
-"""`studies/models/mig_throughput.py`: MISO's measured throughputs come out again, and small jobs gain."""
+"""`studies/models/mig_throughput.py` reproduces MISO's measured throughputs, and small jobs gain."""
 
 from __future__ import annotations
 

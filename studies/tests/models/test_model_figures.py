@@ -1,4 +1,4 @@
-"""`studies/models/model_figures.py`: each figure is there and has its points; without data it says so."""
+"""`studies/models/model_figures.py`: each figure exists and has its points; without data an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLES = {
     "power-down": "Helios, published",
     "catalogue": "families held out",
 }
-"""What a figure says in words, as the documents of the models have it."""
+"""Words in a figure, as in the documents of the models."""
 
 
 def run(data: Path, *words: str) -> subprocess.CompletedProcess[str]:

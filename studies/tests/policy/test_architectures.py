@@ -75,4 +75,4 @@ def test_the_table_pairs_seeds_and_sequences() -> None:
     header, _, pooled, wide = table(runs).split("\n")
     assert header.count("|") == pooled.count("|") == wide.count("|")
     assert pooled == "| `pooled` | 1,234 | 0.40 M | 1.000, 0.800 | 0.894 |  |"
-    assert wide == "| `wide` | 1,234 | 0.40 M | 1.100 | 1.100 | 1.100 [1.100, 1.100] |", "seed 0 alone"
+    assert wide == "| `wide` | 1,234 | 0.40 M | 1.100 | 1.100 | 1.100 [1.100, 1.100] |", "only seed 0"

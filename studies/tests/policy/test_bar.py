@@ -1,4 +1,4 @@
-"""Rows of the bar: who is compared where, good predictions, delay, sharing, energy, tables by hand."""
+"""Rows of the bar: compared policies, good predictions, delay, sharing, energy, tables by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestSettings:
             (study.models, study.preemptible_frac, study.declared, study.predictions, study.part)
             for study in bar_studies.STUDIES.values()
         }
-        assert len(set(paths)) == len(settings) < len(bar_studies.STUDIES)  # two of them differ in rows alone
+        assert len(set(paths)) == len(settings) < len(bar_studies.STUDIES)  # two of them differ only in rows
 
     @pytest.mark.parametrize("setting", opponents.MORE_GRIDS)
     def test_every_value_of_every_grid_is_a_policy(self, setting: str) -> None:
@@ -113,7 +113,7 @@ class TestSettings:
         assert rows["tiresias"] == base.policy()
         assert "tiresias" not in bar_studies.untuned_in(tuned, bar_studies.STUDIES["preempt100"])
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
-        assert rows["tiresias"] == base.policy()  # for want of one of this setting, and it is said
+        assert rows["tiresias"] == base.policy()  # no value of this setting, which is reported
         assert "tiresias" in bar_studies.untuned_in(tuned, PREEMPT50)
 
 
@@ -150,7 +150,7 @@ class TestGoodPredictions:
         assert abs(error.mean()) < 0.2
 
     def test_jobs_of_a_burst_share_their_errors(self) -> None:
-        """Equal jobs, one minute apart or an hour: their predictions are alike in the first case alone."""
+        """Equal jobs, one minute apart or an hour: their predictions are alike only in the first case."""
         rng = np.random.default_rng(0)
         submit_s = np.repeat(np.arange(500) * 3600.0, 2) + np.tile([0.0, 30.0], 500)
         trace = Trace.from_columns(
@@ -261,7 +261,7 @@ class TestMeasures:
 
 
 def a_result(case: Case, policy: str, jct_s: float, delay_s: float, **other: float) -> Result:
-    """A run of 4,000 jobs; `against` holds what its own means make of `qssf`'s 100 s and 50 s."""
+    """A run of 4,000 jobs; `against` has its own means relative to `qssf`'s 100 s and 50 s."""
     group = GroupDelay(jobs=10, jct_mean_s=jct_s, delay_mean_s=2 * delay_s)
     metrics = Metrics(
         jobs=4000,
@@ -356,7 +356,7 @@ def some_results() -> dict[tuple[str, str, bool], Result]:
 
 class TestTables:
     def test_over_all_by_hand(self) -> None:
-        """Delays of 25 and 100 s over 50: ratio 1. Load 0.7 has a line of its own, and is in no mean."""
+        """Delays of 25 and 100 s over 50: ratio 1. Load 0.7 has a separate line, and is in no mean."""
         text = bar_tables.study_section(EVERYTHING, CASES, ROWS, some_results(), untuned=["pack"])
         assert (
             "| `gittins` | 2 | 1.000 | 0.800 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1 : 1 |"
@@ -365,7 +365,7 @@ class TestTables:
         assert "| 2.00 | 0.25 | 25% | 75% |" in text
         assert "**Not tuned** here, at the values of the base setting or their defaults: `pack`." in text
         assert "0.57 to 0.60 by case" in text
-        # beside pack: 25 / 40 and 100 / 45
+        # over pack: 25 / 40 and 100 / 45
         assert f"| `gittins` | {(25 / 40 * 100 / 45) ** 0.5:.3f}, 1 : 1, 2.22 |" in text
         assert "| t/a, 0.7 | 4,000 | 50 (`qssf`) | 0.020 [0.25, 1.75] | 0.020 [0.25, 1.75] |" in text
         assert "| t/a, 1.05 | 4,000 | 50 (`qssf`) | 0.900 [0.25, 1.75] | 2.000 [0.25, 1.75] |" in text
@@ -398,7 +398,7 @@ class TestTables:
         assert text.rstrip().endswith("| 200 | 200 | 200 | 200 | 200 | 1,000 | 25% | 75% | 10 |")
 
     def test_few_jobs_stand_in_the_first_table_alone(self) -> None:
-        """Two cases of a study with traces of its own: the one with 299 jobs is not in the second table."""
+        """Two cases of a study with its own traces: the case with 299 jobs is not in the second table."""
         study = msgspec.structs.replace(EVERYTHING, own=("t/a",))
         results = some_results()
         for key, one in results.items():
@@ -406,7 +406,7 @@ class TestTables:
                 metrics = msgspec.structs.replace(one.metrics, jobs=bar_tables.MANY_JOBS - 1)
                 results[key] = msgspec.structs.replace(one, metrics=metrics)
         whole, _, many = bar_tables.study_section(study, CASES, ROWS, results).partition(
-            "Those of them that measure 300 jobs or more:"
+            "Only cases with 300 measured jobs or more:"
         )
         assert "| `gittins` | 2 | 1.000 |" in whole
         assert "| `gittins` | 1 | 2.000 |" in many

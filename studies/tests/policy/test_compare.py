@@ -288,7 +288,7 @@ def test_scores_leave_out_what_nobody_waited_for() -> None:
 
 
 def test_a_ratio_below_zero_counts_as_the_least() -> None:
-    """Delay is below 0 where idle cores made jobs faster than they are alone."""
+    """Delay is below 0 if idle cores made jobs faster than they are unshared."""
     found = tables.bounded_ratios([-5.0, 0.0, 64.0, None, 1.0], [10.0, 10.0, 1.0, 1.0, 0.0])
     assert found is not None
     assert found.ratio == pytest.approx((0.01 * 0.01 * 64.0) ** (1 / 3))

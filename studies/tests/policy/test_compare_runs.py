@@ -13,7 +13,7 @@ from studies.policy import bar, compare, journal, opponents, runs, tune
 from studies.policy.cases import Case
 
 RULE = "reserve"
-"""The one that is tuned here."""
+"""The rule that is tuned here."""
 
 
 @pytest.fixture(scope="module")

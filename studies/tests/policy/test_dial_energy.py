@@ -1,4 +1,4 @@
-"""The study of the dial of energy: its frontiers, and what is read off them."""
+"""The study of the dial of energy: its frontiers, and the values read from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of `studies.policy.energy_table`: which choices there are, which are best, and how rows read."""
+"""The tables of `studies.policy.energy_table`: the choices, the best ones, and the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several seeds, clusters left out: what is trained on, what is resumed, the tables of given results."""
+"""Several seeds, clusters left out: training data, resuming, the tables of given results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Habits of users on the generator: the best that names can tell, and what predictors make of them."""
+"""Habits of users on the generator: the best prediction from names, and the accuracy of predictors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shortened cases on which look-ahead and bounds are measured: what is kept, fed and divided by what."""
+"""The shortened cases of look-ahead and bounds: kept jobs, predictions and reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learned predictions are worth: how they are kept, and how arms are compared and chosen."""
+"""Value of learned predictions: caching, comparing and choosing arms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_one_fit_gives_means_medians_and_the_lognormal_of_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mean = stamped("hedge-mean", tmp_path / "hedge")
-    monkeypatch.delattr(predictions, "predict_at_submission")  # from here on it is read
+    monkeypatch.delattr(predictions, "predict_at_submission")  # from here on the cache is read
     median, fitted = (stamped(which, tmp_path / "hedge") for which in ("hedge-median", "hedge-fitted"))
     assert [path.name for path in (tmp_path / "hedge").iterdir()] == ["toy-train2-0.9.npz"]
     np.testing.assert_array_equal(fitted.predicted_s, mean.predicted_s)

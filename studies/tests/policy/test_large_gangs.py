@@ -1,4 +1,4 @@
-"""The study of large gangs: what is compared with what, and how long gangs hold GPUs."""
+"""The study of large gangs: its comparisons, and how long gangs hold GPUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_what_ships_is_what_is_said_to_ship() -> None:
 
 
 def table(*gangs: tuple[float, float, tuple[int, ...]]) -> Any:
-    """As much of a run's table as is read: start and end of each gang, hours, and two of its GPUs."""
+    """The used columns of a run's table: start and end of each gang, hours, and two of its GPUs."""
     return SimpleNamespace(
         trace=SimpleNamespace(num_gpus=np.full(len(gangs), 128.0)),
         start_s=np.array([start for start, _, _ in gangs]) * HOUR_S,

@@ -1,4 +1,4 @@
-"""Plots that are redrawn from what runs left on disk."""
+"""Plots that are redrawn from results on disk."""
 
 from __future__ import annotations
 

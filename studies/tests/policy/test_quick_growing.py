@@ -1,4 +1,4 @@
-"""The recipe file beside the studies is `quick` with stages."""
+"""The recipe file next to the studies is `quick` with stages."""
 
 from __future__ import annotations
 

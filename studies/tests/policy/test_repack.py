@@ -1,4 +1,4 @@
-"""What is printed of repacking: geometric means by part and share, and never of the test split."""
+"""Output of repacking: geometric means by part and share, and never of the test split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from studies.policy.cases import cases
 
 
 def result(jct_s: float, delay_s: float, large_s: float | None, moves: int) -> Any:
-    """As much of a result as the table reads."""
+    """The fields of a result that the table reads."""
     return SimpleNamespace(
         metrics=SimpleNamespace(jct_mean_s=jct_s, migrations=moves, jobs=100),
         measured=SimpleNamespace(

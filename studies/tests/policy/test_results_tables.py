@@ -140,7 +140,7 @@ def test_files(tmp_path: Path) -> None:
     assert "Fewer than 10 sequences: no interval." in synthetic
     assert "Fewer than 10 days of submissions: no interval." in real
     assert "| 1 : 1 | 2.00 |" in row
-    assert "**helios**, load 0.85 (0.85 aimed at): jobs submitted from 5 to 50 s" in real
+    assert "**helios**, load 0.85 (target 0.85): jobs submitted from 5 to 50 s" in real
     assert "8 jobs (1 rejected)" in real
     assert "| ppo | 100 | 70 | 1 | 1 | " not in real
     assert "| ppo | 170 | 70 | 1 | 140 | 1 |  | 1.000 [1.00, 1.00] |" in real

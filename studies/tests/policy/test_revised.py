@@ -1,4 +1,4 @@
-"""What is printed of revised predictions: which jobs, which predictions, and never of the test split."""
+"""Output of revised predictions: jobs, predictions, and never of the test split."""
 
 from __future__ import annotations
 

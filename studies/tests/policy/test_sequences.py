@@ -1,4 +1,4 @@
-"""Policies on synthetic sequences: the reference is 1 beside itself, and sizes weigh by their jobs."""
+"""Policies on synthetic sequences: the reference is 1 relative to itself, and sizes weigh by their jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search of small instances finds what trying all sequences by the engine finds; no rule is better."""
+"""The search of small instances finds the optimum over all sequences of the engine; no rule is better."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = PLAIN_START._replace(share=BLOCKED, min_speed=0.0, max_jobs=4, chooses_typ
 
 
 def jobs(*duration_s: float, submit_s: tuple[float, ...] = (), preempts: bool = False) -> Instance:
-    """Jobs of two GPUs that are all alike but for their run times."""
+    """Jobs of two GPUs that differ only in their run times."""
     count = len(duration_s)
     trace = Trace.from_columns(
         name="small",
@@ -45,7 +45,7 @@ def jobs(*duration_s: float, submit_s: tuple[float, ...] = (), preempts: bool = 
 
 
 class Enumerated(Scheduler):
-    """Takes the options that a script names, the first where that ends; notes how many there were.
+    """Takes the options of a script, the first after its end; counts the options.
 
     Of the jobs that start at one instant the later ones of the order come later: other orders end alike.
     """
@@ -110,7 +110,7 @@ def test_the_search_finds_what_trying_all_finds(seed: int) -> None:
 
 @pytest.mark.parametrize(("weight", "preempts"), [(0.0, True), (0.3, False), (0.3, True)])
 def test_the_engine_counts_what_the_search_counts(weight: float, preempts: bool) -> None:
-    """Clocks, joins, departures and restarts: what is found costs the same when it is played."""
+    """Clocks, joins, departures and restarts: the result costs the same when it is played."""
     for seed in range(3):
         one = instance(4, np.random.default_rng(seed), energy_weight=weight, preempts=preempts)
         tables = tables_of(one)
@@ -137,7 +137,7 @@ def test_more_abilities_never_cost_more() -> None:
 
 
 def test_a_long_job_gives_way_to_a_short_one() -> None:
-    """Both nodes are taken by jobs of hours when one of a minute comes, and nobody shares."""
+    """Both nodes are taken by jobs of hours when a job of a minute comes, and no job shares."""
     one = jobs(40_000.0, 40_000.0, 60.0, submit_s=(0.0, 0.0, 100.0), preempts=True)
     tables = tables_of(one)
     alone = Allowed(preempts=True, tenants=1, clocks=1)

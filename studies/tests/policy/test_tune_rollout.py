@@ -1,4 +1,4 @@
-"""`rollout` tuned on stretches: which jobs, who decides before them, and what is written."""
+"""`rollout` tuned on stretches: the jobs, the scheduler before them, and the written entry."""
 
 from __future__ import annotations
 
