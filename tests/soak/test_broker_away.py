@@ -19,7 +19,7 @@ from rlsched.broker.journal.entries import AttemptOver, RankEnded
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.asked import JobAsked
 from rlsched.wire.messages import JobInfo
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
+from tests.integration.cluster import DEADLINE_S, Cluster, all_up, until
 from tests.support.moved_clock import MovedClock, needs_moved_clock
 
 pytestmark = pytest.mark.slow
@@ -101,13 +101,15 @@ class MovedCluster(Cluster):
     """Broker, nodes, shims and verbs under a clock that the test moves."""
 
     def __init__(self, directory: Path, clock: MovedClock) -> None:
-        self._clock, self._types = clock, NODES | GANG_NODES
+        self._types = NODES | GANG_NODES
         options = ("--gpus", str(GPUS))
-        super().__init__(directory, nodes=list(self._types), broker_options=OPTIONS, node_options=options)
+        super().__init__(
+            directory, nodes=list(self._types), broker_options=OPTIONS, node_options=options, clock=clock
+        )
 
     def command(self, name: str, *args: str) -> list[str]:
         own = ("--gpu-type", self._types[name]) if name in self._types else ()
-        return self._clock.command(RLSCHED[-1], *args, *own)
+        return super().command(name, *args, *own)
 
     def history(self) -> dict[int, Any]:
         """What `rlsched history --json` prints, by job."""
