@@ -18,7 +18,7 @@ from rlsched_node.store import AttemptDir, AttemptStore
 from rlsched_node.user import JobUser
 
 KEY = AttemptKey(1, 1, 0, "c1")
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 NO_LIMITS = Limits()
 
 
