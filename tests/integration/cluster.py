@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rlsched.client.client import Client
 from rlsched.transport.keys import KeyHome
+from tests.support.moved_clock import MovedClock
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 DEADLINE_S = 60.0
@@ -37,6 +38,7 @@ class Cluster:
         node_options: For `rlsched node`.
         address: Where the broker listens.
         known: The addresses that nodes and clients know; "": the broker's.
+        clock: Broker, nodes and shims go by it; None: by the kernel's.
 
     Attributes:
         running: Each process by name: `broker`, and the nodes.
@@ -53,7 +55,9 @@ class Cluster:
         node_options: Sequence[str] = (),
         address: str = "tcp://127.0.0.1:0",
         known: str = "",
+        clock: MovedClock | None = None,
     ) -> None:
+        self._clock = clock
         self.directory, self.keys = directory, directory / "home"
         self.journal = directory / "broker" / "journal.sqlite"
         self.address, self.known = address, known
@@ -95,7 +99,7 @@ class Cluster:
 
     def command(self, name: str, *args: str) -> list[str]:  # noqa: ARG002 - subclasses look at it
         """What runs as `name`, given the words of `rlsched`."""
-        return [*RLSCHED, *args]
+        return self._clock.command(RLSCHED[-1], *args) if self._clock else [*RLSCHED, *args]
 
     def log(self, name: str) -> str:
         """What a process has said."""

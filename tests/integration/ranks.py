@@ -18,7 +18,7 @@ from rlsched_node.processes.steps import Event, Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore
 
 KEY = AttemptKey(1, 1, 0, "c1")
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 NO_LIMITS = Limits()
 
 

@@ -46,7 +46,7 @@ class Screen:
             env=self._env,
             capture_output=True,
             text=True,
-            timeout=20.0,
+            timeout=60.0,
             check=True,
         )
         return done.stdout

@@ -75,7 +75,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         yield out.read_text().split(" at ")[1].split(" ")[0]
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
 
 
 def server_waits(server: subprocess.Popen[bytes]) -> None:
@@ -87,14 +87,14 @@ def server_waits(server: subprocess.Popen[bytes]) -> None:
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as reply:
+    with urllib.request.urlopen(url, timeout=60) as reply:
         return json.loads(reply.read())
 
 
 def refused(url: str) -> tuple[int, str]:
     """Code and error of a request that is refused."""
     with pytest.raises(urllib.error.HTTPError) as error:
-        urllib.request.urlopen(url, timeout=10)
+        urllib.request.urlopen(url, timeout=60)
     return error.value.code, json.loads(error.value.read())["error"]
 
 
@@ -114,7 +114,7 @@ def test_tensorboard_serves_curves_and_decisions(address: str) -> None:
     one = get(plugin + "decision?run=fifo&row=4")
     assert (one["number"], one["did"], one["by"]) == (4, "start job 4 on 1 GPU", "the rule p")
     assert get(plugin + "overview?run=fifo")["marks"]["row"] == [0, 1, 2, 3, 4]
-    with urllib.request.urlopen(plugin + "static/index.js", timeout=10) as reply:
+    with urllib.request.urlopen(plugin + "static/index.js", timeout=60) as reply:
         assert "export async function render" in reply.read().decode()
     for path, code, said in (
         ("decision?run=..%2F..%2Fetc&row=0", 400, "run: no store of decisions '../../etc' below"),

@@ -89,7 +89,7 @@ def address(folder: Path) -> Iterator[str]:
         yield out.read_text().split(" at ")[1].split(" ")[0]
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
 
 
 @pytest.fixture

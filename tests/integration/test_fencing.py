@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,26 +13,51 @@ import pytest
 
 from rlsched.client.client import Client
 from rlsched.errors import InputError
+from rlsched_node.lease_file import fence_times
 from tests.integration.cluster import Cluster, all_up, until
+from tests.support.moved_clock import MovedClock, needs_moved_clock
 
-pytestmark = pytest.mark.slow
-LEASES = ("--lease-s", "2", "--policy", "fifo-backfill", "--prediction", "running-mean")
+pytestmark = [pytest.mark.slow, needs_moved_clock]
+LEASE_S, STEP_S = 120.0, 25.0
+"""A broker whose clock jumps by more than a quarter of the lease takes itself for one that was away."""
+LEASES = ("--lease-s", str(LEASE_S), "--policy", "fifo-backfill", "--prediction", "running-mean")
+LOST_AFTER_S, GRACE_S = 800.0, 100.0
+ALLOWED_S, _ = fence_times(LOST_AFTER_S, GRACE_S)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, broker_options=LEASES)
+def clock(tmp_path: Path) -> MovedClock:
+    return MovedClock(tmp_path / "clock")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, clock: MovedClock) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path, broker_options=LEASES, clock=clock)
     yield cluster
     cluster.close()
 
 
-def alone(cluster: Cluster, client: Client, **facts: float) -> int:
+def alone(cluster: Cluster, client: Client, lost_after_s: float = 0.0) -> int:
     """A job that fails where another attempt of it is at work, and else goes on until the gate is open."""
-    lock, gate, ran = (cluster.directory / name for name in ("lock", "gate", "ran"))
-    held = f"echo $RLSCHED_ATTEMPT >> {ran}; until [ -e {gate} ]; do sleep 0.05; done"
-    job = client.submit(["flock", "--nonblock", "-E", "9", str(lock), "sh", "-c", held], num_gpus=4, **facts)  # type: ignore[arg-type]
+    ran = cluster.directory / f"ran-{lost_after_s:g}"
+    held = f"echo $RLSCHED_ATTEMPT >> {ran}; until [ -e {cluster.directory}/gate ]; do sleep 0.05; done"
+    command = ["flock", "--nonblock", "-E", "9", f"{ran}.lock", "sh", "-c", held]
+    job = client.submit(command, num_gpus=4, lost_after_s=lost_after_s, grace_s=GRACE_S)
     until(lambda: client.job(job).state == "running" and ran.exists(), "it runs")
     return job
+
+
+def time_passes(clock: MovedClock, client: Client, missing: str, look: Callable[[], bool]) -> None:
+    """Let time pass until something is true. The broker sees each step, and the nodes but one keep up."""
+    for _ in range(100):
+        if look():
+            return
+        clock.advance(STEP_S)
+        until(
+            lambda: all(node.state == "up" for node in client.nodes() if node.name != missing),
+            "the other nodes keep up",
+        )
+    raise AssertionError("time passed in vain")
 
 
 def state_of(client: Client, name: str) -> str:
@@ -56,25 +80,29 @@ def _is_of(process: Path, directory: Path) -> bool:
         return False
 
 
-def attempts(cluster: Cluster) -> list[str]:
-    return (cluster.directory / "ran").read_text().split()
+def attempts(cluster: Cluster, lost_after_s: float = 0.0) -> list[str]:
+    return (cluster.directory / f"ran-{lost_after_s:g}").read_text().split()
 
 
 @pytest.mark.parametrize("away", ["killed", "frozen"])
 def test_a_daemon_that_is_away_for_too_long_has_ended_its_job_before_another_begins(
-    cluster: Cluster, away: str
+    cluster: Cluster, clock: MovedClock, away: str
 ) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client, lost_after_s=5.0)
+        job = alone(cluster, client, LOST_AFTER_S)
         (name,) = client.job(job).nodes
+        before_s = clock.moved_s
         if away == "killed":
             cluster.kill(name)
         else:
             cluster.signal(name, signal.SIGSTOP)
-        until(lambda: state_of(client, name) == "unreachable", "it is missed")
-        assert client.job(job).attempt == 1
-        until(lambda: attempts(cluster) == ["1", "2"], "the job runs elsewhere")
+        time_passes(clock, client, name, lambda: state_of(client, name) == "unreachable")
+        time_passes(clock, client, name, lambda: clock.moved_s - before_s > ALLOWED_S)
+        until(lambda: any(cluster.directory.glob(f"*/records/*/{job}.1.0/exit")), "its shim has ended it")
+        assert (client.job(job).attempt, attempts(cluster, LOST_AFTER_S)) == (1, ["1"])
+        time_passes(clock, client, name, lambda: client.job(job).attempt == 2)
+        until(lambda: attempts(cluster, LOST_AFTER_S) == ["1", "2"], "the job runs elsewhere")
         if away == "killed":
             cluster.start(name)
         else:
@@ -103,13 +131,13 @@ def test_a_daemon_that_is_back_in_time_has_lost_nothing(cluster: Cluster) -> Non
         assert (client.wait(job).attempt, attempts(cluster)) == (1, ["1"])
 
 
-def test_a_job_goes_on_without_daemon_and_broker(cluster: Cluster) -> None:
+def test_a_job_goes_on_without_daemon_and_broker(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
         job = alone(cluster, client)
         (name,) = client.job(job).nodes
         cluster.kill(name)
-        until(lambda: state_of(client, name) == "unreachable", "it is missed")
+        time_passes(clock, client, name, lambda: state_of(client, name) == "unreachable")
         cluster.kill("broker")
         cluster.start("broker")
         assert client.job(job).state == "running"
@@ -121,13 +149,13 @@ def test_a_job_goes_on_without_daemon_and_broker(cluster: Cluster) -> None:
         assert (client.wait(job).exit_code, attempts(cluster)) == (0, ["1"])
 
 
-def test_a_node_that_is_declared_down_gives_its_job_back(cluster: Cluster) -> None:
+def test_a_node_that_is_declared_down_gives_its_job_back(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
         job = alone(cluster, client)
         (name,) = client.job(job).nodes
         cluster.kill(name)
-        until(lambda: state_of(client, name) == "unreachable", "it is missed")
+        time_passes(clock, client, name, lambda: state_of(client, name) == "unreachable")
         power_off(cluster.directory / name)
         client.down_node(name, reason="power supply")
         until(lambda: attempts(cluster) == ["1", "2"], "the job runs elsewhere")
@@ -139,32 +167,29 @@ def test_a_node_that_is_declared_down_gives_its_job_back(cluster: Cluster) -> No
         assert (client.wait(job).exit_code, client.job(job).attempt) == (0, 2)
 
 
-def test_a_frozen_broker_blames_no_node(cluster: Cluster) -> None:
+def test_a_frozen_broker_blames_no_node(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
         job = alone(cluster, client)
         cluster.signal("broker", signal.SIGSTOP)
-        time.sleep(3.0)  # longer than the lease, shorter than what fences
+        clock.advance(10 * LEASE_S)
         cluster.signal("broker", signal.SIGCONT)
         assert {node.state for node in client.nodes()} == {"up"}
         (cluster.directory / "gate").touch()
         assert (client.wait(job).attempt, attempts(cluster)) == (1, ["1"])
 
 
-@pytest.mark.parametrize("lost_after_s", [0.0, 5.0])
-def test_without_a_broker_only_jobs_with_a_time_end(cluster: Cluster, lost_after_s: float) -> None:
+def test_without_a_broker_only_jobs_with_a_time_end(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client, lost_after_s=lost_after_s)
+        stays, ends = alone(cluster, client), alone(cluster, client, LOST_AFTER_S)
         cluster.kill("broker")
-        if lost_after_s:
-            until(lambda: "fenced" in cluster.log("n0") + cluster.log("n1"), "its time has run out")
-        else:
-            time.sleep(6.0)  # longer than the lease, and than the other job's time
+        clock.advance(2 * LOST_AFTER_S)
+        until(lambda: "fenced" in cluster.log("n0") + cluster.log("n1"), "its time has run out")
         cluster.start("broker")
-        if lost_after_s:
-            until(lambda: attempts(cluster) == ["1", "2"], "it begins again")
+        until(lambda: attempts(cluster, LOST_AFTER_S) == ["1", "2"], "it begins again")
         all_up(client)
         (cluster.directory / "gate").touch()
-        info = client.wait(job)
-        assert (info.exit_code, info.attempt) == (0, 2 if lost_after_s else 1)
+        found = [(info.exit_code, info.attempt) for info in (client.wait(stays), client.wait(ends))]
+        assert found == [(0, 1), (0, 2)]
+    assert attempts(cluster) == ["1"]

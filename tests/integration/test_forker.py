@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited
-from rlsched_node.processes.store import AttemptStore
-from tests.integration.ranks import KEY, collect, output, start
+from rlsched_node.processes.store import AttemptDir, AttemptStore, ProcessId
+from tests.integration.ranks import KEY, collect, output, start, until
 
 
-def gone(pid: int) -> bool:
-    deadline_s = time.monotonic() + 10.0
-    while shim.start_ticks(pid) is not None and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return shim.start_ticks(pid) is None
+def process_of(directory: AttemptDir) -> ProcessId:
+    """The shim, once it has claimed the attempt."""
+    until(directory.process)
+    process = directory.process()
+    assert process is not None
+    return process
 
 
 def test_one_that_was_shot_is_replaced_and_no_start_fails(store: AttemptStore) -> None:
@@ -39,11 +39,10 @@ def test_it_ends_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> No
     shims = Shims(forks=True)
     ranks = Ranks(store, shims=shims)
     directory = start(ranks, store, "sleep", "300")
-    while (process := directory.process()) is None:
-        time.sleep(0.01)
+    process = process_of(directory)
     forker = shims.forker_pid
     ranks.close()
-    assert gone(forker)
+    until(lambda: shim.start_ticks(forker) is None)
     assert process.is_alive()
     os.kill(process.pid, signal.SIGKILL)
 
@@ -59,8 +58,7 @@ def test_a_forked_shim_has_a_session_of_its_own_and_nothing_of_the_daemons(
         del os.environ["RLSCHED_TEST_SECRET"]
     ranks = Ranks(store, shims=shims)
     directory = start(ranks, store, "sleep", "300")
-    while (process := directory.process()) is None:
-        time.sleep(0.01)
+    process = process_of(directory)
     fields = shim.read_stat(process.pid)
     assert fields is not None
     assert int(fields[3]) == process.pid, "its session"

@@ -49,7 +49,7 @@ def test_prometheus_reads_what_the_broker_has_done(cluster: Cluster) -> None:
         with subprocess.Popen([*RLSCHED, *words], stdout=subprocess.PIPE, text=True) as exporter:
             assert exporter.stdout is not None
             where = exporter.stdout.readline().split()[-1]
-            with urllib.request.urlopen(where, timeout=30.0) as answer:
+            with urllib.request.urlopen(where, timeout=60.0) as answer:
                 found = samples(answer.read().decode())
             exporter.terminate()
         client.cancel(running)

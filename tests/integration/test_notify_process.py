@@ -95,7 +95,7 @@ def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, t
         assert [one["state"] for one in hooks.heard] == ["running", "completed", "cancelled"]
         assert hooks.heard[0]["name"] == 'café "x" $(id)'
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

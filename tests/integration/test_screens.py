@@ -156,7 +156,7 @@ def test_a_broker_that_goes_away_is_a_line_and_the_screen_recovers(screen: Scree
     assert "QUEUE 3" in shown, "what was known stays"
     assert screen.wraps() == []
     screen.keys("Down")
-    screen.until(r"(?m)^>", patience_s=1.5)
+    screen.until(r"(?m)^>")
     cluster.start("broker")
     shown = screen.until(r"(?s)\A(?!.*(no broker|not answered)).*up \d+ s.*RUNNING 2")
     assert "QUEUE 3" in shown

@@ -75,7 +75,7 @@ class Site:
             broker_options=(
                 *("--suspend-cmd", f"{command} suspend", "--resume-cmd", f"{command} resume"),
                 *("--suspend-plan", str(folder / "models.toml")),
-                *("--suspend-timeout", "3s", "--resume-timeout", "60s", "--policy", "fifo-backfill"),
+                *("--suspend-timeout", "15s", "--resume-timeout", "60s", "--policy", "fifo-backfill"),
                 *("--forecaster", "none"),
             ),
         )

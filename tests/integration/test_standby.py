@@ -19,7 +19,7 @@ from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, unti
 from tests.support.ports import free_addresses
 
 OPTIONS = ("--policy", "qssf-backfill", "--prediction", "running-mean")
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 """A bound for a busy machine; what it takes is printed."""
 
 

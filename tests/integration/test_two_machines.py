@@ -118,12 +118,14 @@ def test_a_slow_line_that_loses_packets_costs_time_alone(cluster: Cluster) -> No
 
 
 def test_a_job_that_ends_while_the_line_is_cut_is_reported_afterwards(cluster: Cluster) -> None:
-    marks = cluster.folder / "marks"
-    job = cluster.submit(0, 4, f"echo on >> {marks}; sleep 3; echo off >> {marks}; exit 0")
+    marks, gate = cluster.folder / "marks", cluster.folder / "gate"
+    waits = f"until [ -e {gate} ]; do sleep 0.05; done"
+    job = cluster.submit(0, 4, f"echo on >> {marks}; {waits}; echo off >> {marks}; exit 0")
     until(
         lambda: marks.exists() and marks.read_text().count("on") == 2, "it runs", cluster.folder / "gpu-b.log"
     )
     cluster.machines.line.is_cut = True
+    gate.touch()
     until(lambda: marks.read_text().count("off") == 2, "it has ended", cluster.folder / "gpu-b.log")
     log = cluster.folder / "gpu-b.log"
     until(lambda: "lost the connection" in log.read_text(), "the connection is given up", log)

@@ -11,6 +11,8 @@ from rlsched.transport.keys import KeyHome, KeyPair
 from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Envelope, decode
 
+PATIENCE_S = 60.0
+
 
 class Peers:
     """Makes sockets, and closes them in the end."""
@@ -40,7 +42,7 @@ class Peers:
         )
         self.sockets.append(monitor)
         socket.connect(transport.address)
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             assert transport.receive(20, 100)[0] == []
             if monitor.poll(0):
@@ -56,7 +58,7 @@ class Peers:
         self.context.term()
 
 
-def hear(transport: Transport, count: int = 1, deadline_s: float = 5.0) -> list[Heard]:
+def hear(transport: Transport, count: int = 1, deadline_s: float = PATIENCE_S) -> list[Heard]:
     """Serve the sockets until `count` messages have been understood."""
     heard: list[Heard] = []
     deadline = time.monotonic() + deadline_s
@@ -67,7 +69,7 @@ def hear(transport: Transport, count: int = 1, deadline_s: float = 5.0) -> list[
 
 def say(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None:
     """Send as soon as there is a connection."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
             socket.send_multipart(frames, zmq.NOBLOCK)
@@ -79,7 +81,7 @@ def say(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None
 
 def answer(transport: Transport, socket: zmq.Socket[bytes]) -> Envelope:
     """The next message that a peer gets."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         transport.receive(0, 100)
         if socket.poll(20):

@@ -31,7 +31,7 @@ from rlsched.wire.messages import (
     Welcome,
     encode,
 )
-from tests.unit.peers import Peers, answer, hear, say
+from tests.unit.peers import PATIENCE_S, Peers, answer, hear, say
 
 WELCOME = Welcome(epoch=1, cluster="c", heartbeat_s=1.0)
 
@@ -94,7 +94,7 @@ def test_another_key_of_a_nodes_name_has_to_say_hello_itself(
 
 
 def test_a_routing_id_that_is_taken_gets_nobody_elses_mail(
-    home: KeyHome, transport: Transport, peers: Peers
+    home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     """A thief needs a key of the list, and even then the first connection of a routing id keeps its mail."""
     sockets = []
@@ -112,10 +112,14 @@ def test_a_routing_id_that_is_taken_gets_nobody_elses_mail(
             (heard,) = hear(transport)
             assert heard.route == b"taken"
     sockets[1].send(encode(Stats(), 2))
-    assert hear(transport, deadline_s=0.3) == []
+    until_s = time.monotonic() + PATIENCE_S
+    while transport.counts.get("handshakes", 0) < 3:
+        assert time.monotonic() < until_s
+        assert transport.receive(20, 100)[0] == []
+    assert still_served(transport, client), "and nothing else was heard"
     transport.reply(b"taken", 1, Ok())
     assert answer(transport, sockets[0]).request == 1
-    assert not sockets[1].poll(100)
+    assert not sockets[1].poll(0)
 
 
 def test_a_frame_above_the_limit_costs_its_sender_the_connection_alone(
@@ -125,7 +129,7 @@ def test_a_frame_above_the_limit_costs_its_sender_the_connection_alone(
     say(transport, rude, b"x" * (MAX_MESSAGE_BYTES + 1))
     say(transport, client, encode(Stats(), 1))
     assert [heard.envelope.request for heard in hear(transport)] == [1]
-    deadline, heard = time.monotonic() + 5.0, []
+    deadline, heard = time.monotonic() + PATIENCE_S, []
     while not heard and time.monotonic() < deadline:
         say(transport, rude, encode(Stats(), 2))
         heard = hear(transport, deadline_s=0.2)
@@ -139,8 +143,7 @@ def test_half_a_message_is_no_message(
     while not rude.poll(0, zmq.POLLOUT):
         transport.receive(20, 100)
     rude.send(encode(Stats(), 1), zmq.SNDMORE)
-    assert hear(transport, deadline_s=0.2) == []
-    assert still_served(transport, client)
+    assert still_served(transport, client), "and nothing else was heard"
 
 
 def test_an_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq.Socket[bytes]) -> None:
@@ -189,7 +192,7 @@ def test_a_connection_that_says_nothing_is_cut(transport: Transport, client: zmq
     host, port = transport.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port))) as idle:
         idle.settimeout(0.05)
-        deadline, cut = time.monotonic() + 3 * HANDSHAKE_IVL_MS / 1e3, False
+        deadline, cut = time.monotonic() + HANDSHAKE_IVL_MS / 1e3 + PATIENCE_S, False
         while not cut:
             assert time.monotonic() < deadline
             transport.receive(0, 100)
@@ -207,9 +210,9 @@ from rlsched.transport.dealer import connect_dealer
 from rlsched.wire.messages import Hello, encode
 home = KeyHome(sys.argv[2])
 node = connect_dealer(zmq.Context(), sys.argv[1], home.node("n0"), home.broker_public())
-node.poll(10000, zmq.POLLOUT)
+node.poll(60000, zmq.POLLOUT)
 node.send(encode(Hello(name="n0", gpus=1)))
-node.poll(10000)
+node.poll(60000)
 os.kill(os.getpid(), signal.SIGSTOP)
 """
 
@@ -218,9 +221,9 @@ os.kill(os.getpid(), signal.SIGSTOP)
 def test_a_frozen_peer_is_noticed_by_its_heartbeats(home: KeyHome, transport: Transport) -> None:
     frozen = subprocess.Popen([sys.executable, "-c", FREEZES, transport.address, str(home.directory)])
     try:
-        assert len(hear(transport, deadline_s=20.0)) == 1
+        assert len(hear(transport)) == 1
         transport.send_node("n0", WELCOME)
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + PATIENCE_S
         while not transport.counts.get("undeliverable", 0):
             assert time.monotonic() < deadline
             transport.receive(200, 100)

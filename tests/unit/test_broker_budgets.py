@@ -15,9 +15,11 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.roles import Peer
 from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Refused, Stats, Submit, SubmitMany, encode
-from tests.unit.peers import Peers
+from tests.unit.peers import PATIENCE_S, Peers
 
 LIMITS = SenderLimits(messages_per_s=100.0, refusals_per_s=10.0, burst_s=1.0, a_turn=3, waiting=4)
+ON_THE_WAY = LIMITS.a_turn + LIMITS.waiting
+"""Messages that were taken before the budget was spent."""
 
 
 class Clock:
@@ -99,7 +101,9 @@ def home(tmp_path: Path) -> KeyHome:
 
 @pytest.fixture
 def transport(home: KeyHome) -> Iterator[Transport]:
+    """Over real sockets, at one instant: no budget fills."""
     transport = Transport("tcp://127.0.0.1:0", home, LIMITS)
+    transport._budgets = Budgets(LIMITS, Clock())
     yield transport
     transport.close()
 
@@ -113,7 +117,7 @@ def peers() -> Iterator[Peers]:
 
 def let_in(transport: Transport, socket: zmq.Socket[bytes]) -> None:
     """Serve handshakes until this one is over."""
-    until_s = time.monotonic() + 10.0
+    until_s = time.monotonic() + PATIENCE_S
     while not socket.poll(0, zmq.POLLOUT):
         assert time.monotonic() < until_s
         assert transport.receive(20, 128)[0] == []
@@ -131,14 +135,14 @@ def test_a_flood_of_no_messages_is_dropped_and_others_are_heard(
     for _ in range(400):
         flooder.send(b"\xff" * 40)
     other.send(encode(Stats(), 7))
-    heard, until_s = 0, time.monotonic() + 10.0
+    heard, until_s = 0, time.monotonic() + PATIENCE_S
     while transport.counts.get("malformed", 0) + transport.counts.get("dropped", 0) < 400 or not heard:
         assert time.monotonic() < until_s
         found, _ = transport.receive(10, 128)
         heard += sum(isinstance(one.envelope.message, Stats) for one in found)
     assert heard == 1
-    assert 10 <= transport.counts["malformed"] <= 60, "ten at once, and ten a second"
-    assert transport.counts["dropped"] >= 340
+    assert 10 <= transport.counts["malformed"] <= 10 + ON_THE_WAY, "what its budget holds"
+    assert transport.counts["malformed"] + transport.counts["dropped"] == 400
 
 
 def test_a_table_of_jobs_costs_as_much_as_its_jobs(home: KeyHome, transport: Transport, peers: Peers) -> None:
@@ -147,7 +151,7 @@ def test_a_table_of_jobs_costs_as_much_as_its_jobs(home: KeyHome, transport: Tra
     jobs = [Submit(token=f"{number}", command=["true"], num_gpus=1) for number in range(2_000)]
     asks.send(encode(SubmitMany(jobs=jobs), 1))
     asks.send(encode(Stats(), 2))
-    heard, until_s = list[Heard](), time.monotonic() + 10.0
+    heard, until_s = list[Heard](), time.monotonic() + PATIENCE_S
     while not transport.counts.get("dropped"):
         assert time.monotonic() < until_s
         heard += transport.receive(10, 128)[0]
@@ -157,14 +161,14 @@ def test_a_table_of_jobs_costs_as_much_as_its_jobs(home: KeyHome, transport: Tra
 def test_refusals_of_the_machine_count(home: KeyHome, transport: Transport, peers: Peers) -> None:
     asks = peers.connect(transport, home, home.client())
     let_in(transport, asks)
-    until_s, answered = time.monotonic() + 10.0, 0
+    until_s, answered = time.monotonic() + PATIENCE_S, 0
     while not transport.counts.get("dropped"):
         assert time.monotonic() < until_s
         asks.send(encode(Stats(), 1))
         for one in transport.receive(10, 128)[0]:
             transport.reply(one.route, 1, Refused(message="no"))
             answered += 1
-    assert 10 <= answered < 200
+    assert 10 <= answered <= 10 + ON_THE_WAY
 
 
 def test_one_key_has_a_share_of_a_turn(home: KeyHome, transport: Transport, peers: Peers) -> None:
@@ -173,7 +177,7 @@ def test_one_key_has_a_share_of_a_turn(home: KeyHome, transport: Transport, peer
     for number in range(6):
         asks.send(encode(Stats(), number))
     turns: list[list[int]] = []
-    until_s = time.monotonic() + 10.0
+    until_s = time.monotonic() + PATIENCE_S
     while sum(map(len, turns)) < 6:
         assert time.monotonic() < until_s
         turns.append([one.envelope.request for one in transport.receive(10, 128)[0]])

@@ -377,7 +377,7 @@ def test_a_question_waits_for_news_and_not_for_ever(
     assert primary.ask(after=last, checksum=checksum, access=access) is None
     while len(primary.answers) == 1:
         primary.shipping.step()
-        assert time.monotonic() - began_s < 10.0
+        assert time.monotonic() - began_s < 60.0
     assert time.monotonic() - began_s >= HOLD_S
     assert primary.answers[-1].rows == []
 

@@ -47,21 +47,28 @@ def test_it_answers(service: Service) -> None:
         accounts.of("ada")  # nobody goes on as an account that was removed
 
 
-def test_one_that_hangs_is_waited_for_once(service: Service) -> None:
+def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     accounts = Accounts(wait_s=0.2)
     assert accounts.of("ada") == ADA
     service.answers.clear()
-    began_s = time.monotonic()
-    for name in ("eve", "bob", *(f"u{k}" for k in range(20))):
-        with pytest.raises(
-            AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
-        ):
-            accounts.of(name)
-    assert accounts.of("ada") == ADA, "who is known may go on"
-    assert time.monotonic() - began_s < 2.0
+    own_wait, waits = threading.Event.wait, list[float | None]()
+
+    def wait(event: threading.Event, timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return own_wait(event, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Event, "wait", wait)
+        for name in ("eve", "bob", *(f"u{k}" for k in range(20))):
+            with pytest.raises(
+                AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
+            ):
+                accounts.of(name)
+        assert accounts.of("ada") == ADA, "who is known may go on"
+    assert waits.count(0.2) == 1
     assert service.asked <= 1 + MOST_HANGING
     service.answers.set()
-    deadline_s = time.monotonic() + 10.0
+    deadline_s = time.monotonic() + 60.0
     while time.monotonic() < deadline_s:
         try:
             accounts.of("bob")

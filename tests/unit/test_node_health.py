@@ -27,7 +27,7 @@ from rlsched_node.processes.health import (
 )
 from rlsched_node.usage.meter import Meter
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Clock:
@@ -123,17 +123,14 @@ def test_what_it_leaves_behind_is_ended_and_no_zombie_stays(tmp_path: Path) -> N
     until(lambda: check.step() is None and not os.path.exists(f"/proc/{pid}"))
 
 
-def test_endless_output_is_bounded_and_blocks_nothing() -> None:
-    check = HealthCheck("yes 0123456789 | head -c 20000000; echo; echo the end; exit 1")
-    slowest_s = 0.0
-    said = None
-    while said is None:
-        began_s = time.monotonic()
-        said = check.step()
-        slowest_s = max(slowest_s, time.monotonic() - began_s)
-    assert said == "health check: the end"
+def test_endless_output_is_bounded_and_blocks_nothing(tmp_path: Path) -> None:
+    written, gate = tmp_path / "written", tmp_path / "gate"
+    waits = f"touch {written}; until [ -e {gate} ]; do sleep 0.01; done"
+    check = HealthCheck(f"yes 0123456789 | head -c 20000000; {waits}; echo; echo the end; exit 1")
+    until(lambda: check.step() is None and written.exists())  # each step returns before its output ends
+    gate.touch()
+    assert outcome(check) == "health check: the end"
     assert len(check._said) <= MAX_OUTPUT_BYTES
-    assert slowest_s < 1.0
     assert len(outcome(HealthCheck("printf '%5000d' 7; exit 1"))) <= MAX_REASON_CHARACTERS
 
 

@@ -29,7 +29,7 @@ from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 from rlsched_node.usage.processes import RankProcesses, children_of_all
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 KEY = AttemptKey(1, 1, 0, "c")
 
 

@@ -20,7 +20,7 @@ while signal.sigwait([signal.SIGTERM, signal.SIGUSR1]) == signal.SIGTERM:
     here.write_text(here.read_text() + "T")
 sys.exit(3)
 """
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(texts: list[str], folder: Path) -> None:

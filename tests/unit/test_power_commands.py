@@ -29,7 +29,7 @@ def commands(program: str, **more: float) -> PowerCommands:
 
 def over(power: PowerCommands, count: int) -> list[PowerDone]:
     found: list[PowerDone] = []
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while len(found) < count:
         assert time.monotonic() < deadline
         found += power.step()
@@ -65,7 +65,7 @@ def test_a_command_that_there_is_not_has_failed() -> None:
 
 def test_those_of_one_node_follow_each_other_and_what_is_said_again_is_run_once(tmp_path: Path) -> None:
     said = tmp_path / "said"
-    power = commands(f"import sys, time; time.sleep(0.2); open('{said}', 'a').write(sys.argv[1] + ' ')")
+    power = commands(f"import sys; open('{said}', 'a').write(sys.argv[1] + ' ')")
     for order in ("suspend", "suspend", "resume", "resume"):
         power.order(PowerNode("n7", order))  # type: ignore[arg-type]
     assert over(power, 2) == [PowerDone("n7", "suspend", ""), PowerDone("n7", "resume", "")]

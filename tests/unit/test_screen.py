@@ -18,7 +18,7 @@ from rlsched.cli.shared.screen.page import ListPage
 from rlsched.cli.shared.screen.terminal import Terminal
 from rlsched.errors import BrokerUnavailableError, InputError
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def until(look: Callable[[], object]) -> None:

@@ -40,7 +40,7 @@ from tests.unit.test_client import Stub
 from tests.unit.test_connections_renewed import Listener
 from tests.unit.test_node_machine import CLUSTER, HELLO
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def nobody() -> str:
@@ -73,14 +73,13 @@ def test_addresses_are_read_with_commas_between() -> None:
 
 
 def test_where_nobody_listens_the_next_address_is_asked_at_once(
-    stubs: tuple[Stub, Stub], tmp_path: Path
+    stubs: tuple[Stub, Stub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rlsched.transport.connection.RESEND_S", 100 * DEADLINE_S)  # it is not waited for
     _, second = stubs
     second.script = serving(1, Submitted(job=7))
     with client(tmp_path, nobody(), nobody(), second.address) as asking:
-        began_s = time.monotonic()
         assert asking.submit(["true"]) == 7
-        assert time.monotonic() - began_s < 2.0
 
 
 def test_without_an_answer_the_next_address_gets_the_same_submission(

@@ -103,4 +103,4 @@ def test_jobs_that_run_without_mps_are_noticed() -> None:
         with pytest.raises(MeasurementError, match="2 of 3 processes are clients of MPS"):
             check_clients(daemon, 3)
         start_s = time.monotonic()
-    assert time.monotonic() - start_s < 5
+    assert time.monotonic() - start_s < 60

@@ -28,7 +28,7 @@ from rlsched.wire.messages import (
     encode,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 M = TypeVar("M", bound=NodeMessage)
 
 

@@ -41,7 +41,7 @@ def ask(forecasting: Forecasting, question: DryRun, person: str = "ada") -> str:
 
 def replies(forecasting: Forecasting, most: int = 1) -> list[Reply]:
     found: list[Reply] = []
-    until_s = time.monotonic() + 20.0
+    until_s = time.monotonic() + 60.0
     while len(found) < most:
         assert time.monotonic() < until_s
         found += forecasting.step()[1]
