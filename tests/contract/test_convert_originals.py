@@ -166,7 +166,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: Capture) -> N
             "looks like the normal form",
         ),
         ((tmp_path / "in.csv", tmp_path / "o.csv", "--from", "helios"), "expected a header with user, vc"),
-        ((tmp_path / "notes.txt", tmp_path / "o.csv"), "looks like none of the formats"),
+        ((tmp_path / "notes.txt", tmp_path / "o.csv"), "looks like none of the known formats"),
         ((tmp_path / "missing.txt", tmp_path / "o.csv"), "cannot read this file: No such file"),
         ((tmp_path / "missing.csv", tmp_path / "o.csv"), "cannot read this trace: No such file"),
         ((seren, tmp_path / "o.csv", "--from", "slurm"), "unknown format 'slurm'; known: normal, helios"),

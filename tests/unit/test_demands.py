@@ -212,7 +212,7 @@ class TestTheLedgerRefuses:
     def test_cores_that_are_not_there(self) -> None:
         state = self.state()
         state.start(self.add(state, Demand.of(1, num_cpus=3)), [0], 0.0)
-        with pytest.raises(AllocationError, match="n0 has too little"):
+        with pytest.raises(AllocationError, match="n0 has too few resources"):
             state.start(self.add(state, Demand.of(1, num_cpus=2)), [1], 0.0)
 
     def test_another_share_or_a_full_gpu(self) -> None:
@@ -231,5 +231,5 @@ class TestTheLedgerRefuses:
             state.start(seq, [], 0.0)
         state.start(seq, [], 0.0, node=2)
         assert state.jobs_on(2) == [seq]
-        with pytest.raises(AllocationError, match="n2 has too little"):
+        with pytest.raises(AllocationError, match="n2 has too few resources"):
             state.start(self.add(state, Demand.of(0, num_cpus=1)), [], 0.0, node=2)

@@ -136,7 +136,7 @@ def test_a_node_that_joins_with_slices_changes_what_any_type_means() -> None:
     state = ClusterState([NodeSpec(name="a", gpus=1, gpu_type="V100")], OrderedQueue(Order()))
     gang = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=1.0, spread=0.0)
     state.add_node(NodeSpec(name="b", gpus=2, gpu_type=THREES, slices=2))
-    with pytest.raises(AllocationError, match="node b has too little"):
+    with pytest.raises(AllocationError, match="node b has too few resources"):
         state.start(gang, [1, 2], 0.0)
 
 

@@ -193,7 +193,7 @@ def test_what_a_format_does_not_have_is_refused(tmp_path: Path) -> None:
         (
             "philly",
             Request(SAMPLES / "philly/damaged", cluster_name="c"),
-            "expected cluster_machine_list beside",
+            "expected cluster_machine_list next to",
         ),
     ):
         with pytest.raises(InputError) as caught:
@@ -216,5 +216,5 @@ def test_what_is_not_recognised_is_taken_for_the_normal_form_or_asked_about(tmp_
         recognise(tmp_path)
     (tmp_path / "cluster_log.csv").write_text("")
     (tmp_path / "pai_job_table.csv").write_text("")
-    with pytest.raises(InputError, match="looks like helios and pai; say which"):
+    with pytest.raises(InputError, match="looks like helios and pai; select one"):
         recognise(tmp_path)

@@ -48,7 +48,7 @@ def test_without_models_nothing_is_shared_or_slowed() -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="area")))
     first, second = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0) for _ in range(2))
     state.start(first, [0], 0.0)
-    both(state, second, [0], "where models say", share_with=first)
+    both(state, second, [0], "only if models predict", share_with=first)
     both(state, second, [1], "only the full SM clock", sm_clock_frac=0.75)
     both(state, second, [0], "only the full SM clock", sm_clock_frac=0.75, share_with=first)
 
