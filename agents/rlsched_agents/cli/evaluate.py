@@ -92,7 +92,7 @@ class _Evaluate(PolicyCommand):
     "names users or jobs]",
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
-@click.option("--html", "html_path", metavar="FILE", help="Write the report as an HTML page with plots.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the report as a page with plots.")
 @click.option("--jobs-out", metavar="DIR", help="Write all jobs and all attempts as CSV files.")
 @click.option("--records", metavar="DIR", help="Write all decisions, for `explain` and `board`.")
 @click.option("--logdir", metavar="DIR", help="Write curves and decisions for TensorBoard.")

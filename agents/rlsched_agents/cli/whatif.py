@@ -51,7 +51,7 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
-    "--html", "html_path", type=_FILE, metavar="FILE", help="Write the report as an HTML page with plots."
+    "--html", "html_path", type=_FILE, metavar="FILE", help="Write the report as a page with plots."
 )
 @click.option(
     "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"

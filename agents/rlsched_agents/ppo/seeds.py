@@ -1,6 +1,6 @@
 """Several runs that differ only in their seed; the best is kept, since chance has a large effect on a run.
 
-The folder of each run names the initial policy from the first moment on: a stopped command may be resumed
+The folder of each run stores the initial policy from the first moment on: a stopped command may be resumed
 when some of its runs have not started yet.
 """
 
