@@ -439,5 +439,6 @@ def test_of_a_flag_that_is_gone_it_is_said_what_to_write(workload: Files, flag: 
     assert result.exit_code == 2
     name = flag.split(" ")[0]
     assert (
-        f"{name} is gone: write it into a file, {instead}, and pass that file with --models" in result.output
+        f"{name} was removed: write it into a file, {instead}, and pass that file with --models"
+        in result.output
     )

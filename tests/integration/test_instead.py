@@ -198,7 +198,7 @@ def test_one_screen_in_the_terminal_and_wrong_turns_of_one_line(runs: Path, tmp_
         ((*asked, "rule"), f"decision {record.number} is the rule's own"),
         ((*asked, "99"), "expected 'rule' or the number of a candidate"),
         ((*asked, "yes"), "expected 'rule' or the number of a candidate"),
-        (("--run", str(folder), "--instead", "1"), "expected --decision N beside it"),
+        (("--run", str(folder), "--instead", "1"), "expected together with --decision N"),
         (
             ("--run", str(bare), *asked[2:], str(other.number)),
             "expected a store with the inputs of its replay",

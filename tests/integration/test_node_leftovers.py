@@ -27,7 +27,7 @@ VANISHED = Exited(KEY, 137, "vanished")
 WITH_SUBREAPER = """
 import sys
 from pathlib import Path
-from rlsched_node import shim
+from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptStore
@@ -128,7 +128,7 @@ def test_without_groups_a_later_daemon_remembers_what_it_has_seen(store: Attempt
 
 FORKS = """
 import os, sys
-from rlsched_node import cgroup
+from rlsched_node.isolation import cgroup
 
 cgroup._CLONE3 = int(sys.argv[2])
 pid = cgroup.Cgroup(sys.argv[1]).fork()

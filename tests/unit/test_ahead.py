@@ -70,7 +70,7 @@ def test_what_a_process_compiles_counts_where_it_is_said() -> None:
 SLEEPS = """
 import time, sys
 from functools import partial
-from rlsched import ahead
+from rlsched.compile import ahead
 from rlsched.compile.compiling import COMPILING
 
 class Child(ahead._Child):

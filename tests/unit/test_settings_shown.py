@@ -50,4 +50,4 @@ def test_easy_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     assert '\nreserve_after = "0s"  # ' in said
     assert '\n# order = "submit"  # ' in said
     assert run(["policies", "show", "fifo-backfill", "--set", 'preempt={by="priority"}']) == 0
-    assert "jobs of a lower priority give way" in capsys.readouterr().out.lower()
+    assert "jobs of lower priority give way" in capsys.readouterr().out.lower()

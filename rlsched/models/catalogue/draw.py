@@ -41,7 +41,7 @@ class JobColumns(Protocol):
 
     @property
     def name(self) -> str:
-        """What the jobs are called together, for errors."""
+        """Name of the jobs as a whole, for errors."""
         ...
 
     @property
