@@ -20,6 +20,8 @@ from tests.soak.jobs import all_pids, shims, strays
 
 CONTROLLER = "controller"
 NODES = ("n0", "n1")
+_ALL_JOBS = 1_000_000
+"""More than a sweep submits: by default a client reads the latest 2,000 jobs."""
 TARGETS = (
     (CONTROLLER,),
     ("node",),
@@ -252,7 +254,7 @@ class Ours:
         with self._cluster.client(60.0) as client:
             return {
                 job.job: Found(job.name, job.state, job.exit_code, job.reason)
-                for job in client.jobs(finished=True)
+                for job in client.jobs(finished=True, limit=_ALL_JOBS)
             }
 
     def close(self) -> None:
