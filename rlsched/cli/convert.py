@@ -95,7 +95,7 @@ def _source(
 
     asks = since is not None
     if len(files) != 1 if asks else len(files) < 2:
-        expected = "only OUT, because --since runs sacct," if asks else "IN and OUT"
+        expected = "only OUT (--since runs sacct)" if asks else "IN and OUT"
         raise click.UsageError(f"expected {expected}, got {len(files)} files")
     split_suffix(files[-1])
     if not asks:

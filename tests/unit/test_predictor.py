@@ -45,7 +45,7 @@ def test_a_new_broker_knows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_after_twenty_jobs_there_are_figures(capsys: pytest.CaptureFixture[str]) -> None:
     _print_report(report(lived(RUNNING_MEAN, 20), 3000.0), 3000.0)
     page = capsys.readouterr().out
-    assert "predictions: running-mean, learnt from 20 jobs that ended" in page
+    assert "predictions: running-mean, learned from 20 jobs that ended" in page
     assert "no figures" not in page
     assert "weights" not in page
     (line,) = [line for line in page.splitlines() if line.lstrip().startswith("AUC, 1 day")]

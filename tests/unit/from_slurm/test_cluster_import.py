@@ -171,7 +171,7 @@ def test_sacct_is_asked(
     assert asked.read_bytes() == read.read_bytes()
     for wrong, said in (
         (["--since", "90d", str(asked)], "add --from sacct"),
-        (["--from", "sacct", "--since", "90d", str(jobs), str(asked)], "expected OUT alone"),
+        (["--from", "sacct", "--since", "90d", str(jobs), str(asked)], "expected only OUT"),
         (["--from", "sacct", "--since", "soon", str(asked)], "--since 'soon': expected an age"),
         (["--from", "sacct", "--until", "1d", str(jobs), str(asked)], "--until goes with --since"),
     ):
