@@ -137,7 +137,7 @@ def test_repeated_jobs_become_well_predicted_and_the_report_says_so(past: bytes,
         assert (said["prediction"]["fits"], said["prediction"]["fitted_jobs"]) == (1, PAST)
         assert said["prediction"]["fit_error"] is None
         page = CliRunner().invoke(predictor, asked, catch_exceptions=False).output
-        assert f"predictions: hedge, learnt from {PAST + REAL + 2} jobs that ended" in page
+        assert f"predictions: hedge, learned from {PAST + REAL + 2} jobs that ended" in page
         assert "boosting: last fitted" in page
         assert "last 200, running mean" in page
 

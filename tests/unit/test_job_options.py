@@ -228,7 +228,7 @@ def test_a_script_says_what_it_needs(tmp_path: object, capsys: pytest.CaptureFix
     assert found["command"] == ("/bin/bash", "-c", SCRIPT, f"{tmp_path}/job.sh", "a", "b c")
     said = capsys.readouterr().err
     assert said.startswith("note: ")
-    assert said.endswith("--exclusive, -o out-%j.txt\n")
+    assert said.endswith("in rlsched: --exclusive, -o out-%j.txt\n")
 
 
 def test_a_script_without_a_name_has_its_files(tmp_path: object) -> None:
