@@ -212,7 +212,7 @@ def test_models_that_cannot_be_served_are_refused(
     SAC("MlpPolicy", env, device="cpu", buffer_size=10).save(tmp_path / "sac.zip")
     refused(tmp_path / "sac.zip", r"expected a model of PPO \(stable_baselines3\), got one .* SACPolicy")
     path = altered(model, tmp_path / "code.zip", policy_kwargs=pickled(pickle.dumps(print)))
-    refused(path, "its policy_kwargs needs code that is no part of torch or Stable-Baselines3")
+    refused(path, "its policy_kwargs needs code outside torch and Stable-Baselines3")
 
 
 def test_weights_that_are_no_numbers_are_refused(env: gymnasium.Env[Any, Any], tmp_path: Path) -> None:
