@@ -111,7 +111,7 @@ def test_models_that_cannot_be_served_are_refused(source: EpisodeSource, tmp_pat
     saved(source, tmp_path / "own.zip", activation_fn=OwnLayer)
     (tmp_path / "text.zip").write_text("no zip")
     for name, said in (
-        ("oracle.zip", r"got one for \(24, 58\): it uses true run times, .*; train without oracle=True"),
+        ("oracle.zip", r"got one for \(24, 58\): it uses true run times, .* train without oracle=True"),
         ("own.zip", r"its policy_kwargs needs code .* FILE\.py:NAME"),
         ("text.zip", "File is not a zip file"),
         ("none.zip", "No such file"),
