@@ -24,7 +24,7 @@ from rlsched.errors import JournalError
 from rlsched.files.lock import locked
 
 JOURNAL_FILE = "journal.sqlite"
-"""Its name in the directory of a broker."""
+"""File name in the directory of a broker."""
 _FULL = 2
 _CREATE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -40,19 +40,20 @@ _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY
 _CREATE_STARTS = """
 CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """
-"""So that the last start is found without a look at each entry; it holds a few numbers."""
+"""Index that finds the last start without reading each entry; it holds a few numbers."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""Both marks at once, where the table of ended jobs goes on to hold."""
+"""Both marks at once, if the table of ended jobs includes the new entries."""
 
 
 class Journal:
-    """An open journal, held by one broker at a time. One of an earlier version becomes one of this version.
+    """An open journal, held by one broker at a time. A journal of an earlier version is migrated.
 
     Args:
-        path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
+        path: The SQLite file; made if missing, with its directory. `-wal`, `-shm` and `.lock` stand next to
+            it.
         lock: Its lock, where it is held already; the journal lets go of it.
 
     Attributes:
@@ -60,7 +61,7 @@ class Journal:
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the entry up to which the table of ended jobs holds.
         ended: That table, to be read.
-        snapshots: What quick starts begin with.
+        snapshots: Snapshots for quick starts.
 
     Raises:
         JournalHeldError: another broker holds it.
@@ -149,7 +150,7 @@ class Journal:
         Args:
             entries: The facts.
             now_s: When, Unix seconds.
-            over: Jobs that are over by them. None: whoever writes does not know; the next broker finds out.
+            over: Jobs that they finish. None: the caller does not know them; the next broker adds their rows.
 
         Raises:
             JournalFullError: nothing of this batch was written, for want of space; it can be tried again.
@@ -161,7 +162,7 @@ class Journal:
         self._write(rows, over)
 
     def append(self, rows: Sequence[Stored]) -> list[Row]:
-        """Make rows of another journal durable that follow those of this one; what they hold.
+        """Make consecutive rows of another journal durable; returns their contents.
 
         Raises:
             JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
@@ -268,7 +269,7 @@ class Journal:
             JournalError: they cannot be written; none of them was.
         """
         with clearly(self.path):
-            self._db.execute("SAVEPOINT ended")  # whoever replays has a SELECT open
+            self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
             try:
                 ended_table.put(self._db, rows)
                 if holds_at is not None:
@@ -290,7 +291,7 @@ class Journal:
         """Add rows of ended jobs as another journal has them, in the order of their numbers.
 
         Raises:
-            JournalError: one is damaged, or they cannot be written; none of them was.
+            JournalError: a row is damaged, or they cannot be written; none of them was.
         """
         with clearly(self.path), self._transaction():
             ended_table.put_copied(self._db, rows)
@@ -300,7 +301,7 @@ class Journal:
     def forget_ended(self) -> None:
         """Empty the table of ended jobs of what the entries say; the next to replay them fills it.
 
-        Rows of jobs that were over before a base stay: nothing else knows of them.
+        Rows of jobs that finished before a base stay: they exist only there.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():
@@ -338,7 +339,7 @@ class Journal:
         return entry.chosen if isinstance(entry, BrokerStarted) else None
 
     def checksum_of(self, n: int) -> int | None:
-        """The checksum of an entry, by which two journals are told apart; None where there is none."""
+        """Return the checksum of an entry, which identifies a journal; None if there is no such entry."""
         if n < self.first:
             return None
         if n == self.last and self._last_crc is not None:
