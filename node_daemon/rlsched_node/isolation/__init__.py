@@ -1,1 +1,1 @@
-"""What keeps jobs apart: users, control groups, devices, limits."""
+"""Isolation of jobs: users, control groups, devices, limits."""

@@ -41,7 +41,7 @@ class JobColumns(Protocol):
 
     @property
     def name(self) -> str:
-        """What the jobs are called together, for errors."""
+        """Collective name of the jobs, for errors."""
         ...
 
     @property

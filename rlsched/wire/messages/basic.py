@@ -13,7 +13,7 @@ DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 
 
 class RankKey(NamedTuple):
-    """Identifies a rank of an attempt of a job. Numbers are those of one cluster's journal."""
+    """Identifies a rank of an attempt of a job. Job numbers are from one cluster's journal."""
 
     job: int
     attempt: int
