@@ -183,7 +183,7 @@ def _abi_sizeof(context: Any, kind: Any) -> int:
 BaseTargetContext.get_abi_sizeof = _abi_sizeof
 
 
-# ---- looks into arrays ----------------------------------------------------------------------------
+# ---- array attributes -----------------------------------------------------------------------------
 
 _make_array = arrayobj.make_array
 

@@ -42,7 +42,7 @@ _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
 """Modules whose functions numba supports: their version is part of the key."""
 
 
-# ---- what a kernel is -----------------------------------------------------------------------------
+# ---- keys of kernels ------------------------------------------------------------------------------
 
 
 class Digests:
@@ -118,7 +118,7 @@ def is_kept(function: types.FunctionType) -> bool:
     return any(folder("entries").glob(f"*-{DIGESTS.of(function).hex()[:16]}.*.nbi"))
 
 
-# ---- where it is kept -----------------------------------------------------------------------------
+# ---- storage --------------------------------------------------------------------------------------
 
 
 def folder(part: str) -> Path:

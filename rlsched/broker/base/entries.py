@@ -68,8 +68,7 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     """Weight of energy against time, 0 to 1, for jobs that give none; absent, like all facts on clocks here,
     in journals from before brokers chose clocks."""
     shares: bool = False
-    """Whether jobs that allow it may share GPUs, where the policy supports sharing; absent before version
-    7."""
+    """Whether jobs that allow it share GPUs, if the policy supports sharing; absent before version 7."""
     chosen: ChosenPolicy | None = None
     """The policy that `rlsched policy set` chose; None: the policy that the broker was started with."""
 

@@ -54,7 +54,7 @@ class Journal:
     Args:
         path: The SQLite file; made if missing, with its directory. `-wal`, `-shm` and `.lock` stand next to
             it.
-        lock: Its lock, where it is held already; the journal lets go of it.
+        lock: Its lock, if it is held already; the journal releases it.
 
     Attributes:
         first: Number of the first entry; those before have been replaced by a base, and are being removed.
@@ -203,11 +203,11 @@ class Journal:
             self.ended_at = last
 
     def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
-        """Let a base stand for the entries up to `cut`. They are removed piece by piece, by `drop`.
+        """Write a base that replaces the entries up to `cut`. `drop` removes them piece by piece.
 
         Args:
             parts: The base.
-            cut: Number of the last entry that it stands for; its last part has this number from now on.
+            cut: Number of the last entry that it replaces; its last part has this number from now on.
             now_s: Time of that entry.
 
         Raises:
@@ -224,7 +224,7 @@ class Journal:
         self.first, self._last_crc = first, None
 
     def drop(self, most: int = MOST_OF_PAGE) -> int:
-        """Remove so many of the entries that a base stands for; how many there were.
+        """Remove up to `most` entries that a base replaces; returns their number.
 
         Raises:
             JournalError: none was removed.
@@ -235,7 +235,7 @@ class Journal:
         return int(found.rowcount)
 
     def drop_ended(self, before_s: float, most: int = MOST_OF_PAGE) -> int:
-        """Remove so many rows of jobs that ended before a time (Unix seconds); how many there were.
+        """Remove up to `most` rows of jobs that ended before a time (Unix seconds); returns their number.
 
         Raises:
             JournalError: none was removed.
@@ -283,7 +283,7 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """The job up to which a copy has the rows that its entries do not tell of; -1: it has all of them."""
+        """Job up to which a copy has the rows that its entries lack; -1: it has all of them."""
         with clearly(self.path):
             return ended_table.copied_to(self._db)
 
@@ -299,7 +299,7 @@ class Journal:
                 ended_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
-        """Empty the table of ended jobs of what the entries say; the next to replay them fills it.
+        """Remove the rows of ended jobs that the entries can restore; the next replay adds them again.
 
         Rows of jobs that finished before a base stay: they exist only there.
         """
@@ -324,7 +324,7 @@ class Journal:
             yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
 
     def chosen(self) -> ChosenPolicy | None:
-        """The policy that `rlsched policy set` chose last, where the last start still had it.
+        """Return the policy that `rlsched policy set` chose last, if the last start still used it.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -349,7 +349,7 @@ class Journal:
         return None if found is None else int(found[0])
 
     def page(self, after: int, most_bytes: int) -> list[Stored]:
-        """Rows as they lie here, with a higher number than `after`; one at least, if there is one.
+        """Return stored rows, numbered above `after`; at least one, if there is one.
 
         Raises:
             JournalError: the file cannot be read.
@@ -367,7 +367,7 @@ class Journal:
         return page
 
     def compact(self) -> None:
-        """Give unused space back to the disk.
+        """Return unused space to the disk.
 
         Raises:
             JournalError: it cannot be; the journal is as it was.
@@ -377,6 +377,6 @@ class Journal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close, and let another broker take it up."""
+        """Close, so that another broker can open it."""
         self._db.close()
         self._lock.close()

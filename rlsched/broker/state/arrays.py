@@ -120,7 +120,7 @@ class Arrays:
             spec = msgspec.structs.replace(array.spec, held=held, depends_on=depends_on)
             self._gates.submitted(NO_SEQ, spec, now_s)
 
-    # ---- what happens -----------------------------------------------------------------------------
+    # ---- events -----------------------------------------------------------------------------------
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
         """Add a submitted array."""
@@ -130,7 +130,7 @@ class Arrays:
         self._gates.submitted(NO_SEQ, entry, now_s)
 
     def came(self, job: JobSubmitted) -> None:
-        """Apply a job's entry into the ledger; if it is a task, its array has one fewer to come."""
+        """Register a job that entered the ledger; if it is a task, its array has one fewer to come."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -205,7 +205,7 @@ class Arrays:
         for _, number in over[:many]:
             del self.tokens[self.known.pop(number).spec.token]
 
-    # ---- what is to come --------------------------------------------------------------------------
+    # ---- tasks to come ----------------------------------------------------------------------------
 
     def hungry(self) -> bool:
         """Whether tasks should become jobs now."""

@@ -51,10 +51,10 @@ class Gates:
         self.due_s = math.inf
         """Next time at which `review` will let a job in, Unix seconds; infinite if there is none."""
 
-    # ---- what happens to jobs ---------------------------------------------------------------------
+    # ---- events of jobs ---------------------------------------------------------------------------
 
     def submitted(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
-        """Apply a job's entry into the ledger, where it waits."""
+        """Register a waiting job that entered the ledger."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
         if entry.begin_s is not None and entry.begin_s > now_s:
@@ -119,7 +119,7 @@ class Gates:
             self._clear([self._begins.pop(job)[1] for job in due], "BeginTime", now_s)
             self._plan()
 
-    # ---- questions --------------------------------------------------------------------------------
+    # ---- queries ----------------------------------------------------------------------------------
 
     def holder(self, job: int) -> str:
         """Holder of a job, `user` or `admin`; "" if it is not held."""
@@ -141,7 +141,7 @@ class Gates:
         """Whether no gate keeps a job out."""
         return not (job in self._held or job in self._begins or job in self._waits)
 
-    # ---- within -----------------------------------------------------------------------------------
+    # ---- internals --------------------------------------------------------------------------------
 
     def _bar(self, seq: int, reason: Reason) -> None:
         if seq >= 0:  # an array is not in the ledger

@@ -143,7 +143,7 @@ class Predictions:
         """Median remaining run time of a job of this age, seconds."""
         return remaining_median_s(self._open[job].predicted, age_s)
 
-    # ---- what happens, told by the book -------------------------------------------------------------
+    # ---- events, sent by the book -------------------------------------------------------------------
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
         """Apply a journalled submission, with the prediction in it."""
@@ -200,7 +200,7 @@ class Predictions:
         """The running mean."""
         return self._mean
 
-    # ---- fits, made elsewhere -----------------------------------------------------------------------
+    # ---- fits by another process --------------------------------------------------------------------
 
     def fit_due(self) -> bool:
         """Whether boosting needs another fit, and none is running."""

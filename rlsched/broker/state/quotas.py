@@ -140,10 +140,10 @@ class Quotas:
         self.due_s = math.inf
         """Next time at which `review` may change something without another event, Unix seconds."""
 
-    # ---- what happens to jobs ---------------------------------------------------------------------
+    # ---- events of jobs ---------------------------------------------------------------------------
 
     def submitted(self, seq: int, owner: Owner, num_gpus: int, now_s: float) -> None:
-        """Apply a job's entry into the ledger, where it waits."""
+        """Register a waiting job that entered the ledger."""
         gpu_milli = num_gpus * 1000
         group = self._groups.get((owner, gpu_milli))
         if group is None:
@@ -188,7 +188,7 @@ class Quotas:
         """Apply the cancellation of a waiting job."""
         self._forget(seq, self._wait_no_longer(seq, now_s))
 
-    # ---- limits, and time -------------------------------------------------------------------------
+    # ---- limits and time --------------------------------------------------------------------------
 
     def set(self, entry: QuotaSet, now_s: float) -> None:
         """Set limits."""
@@ -251,7 +251,7 @@ class Quotas:
                 self._timed[party] = round(now_s * 1000)
         self.due_s = min(self._timed.values()) / 1000 if self._timed else math.inf
 
-    # ---- words ------------------------------------------------------------------------------------
+    # ---- descriptions -----------------------------------------------------------------------------
 
     def own(self, kind: PartyKind, name: str) -> Quota:
         """Limits that were set for this name."""
@@ -328,7 +328,7 @@ class Quotas:
                 f"the next begins {again:%Y-%m-%d} UTC"
             )
 
-    # ---- within -----------------------------------------------------------------------------------
+    # ---- internals --------------------------------------------------------------------------------
 
     def _in_force(self, key: PartyKey) -> Quota:
         quota = self._own.get(key, UNLIMITED).or_else(self._own.get((key[0], DEFAULT), UNLIMITED))
