@@ -1,4 +1,4 @@
-"""Compiles kernels that will be needed soon, in several processes if there are cores.
+"""Compiles kernels in advance, in several processes if there are several cores.
 
 Work is given as *pieces*: functions without arguments that compile something, and can be pickled. Each
 process takes one piece after another, and writes the result to the cache (`rlsched.compile.kernel_cache`) for
@@ -96,7 +96,7 @@ class _Child:
         return True
 
     def end(self) -> None:
-        """Kill it, whatever it does."""
+        """Kill it, in any state."""
         self.ours.close()
         self._process.terminate()
         self._process.join()

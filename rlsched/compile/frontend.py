@@ -1,4 +1,4 @@
-"""Faster answers to questions that numba's front end asks millions of times while it compiles kernels.
+"""Faster versions of functions that numba's front end calls millions of times while it compiles kernels.
 
 A cold start spends most of its time in numba's Python code. This module replaces a few functions by faster
 ones; the compiled code is unchanged. Importing the module is enough (`rlsched.compile.jit` does);
@@ -8,16 +8,16 @@ numba's version is pinned in `constraints.txt`.
   dictionary of thirty properties of each, twice.
 - Every compilation installs two timers, which receive an event for every lock of every function called. Every
   call of LLVM notifies two listeners of the lock that it takes.
-- Types have an abstract metaclass, though no class is registered as another's: `isinstance` need not ask it.
-- The hash of a type is that of all the types inside it; a cluster's state has some hundred.
+- Types have an abstract metaclass, though no class is registered as another's: `isinstance` skips it.
+- The hash of a type combines the hashes of all types inside it; a cluster's state has some hundred.
 - The type of `a + b` is searched among thirty overloads; for two numbers of the same types, it is the same.
-- Each access to an array makes a class for it, and asks whether the array has a class of its own for that;
-  before numba accepts «no», it searches all its registries again.
+- Each access to an array makes a class for it, and checks whether the array has a class of its own for that;
+  if not, numba searches all its registries again.
 - The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are the
   same each time. To find the size, LLVM parses a module that is written for it.
 - The templates of a function for this processor are selected and sorted at every call of the function.
-- The variables of a statement are found by a search through all of its parts, texts included.
-- Thirty modules are imported again for each function, to find whether any has registered something.
+- The variables of a statement are found by a search through all of its parts, including strings.
+- Thirty modules are imported again for each function, to check for new registrations.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method
 
 
 class _Kept:
-    """A hash that is not pickled: texts have another hash in each process, and types are pickled."""
+    """A hash that is not pickled: hashes of strings differ between processes, and types are pickled."""
 
     __slots__ = ("value",)
 
@@ -183,7 +183,7 @@ def _abi_sizeof(context: Any, kind: Any) -> int:
 BaseTargetContext.get_abi_sizeof = _abi_sizeof
 
 
-# ---- looks into arrays ----------------------------------------------------------------------------
+# ---- array attributes -----------------------------------------------------------------------------
 
 _make_array = arrayobj.make_array
 

@@ -15,8 +15,8 @@ _LOAD_GLOBAL = opmap["LOAD_GLOBAL"]
 _BLAS = "scipy.linalg.cython_blas"
 
 if _BLAS not in sys.modules:
-    # numba asks for scipy's BLAS at its import, which takes a fifth of a short command's time; no kernel
-    # here calls it. For that moment it is not there.
+    # numba loads scipy's BLAS at its import, which takes a fifth of a short command's time; no kernel here
+    # calls it. It is hidden during the import.
     sys.modules[_BLAS] = None  # type: ignore[assignment]
     import numba.np.arraymath
 
@@ -36,13 +36,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kernel:
-    """A compiled function. From kernels it is called directly; from Python through an entry of its own.
+    """A compiled function. Kernels call it directly; Python calls it through a separate entry.
 
-    numba gives every function an entry for Python. To unpack a state's arrays there takes about as long to
-    compile as most kernels do, and few are ever called from Python: the entry is made when that happens.
+    numba gives every function an entry for Python. Its code to unpack a state's arrays takes about as long to
+    compile as most kernels do, and few kernels are ever called from Python: the entry is made at the first
+    call.
 
     Attributes:
-        py_func: The function as it was written.
+        py_func: The original Python function.
         kind: How it is compiled: `kernel` or `array_kernel`.
     """
 
@@ -55,7 +56,7 @@ class Kernel:
             "no_cfunc_wrapper": True,
         }
         self._entry: Any = None
-        self._stateless: Any = None  # that entry, of a kernel that takes no state
+        self._stateless: Any = None  # entry of a kernel without a state argument
         self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
         self._known_for: object = None
         self._inside = self._dispatcher(
@@ -96,7 +97,7 @@ class Kernel:
         return self._find_and_call(args)
 
     def _find_and_call(self, args: tuple[Any, ...]) -> Any:
-        """Let numba find out what types these are, which for a state takes it 20 us."""
+        """Let numba determine the types of the arguments, which takes 20 us for a state."""
         found = self._made_entry()(*args)
         if args and type(args[0]) in BY_REFERENCE:
             latest = _LATEST.get(type(args[0]))
@@ -119,9 +120,9 @@ class Kernel:
         entry.compile(tuple(widened(entry.typeof_pyval(one)) for one in args))
 
     def bound(self, *args: Any) -> Callable[..., Any]:
-        """What a call with such arguments goes to: for a loop whose arguments are of the same types for ever.
+        """Return the compiled function for such arguments, for loops whose argument types never change.
 
-        It looks at nothing: arguments of other types, also of other layouts, are read as these are.
+        It checks nothing: arguments of other types or layouts are read as if they were of these types.
         """
         entry = self._made_entry()
         wanted = tuple(widened(entry.typeof_pyval(one)) for one in args)
@@ -129,7 +130,7 @@ class Kernel:
         return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
 
     def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
-        """Which compiled function this call went to: all further ones with this state and others alike do."""
+        """Remember the compiled function of this call, for later calls with this state and like arguments."""
         others = args[1:]
         if not all(map(_shows_its_type, others)):
             return
@@ -144,11 +145,11 @@ class Kernel:
 
 
 class _Latest:
-    """The state, or another tuple of its kind, that a kernel was called with last, from Python.
+    """The latest state, or another tuple of its kind, that Python passed to a kernel.
 
     Attributes:
         state: The tuple of arrays.
-        mark: Another one for each; kernels keep it beside what they know of the tuple, which it keeps alive.
+        mark: Unique for each tuple; kernels keep it with their data about the tuple, which it keeps alive.
     """
 
     def __init__(self, state: Any) -> None:
@@ -156,15 +157,15 @@ class _Latest:
 
 
 _LATEST: dict[type, _Latest] = {}
-"""By kind: a run and its state are handed to kernels in turn, and neither may displace the other."""
+"""By kind: a run and its state are passed to kernels alternately, and neither must displace the other."""
 _NUMBERS = frozenset((int, float, bool))
 _ARRAYS = frozenset((np.ndarray, np.recarray))
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
-"""Without `np.recarray`'s detour."""
+"""Attribute access without the overhead of `np.recarray`."""
 
 
 def _look(one: Any) -> object:
-    """What an argument has to have in common with another one, to be of the same type for numba."""
+    """Return what determines the argument's type for numba: equal values mean equal types."""
     kind = type(one)
     if kind in _ARRAYS:
         return kind, _dtype(one), one.ndim, one.flags.num
@@ -174,14 +175,14 @@ def _look(one: Any) -> object:
 
 
 def _shows_its_type(one: Any) -> bool:
-    """Whether `_look` says all that numba goes by."""
+    """Whether `_look` returns everything that determines the type for numba."""
     if isinstance(one, tuple):
         return all(map(_shows_its_type, one))
     return type(one) in _NUMBERS or type(one) in _ARRAYS
 
 
 def called(kernel: Kernel) -> set[FunctionType]:
-    """The functions of all kernels that a kernel calls, and that those call."""
+    """Return the functions of all kernels that a kernel calls, directly or indirectly."""
     found, left = set[FunctionType](), [kernel]
     while left:
         for value in _referred(left.pop().py_func).values():
@@ -193,8 +194,8 @@ def called(kernel: Kernel) -> set[FunctionType]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """The garbage collector rests meanwhile: the compiler makes millions of objects, and it took a tenth."""
-    if not gc.isenabled():  # a kernel that is compiled for another one
+    """Disable the garbage collector: the compiler makes millions of objects, and collections took a tenth."""
+    if not gc.isenabled():  # a nested compilation
         yield
         return
     gc.disable()
@@ -205,9 +206,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def widened(argument: Any) -> Any:
-    """The type that an argument of this one is passed as: whole numbers have 64 bits, and any value.
+    """Return the type as which an argument of this type is passed: integers as 64-bit, without constants.
 
-    Else a kernel would be compiled once for each width, and each constant, that its callers happen to pass.
+    Otherwise a kernel would be compiled for each integer width and each constant that its callers pass.
     """
     plain = unliteral(argument)
     return int64 if isinstance(plain, Integer) and plain.signed else plain  # type: ignore[attr-defined]
@@ -216,15 +217,15 @@ def widened(argument: Any) -> Any:
 def kernel(function: F) -> F:
     """Compile `function` in nopython mode at first call, or load it from the cache.
 
-    It must not make arrays (views are fine): it is compiled without reference counts. With them, every call
-    that passes the arrays of a state counts up and down each one, and that took five times as long as the
-    work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
+    It must not make arrays (views are allowed): it is compiled without reference counts. With them, every
+    call that passes the arrays of a state increments and decrements the count of each, which took five times
+    as long as the work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
     """
     return _compiled(function, "kernel")
 
 
 def array_kernel(function: F) -> F:
-    """As `kernel`, for a function that makes arrays of its own."""
+    """As `kernel`, for a function that makes arrays."""
     return _compiled(function, "array_kernel")
 
 
@@ -236,7 +237,7 @@ def _compiled(function: F, kind: str) -> F:
 
 
 class CompileTime:
-    """What a template leaves open: a constant of the compiler, or a kernel, that `specialise` fills in."""
+    """An open name of a template: a constant of the compiler, or a kernel, that `specialise` fills in."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -246,9 +247,9 @@ class CompileTime:
 
 
 def compile_time(name: str) -> Any:
-    """An open constant for templates. Branches that it rules out are never compiled.
+    """Return an open constant for templates. Branches that its value excludes are never compiled.
 
-    A kernel that reads one, or calls a kernel that does, is a template: call `specialise` of it.
+    A kernel that reads one, or calls such a kernel, is a template: use `specialise`.
     """
     return CompileTime(name)
 
@@ -258,10 +259,10 @@ _MADE: dict[tuple[Any, ...], Kernel] = {}
 
 
 def open_names(template: Kernel) -> frozenset[str]:
-    """Names of what a kernel, and those that it calls, leave open."""
+    """Open names of a kernel, and of the kernels that it calls."""
     found = _OPEN.get(template)
     if found is None:
-        _OPEN[template] = frozenset()  # where it calls itself
+        _OPEN[template] = frozenset()  # for recursive calls
         names: set[str] = set()
         for value in _referred(template.py_func).values():
             if isinstance(value, CompileTime):
@@ -273,13 +274,13 @@ def open_names(template: Kernel) -> frozenset[str]:
 
 
 def specialise(template: F, **bound: Any) -> F:
-    """A kernel from a template, and from the templates that it calls.
+    """Return a kernel from a template, and from the templates that it calls.
 
     The same template with the same constants gives the same kernel.
 
     Args:
-        template: The template; where it leaves nothing open, it is given back.
-        **bound: What each open name is: a number, or a kernel, which may be a template of the same names.
+        template: The template; a kernel without open names is returned unchanged.
+        **bound: Value of each open name: a number, or a kernel, which may be a template of the same names.
 
     Raises:
         TypeError: a name is left open.
@@ -317,7 +318,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """These names, and those that the kernels bound to them leave open."""
+    """These names, and the open names of the kernels bound to them."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())
@@ -328,7 +329,7 @@ def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
 
 
 def _referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """What the global names of a function's code stand for; `co_names` has those of attributes too."""
+    """Values of the global names in a function's code; `co_names` also has names of attributes."""
     code, scope, high = function.__code__, function.__globals__, 0
     found: dict[str, Any] = {}
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):

@@ -1,10 +1,10 @@
-"""Where compiled kernels are kept on disk: by what they are and all that they call, not by file.
+"""Cache of compiled kernels on disk, keyed by their code and the code that they call, not by file.
 
-numba's own cache knows a function by its file's time and line, and notices no change of what the function
+numba's own cache identifies a function by its file's time and line, and misses changes of functions that it
 calls in other files. Here a kernel's entry is named after a digest of its own byte code, of the constants
-that it reads, and of the same of every kernel that it calls. So a change recompiles what it touches, and two
-checkouts of one version share their entries. Entries for different argument types lie in different files,
-as the types of one version may not be known to another.
+that it reads, and of the same of every kernel that it calls. So a change recompiles only the affected
+kernels, and two checkouts of one version share their entries. Entries for different argument types are in
+different files, as the types of one version may be unknown to another.
 
 Processes that need the same kernel at once compile it once: the others wait for the first.
 """
@@ -37,25 +37,25 @@ from rlsched.compile.compiling import COMPILING
 from rlsched.compile.reference import BY_REFERENCE
 
 KEPT_UNUSED_DAYS: Final = 30
-"""An entry that nobody loaded for so long goes."""
+"""Days after which an entry that was not loaded is removed."""
 _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
-"""Modules whose functions numba knows: of them the version counts."""
+"""Modules whose functions numba supports: their version is part of the key."""
 
 
-# ---- what a kernel is -----------------------------------------------------------------------------
+# ---- keys of kernels ------------------------------------------------------------------------------
 
 
 class Digests:
-    """Digests of functions and of what they refer to; a function is looked at once."""
+    """Digests of functions and their references; each function is digested once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, bytes]] = {}  # by identity; the object is kept, so that it stays
+        self._known: dict[int, tuple[Any, bytes]] = {}  # by identity; holding the object keeps its id unique
 
     def of(self, function: types.FunctionType) -> bytes:
-        """Digest of a function's byte code, of its constants, and of all that it refers to."""
+        """Digest of a function's byte code, its constants, and all of its references."""
         found = self._known.get(id(function))
         if found is None:
-            self._known[id(function)] = (function, function.__qualname__.encode())  # where it calls itself
+            self._known[id(function)] = (function, function.__qualname__.encode())  # for recursive calls
             hasher = hashlib.sha256()
             for part in _parts(function):
                 hasher.update(part if isinstance(part, bytes) else self._of_value(part))
@@ -63,7 +63,7 @@ class Digests:
         return found[1]
 
     def _of_value(self, value: Any) -> bytes:
-        """Digest of something that a function refers to."""
+        """Digest of a value that a function refers to."""
         function = getattr(value, "py_func", value)
         if isinstance(function, types.FunctionType):
             kind = getattr(value, "kind", "function")
@@ -81,7 +81,7 @@ class Digests:
 
 
 def _parts(function: types.FunctionType) -> Iterator[Any]:
-    """What decides what is compiled of a function: bytes, and values that it refers to."""
+    """Yield the inputs of a function's compilation: bytes, and values that it refers to."""
     code, scope = function.__code__, function.__globals__
     yield code.co_code
     yield repr((code.co_argcount, code.co_varnames, code.co_names)).encode()
@@ -106,7 +106,7 @@ DIGESTS: Final = Digests()
 
 @cache
 def _versions() -> str:
-    """What else decides about machine code: numba, LLVM, and how kernels are linked."""
+    """Other inputs of machine code: versions of numba and LLVM, and the linking of kernels."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
     for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
@@ -118,17 +118,17 @@ def is_kept(function: types.FunctionType) -> bool:
     return any(folder("entries").glob(f"*-{DIGESTS.of(function).hex()[:16]}.*.nbi"))
 
 
-# ---- where it is kept -----------------------------------------------------------------------------
+# ---- storage --------------------------------------------------------------------------------------
 
 
 def folder(part: str) -> Path:
-    """Where one part of the cache is: what kernels call (`inside`), or what Python calls (`entries`)."""
+    """Folder of one part of the cache: kernels called by kernels (`inside`), or by Python (`entries`)."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rlsched" / f"kernels-{_versions()}" / part
 
 
 class _Locator(_CacheLocator):  # type: ignore[misc]
-    """Tells numba where the entries of a kernel are, and by what they are known."""
+    """Gives numba the folder of a kernel's entries and their key."""
 
     def __init__(self, function: types.FunctionType, part: str) -> None:
         self._digest = DIGESTS.of(function).hex()
@@ -145,7 +145,7 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
 
 
 class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
-    """numba's way to write and read what was compiled, at our place."""
+    """numba's reader and writer of compiled code, at our location."""
 
     def __init__(self, function: types.FunctionType, part: str) -> None:
         self._lineno = function.__code__.co_firstlineno
@@ -156,12 +156,12 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """The entries of one kernel. What it is known by is worked out when it is first asked for.
+    """Entries of one kernel. The key is computed at its first use.
 
     Args:
-        function: The kernel's own function; what it calls may be defined after it.
+        function: The kernel's own function; functions that it calls may be defined after it.
         part: `inside` or `entries`.
-        calls: The functions of all kernels that it calls, and that those call.
+        calls: Functions of all kernels that it calls, directly or indirectly.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._is_open = False
 
     def _open(self, sig: Any) -> None:
-        """Turn to the file of the entry for these types."""
+        """Select the file of the entry for these types."""
         if not self._is_open:
             self._impl_class = lambda function: _Entries(function, self._part)
             super().__init__(self._function)
@@ -184,11 +184,11 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """Where the entries are."""
+        """Folder of the entries."""
         return str(folder(self._part))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """See `numba.core.caching`. An entry that cannot be read, of whatever cause, is made anew."""
+        """See `numba.core.caching`. An entry that cannot be read, for any reason, is made again."""
         self._open(sig)
         index = Path(self._cache_file._index_path)
         try:
@@ -205,21 +205,21 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """See `numba.core.caching`; entries that nobody uses any more make room."""
+        """See `numba.core.caching`; removes entries that are no longer used."""
         self._open(sig)
-        super().save_overload(sig, data._replace(type_annotation=""))  # its source with all types, as text
+        super().save_overload(sig, data._replace(type_annotation=""))  # else the source with all types
         COMPILING.has(self._said, compiled=True)
         if self._part == "entries":
             COMPILING.ends(self._needed())
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """See `numba.core.caching`: the types themselves are ten times as long as all else in an index."""
+        """See `numba.core.caching`: the types themselves are ten times as long as the rest of an index."""
         return _types_digest(sig), codegen.magic_tuple(), DIGESTS.of(self._function)
 
     @property
     def _said(self) -> bytes:
-        """What the kernel is called where its compilation is told of, in another process too."""
+        """Name of the kernel in progress reports, also between processes."""
         return DIGESTS.of(self._function)
 
     def _needed(self) -> set[bytes]:
@@ -243,7 +243,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _prune(root: Path) -> None:
-    """Once in a process: remove what was not loaded for `KEPT_UNUSED_DAYS`, of all versions."""
+    """Once per process: remove entries, of all versions, that were not loaded for `KEPT_UNUSED_DAYS`."""
     before_s = time.time() - KEPT_UNUSED_DAYS * 86400
     for index in root.glob("kernels-*/*/*.nbi"):
         with suppress(FileNotFoundError):  # another process removed it
@@ -253,7 +253,7 @@ def _prune(root: Path) -> None:
 
 
 def _types_digest(sig: Any) -> str:
-    """A digest of argument types: what numba says of them; of tuples class, fields, how they are passed."""
+    """Digest of argument types: numba's description; for tuples class, fields, and how they are passed."""
     return hashlib.sha256(repr([_described(one) for one in sig]).encode()).hexdigest()[:12]
 
 

@@ -1,9 +1,9 @@
-"""How kernels are linked: once, in the function that Python calls.
+"""Linking of kernels: once, in the function that Python calls.
 
-numba gives every compiled function a library of its own, links into it all that the function calls, optimises
-the whole and makes machine code of it, and then does the same again for each caller. With kernels that call
-kernels most of that work is thrown away. Here a kernel that only kernels call is kept as intermediate code;
-what Python calls (an *entry*) is linked with all that it needs, optimised and made machine code of once.
+numba gives every compiled function a library, links into it all that the function calls, optimises the whole
+and makes machine code of it, and then repeats this for each caller. With kernels that call kernels most of
+that work is wasted. Here a kernel that only kernels call is kept as intermediate code; a function that Python
+calls (an *entry*) is linked with all that it needs, optimised and compiled to machine code once.
 
 The extension point is numba's `pipeline_class`; the two kinds of library rest on numba's own (its version is
 pinned in `constraints.txt`, and `tests/unit/test_jit.py` fails if a later one breaks this).
@@ -25,8 +25,8 @@ _long_name = funcdesc.default_mangler
 
 
 def _name(name: str, argtypes: Any, **more: Any) -> str:
-    """A function's name for the linker. numba writes its arguments' types into it: ten thousand characters
-    for a state with all the fields of its records, at every call. Here a digest takes their place."""
+    """Return a function's name for the linker. numba includes its arguments' types: ten thousand characters
+    for a state with all the fields of its records, at every call. Here a digest replaces them."""
     said = " ".join(map(str, argtypes))
     if len(said) <= _LONGEST_NAME:
         return str(_long_name(name, argtypes, **more))
@@ -37,10 +37,10 @@ funcdesc.default_mangler = _name
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]
-    """What both kinds have in common."""
+    """Common part of both kinds of library."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
-        # numba makes a pass manager for each function, and for each that is merely named
+        # numba makes a pass manager for each function, and for each mere declaration
         ll_module.data_layout = self._codegen._data_layout
         passes, builder = self._function_passes()
         for function in ll_module.functions:
@@ -52,12 +52,12 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
 
 class InsideLibrary(_Library):
-    """A kernel and all that it calls as intermediate code: no machine code is made of it."""
+    """A kernel and all that it calls as intermediate code: it gets no machine code."""
 
     _final_module: Any
 
     def finalize(self) -> None:
-        """Link, and leave the rest to the entry."""
+        """Link, and leave the other steps to the entry."""
         self._raise_if_finalized()
         whole = self._final_module
         for library in dict.fromkeys(self._linking_libraries):
@@ -78,15 +78,15 @@ class InsideLibrary(_Library):
 
 
 class EntryLibrary(_Library):
-    """What Python calls, with all that it needs. The cache keeps its machine code alone."""
+    """A function that Python calls, with all that it needs. The cache keeps only its machine code."""
 
     _final_module: Any
 
     def _get_module_for_linking(self) -> Any:
-        """Its functions as mere names, which numba asks for when it takes machine code from the cache.
+        """Return its functions as declarations, which numba needs when it loads machine code from the cache.
 
-        Nothing links an entry, so its intermediate code is not kept: it is three times as large as the
-        machine code, and to read that of a broker's entries took 34 MiB.
+        No code links an entry, so its intermediate code is not kept: it is three times as large as the
+        machine code, and reading that of a broker's entries took 34 MiB.
         """
         self._ensure_finalized()
         names = (each.name for each in self._final_module.functions if not each.is_declaration)
@@ -96,17 +96,17 @@ class EntryLibrary(_Library):
         )
 
     def _function_passes(self) -> tuple[Any, Any]:
-        # the whole is optimised below, and these functions with it
+        # these functions are optimised below, with the whole
         passes = llvm.create_new_function_pass_manager()
         passes.add_sroa_pass()
         return passes, self._codegen._pass_builder()
 
     def _optimize_final_module(self) -> None:
-        # nobody else calls what was linked in: LLVM may drop arguments that it does not use
+        # linked functions have no other callers: LLVM may drop their unused arguments
         for function in self._final_module.functions:
             if function.linkage == llvm.Linkage.linkonce_odr:
                 function.linkage = "internal"
-        # numba optimises twice, the first time so that reference counts meet and cancel: kernels have none
+        # numba optimises twice, first to cancel pairs of reference counts: kernels have none
         passes, builder = self._codegen._module_pass_manager()
         passes.run(self._final_module, builder)
 

@@ -1,12 +1,12 @@
-"""How tuples of arrays are passed between kernels: by reference.
+"""Passes tuples of arrays between kernels by reference.
 
-numba passes a tuple's parts as arguments of their own, seven words an array: hundreds for a cluster's state.
-To write them out at every call took half of a replay's time. A class marked `by_reference` lies in memory
-instead, with tuples of such classes inside of it, and its address is passed.
+numba passes a tuple's parts as separate arguments, seven words an array: hundreds for a cluster's state.
+Writing them at every call took half of a replay's time. A class marked `by_reference` is stored in memory
+instead, including nested tuples of such classes, and its address is passed.
 
-Named tuples do not change, so nobody can tell, but for one thing: what a kernel makes in a loop lies where it
-made the one before. So an `array_kernel`, which counts references, must not give one variable such a tuple,
-with arrays of its own, twice.
+Named tuples are immutable, so this has only one visible effect: a tuple that a kernel makes in a loop has the
+same memory as the one before. So an `array_kernel`, which counts references, must not assign such a tuple
+with new arrays to one variable twice.
 
 The extension points are numba's data models, its lowering of named tuples, `box` and `unbox` (its version is
 pinned in `constraints.txt`).
@@ -32,7 +32,7 @@ from rlsched.compile.reference import BY_REFERENCE
 
 
 class ReferenceModel(DataModel):  # type: ignore[misc]
-    """A tuple as the address of its parts, which lie behind one another, tuples inside of it with theirs."""
+    """A tuple as the address of its parts, which are contiguous, with the parts of nested tuples."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind)
@@ -74,19 +74,19 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         return [(kind, getter(position)) for position, kind in enumerate(self._fe_type)]
 
     def _or_zeros(self, builder: Any, value: Any) -> Any:
-        """The address, or that of zeros where there is none yet: of variables without a value, too, numba
-        counts the references."""
+        """Return the address, or that of zeros if there is none yet: numba counts references also of
+        variables without a value."""
         zeros = cgutils.add_global_variable(builder.module, self.struct, "zeros")
         zeros.linkage, zeros.global_constant = "internal", True
         zeros.initializer = ir.Constant(self.struct, None)
         return builder.select(cgutils.is_null(builder, value), zeros, value)
 
     def place(self, builder: Any, value: Any, position: int) -> Any:
-        """Where a part lies."""
+        """Return the address of a part."""
         return cgutils.gep_inbounds(builder, value, 0, position)
 
     def part(self, builder: Any, value: Any, position: int) -> Any:
-        """A part's value."""
+        """Return the value of a part."""
         model, place = self._models[position], self.place(builder, value, position)
         if isinstance(model, ReferenceModel):
             return place
@@ -152,7 +152,7 @@ def _unbox(kind: Any, given: Any, c: Any) -> Any:
 def _unbox_into(
     model: ReferenceModel, given: Any, c: Any, place: Any, failed: Any
 ) -> Iterator[Callable[[], None]]:
-    """Unbox a tuple to where it shall lie. Its class says how many parts it has."""
+    """Unbox a tuple to a given address. Its class defines the number of its parts."""
     arrays = [position for position, kind in enumerate(model.fe_type) if type(kind) is types.Array]
     if arrays:
         _unbox_arrays(model, arrays, given, c, place, failed)
@@ -174,15 +174,16 @@ def _unbox_into(
 _WORD: Final = ir.IntType(64)
 _UNBOX_ARRAYS: Final = "unbox_arrays"
 _ITEMSIZE: Final = 3
-"""The word of an unboxed array that says how large an item is (`numba.core.datamodel.models.ArrayModel`)."""
+"""Word of an unboxed array that holds the item size (`numba.core.datamodel.models.ArrayModel`)."""
 
 
 def _unbox_arrays(
     model: ReferenceModel, arrays: list[int], given: Any, c: Any, place: Any, failed: Any
 ) -> None:
-    """Unbox a tuple's arrays, in a loop over a table of where each is, where it goes, how large an item is.
+    """Unbox a tuple's arrays in a loop over a table of their position, target and item size.
 
-    numba's way writes thirty instructions for each of them, which for a state is more than most kernels have.
+    numba's way writes thirty instructions for each of them, which for a state exceeds the code of most
+    kernels.
     """
     offsets = _offsets(c.context, model)
     table = [
@@ -199,7 +200,7 @@ def _unbox_arrays(
 
 @cache
 def _offsets(context: Any, model: ReferenceModel) -> list[int]:
-    """Where in memory each part of a tuple begins."""
+    """Return the memory offset of each part of a tuple."""
     return [
         model.struct.get_element_offset(context.target_data, position)
         for position in range(len(model.struct))
@@ -207,7 +208,7 @@ def _offsets(context: Any, model: ReferenceModel) -> list[int]:
 
 
 def _array_loop(c: Any) -> ir.Function:
-    """`unbox_arrays(tuple, to, table, count)`: whether one could not be unboxed; then an error is set."""
+    """`unbox_arrays(tuple, to, table, count)`: returns whether one failed; then an error is set."""
     found = c.builder.module.globals.get(_UNBOX_ARRAYS)
     if found is not None:
         return found

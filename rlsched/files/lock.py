@@ -1,4 +1,4 @@
-"""The lock beside a journal: one broker at a time, and the kernel lets go of it for one that dies."""
+"""Lock file next to a journal: one broker at a time; the kernel releases it when its holder dies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlsched.files.private import make_private, touch_private
 
 
 def lock_file(path: Path) -> FileIO:
-    """The file beside a journal whose lock is the journal's.
+    """Open the file next to a journal whose lock is the journal's.
 
     Raises:
-        JournalError: it cannot be made.
+        JournalError: it cannot be created.
     """
     try:
         touch_private(path.with_name(path.name + ".lock"))
@@ -27,26 +27,26 @@ def lock_file(path: Path) -> FileIO:
 
 
 def take_lock(lock: FileIO) -> bool:
-    """Lock it, and write into it who holds it (`Holder`); False: another process does."""
+    """Lock it, and write the holder (`Holder`) into it; False: another process holds it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    with suppress(OSError):  # on a full disk nobody learns who
+    with suppress(OSError):  # on a full disk the holder stays unknown
         lock.truncate(0)
         lock.write(f"{boot_id()} {os.getpid()}\n".encode())
     return True
 
 
 class Holder(NamedTuple):
-    """Who holds a journal's lock, by its own word; "" and 0 where that is not known."""
+    """Holder of a journal's lock, as it reports itself; "" and 0 if unknown."""
 
     boot_id: str
     process: int
 
     @classmethod
     def of(cls, path: Path) -> Holder:
-        """What the lock's file says; a process that let go of it stays named there."""
+        """Read the lock's file; a process that released the lock is still named there."""
         try:
             boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()
             return cls(boot, int(process))
@@ -54,19 +54,19 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Whether a process of its number runs on this machine, as booted now; nobody's lock is touched."""
+        """Whether a process with its number runs on this machine since this boot; no lock is touched."""
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 
 
 def boot_id() -> str:
-    """What tells this machine, as it was booted last, from all others; "" where nothing does."""
+    """Return an id of this machine's current boot; "" if unknown."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
 
 
 def locked(path: Path) -> FileIO:
-    """An exclusive lock beside the journal, released by the kernel if the broker dies."""
+    """Take an exclusive lock next to the journal, released by the kernel if the broker dies."""
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
         raise JournalError(f"{log}: a write-ahead log without its journal; put both back, or move both away")

@@ -1,4 +1,4 @@
-"""Directories and files that their owner alone can read: 0700 and 0600 from the moment they are there."""
+"""Directories and files that only their owner can read: 0700 and 0600 from their creation on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def make_private(directory: str | os.PathLike[str]) -> None:
-    """Make a directory and all that is missing above it, each 0700; what exists is left as it is.
+    """Make a directory and its missing parents, each 0700; existing ones stay unchanged.
 
-    `mkdir(mode=..., parents=True)` gives its mode to the last part alone.
+    `mkdir(mode=..., parents=True)` applies its mode only to the last part.
 
     Raises:
-        OSError: it cannot be made, or is a file.
+        OSError: it cannot be created, or is a file.
     """
     above = os.path.dirname(os.fspath(directory).rstrip("/")) or ("/" if os.path.isabs(directory) else ".")
     if not os.path.exists(above):
@@ -24,10 +24,10 @@ def make_private(directory: str | os.PathLike[str]) -> None:
 
 
 def make_directory(directory: str | os.PathLike[str]) -> None:
-    """Make a directory with mode 0700; one that exists is left as it is.
+    """Make a directory with mode 0700; an existing one stays unchanged.
 
     Raises:
-        OSError: it cannot be made, or is a file.
+        OSError: it cannot be created, or is a file.
     """
     try:
         os.mkdir(directory, 0o700)
@@ -37,9 +37,9 @@ def make_directory(directory: str | os.PathLike[str]) -> None:
 
 
 def touch_private(path: Path) -> None:
-    """Make an empty file with mode 0600; what exists is left as it is.
+    """Make an empty file with mode 0600; an existing one stays unchanged.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))

@@ -1,13 +1,13 @@
-"""How much free space a disk is to have: the journal's, a node's, and what is said of either."""
+"""Thresholds of free disk space: the journal's disk and a node's."""
 
 from __future__ import annotations
 
 LOW_DISK_MIB = 1024
-"""Less is too little: `rlsched status` and `rlsched doctor` say so, and a node starts no jobs by default."""
+"""Low-space threshold, MiB: below it `rlsched status` and `rlsched doctor` warn, and nodes start no jobs."""
 MIN_FREE_MIB = 256
-"""With less on the journal's disk a broker takes no new jobs by default."""
+"""Default free space on the journal's disk, MiB, below which a broker accepts no new jobs."""
 
 
 def low_disk_mib(min_free_mib: int) -> int:
-    """Free space, MiB, below which a broker is degraded: at the latest where it takes no new jobs."""
+    """Free space, MiB, below which a broker is degraded: at least its limit for accepting new jobs."""
     return max(LOW_DISK_MIB, min_free_mib)

@@ -1,7 +1,7 @@
-"""Who may speak as what: the key files of HOME/authorised/, read once and again when they change.
+"""Access list: the key files of HOME/authorised/, read once and again when they change.
 
-Asked for every message and every handshake, so it must cost next to nothing: a directory's time stamp at each
-question, the files' own once a second, and a file is read when its stamp is another one.
+It is queried for every message and every handshake, so a query must be cheap: it reads a directory's time
+stamp each time, the files' own once a second, and a file only after its stamp changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from rlsched.transport.names import NAME, Z85_LENGTH
 from rlsched.transport.roles import Peer, Role
 
 SCAN_S = 1.0
-"""A file overwritten in place, which leaves the directory's time stamp as it is, is noticed after so long."""
+"""Maximum delay, seconds, for a file overwritten in place, which leaves the directory's time stamp
+unchanged."""
 _Stamp = tuple[int, int, int, int]
 _ROLES: dict[str, Role] = {
     "user": "user",
@@ -28,7 +29,7 @@ _ROLES: dict[str, Role] = {
     "node": "node",
     "engine": "engine",
     "joining": "joining",
-    "client": "user",  # as files of earlier versions are called
+    "client": "user",  # role name in files of earlier versions
 }
 
 
@@ -40,12 +41,12 @@ class Member(msgspec.Struct, frozen=True):
     """Public half, z85."""
     peer: Peer
     joins_as: Role | None = None
-    """The role that a one-time key is exchanged for."""
+    """Role of the key that a one-time key is exchanged for."""
     expires_s: float | None = None
-    """When a one-time key is refused, Unix seconds."""
+    """Expiry of a one-time key, Unix seconds."""
 
     def text(self) -> str:
-        """What the file holds."""
+        """Return the contents of the file."""
         fields = {
             "person": self.peer.person,
             "nodes": self.peer.nodes,
@@ -59,12 +60,12 @@ class Member(msgspec.Struct, frozen=True):
     def new(
         cls, peer: Peer, key: bytes, joins_as: Role | None = None, expires_s: float | None = None
     ) -> Member:
-        """A file to be written."""
+        """Return a new member, to be written as a file."""
         return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
 
     @classmethod
     def of(cls, file: str, text: str) -> Member | None:
-        """What a file says, None where it is damaged. Without a person, a user's name is the key's."""
+        """Parse a file; None if it is damaged. Without a person, a user key's person is the key's name."""
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
         fields = dict(line.split(None, 1) for line in lines if len(line.split()) >= 2)
@@ -89,14 +90,14 @@ class _File(NamedTuple):
 
 
 class AccessList:
-    """The access list of a broker.
+    """Access list of a broker.
 
     Args:
         directory: HOME/authorised; it need not exist.
-        elapsed: A clock that never jumps, seconds.
+        elapsed: A monotonic clock, seconds.
 
     Attributes:
-        num_read: Files read so far.
+        num_read: Number of files read so far.
     """
 
     def __init__(self, directory: Path, elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -110,7 +111,7 @@ class AccessList:
         self._peers: dict[bytes, Peer] = {}
 
     def peers(self) -> dict[bytes, Peer]:
-        """Public key (z85) -> whose it is. A damaged file authorises nobody."""
+        """Public key (z85) -> owner. A damaged file authorises no key."""
         try:
             stamp = self.directory.stat().st_mtime_ns
         except OSError:
@@ -122,7 +123,7 @@ class AccessList:
         return self._peers
 
     def members(self) -> dict[bytes, Member]:
-        """The same with all that the files say, read this very moment."""
+        """Members by key, from files read now."""
         self._scan()
         return self._members
 
@@ -144,7 +145,7 @@ class AccessList:
             self._peers = {key: member.peer for key, member in self._members.items()}
 
     def _look(self, entry: os.DirEntry[str]) -> _File | None:
-        """A file as it is known, read again if it is another one by now."""
+        """Return a file from the cache, or read it again if it has changed."""
         try:
             stat = entry.stat()
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)

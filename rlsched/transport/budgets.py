@@ -1,10 +1,10 @@
-"""What each sender may take of the broker's loop: a rate, and a share of each turn.
+"""Limits of each sender's use of the broker's loop: a rate, and a share of each turn.
 
-A sender is a key, however many connections it has. Its budget fills with time. A message costs little of it,
-one that is refused much more: to make out what is wrong, and to say so, takes the loop longest. One that
-submits many jobs counts as many. Whose budget
-is spent is not read until it has filled again; clients ask anew by themselves. What a key says beyond its
-share of a turn waits for the next turns, behind what others say.
+A sender is a key, with any number of connections. Its budget refills with time. An accepted message costs
+little; a refused one costs much more, because checking it and answering takes the loop longest. A message
+that submits many jobs costs as many messages. A sender without budget is not read until its budget has
+refilled; clients retry by themselves. Messages beyond a key's share of a turn wait for later turns, behind
+the messages of other keys.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import msgspec
 
 T = TypeVar("T")
 MAX_KNOWN = 10_000
-"""Budgets that are kept; those who have not been heard for longest begin with a full one again."""
+"""Maximum of budgets kept; a key that has been silent for longest starts with a full budget again."""
 
 
 class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one key may say.
+    """Limits of one key.
 
     Attributes:
-        messages_per_s: Messages, in the long run; a table of jobs is one for each of them ...
-        refusals_per_s: ... of which so many may be refused.
-        burst_s: A key that has rested may say at once what is due in so long.
-        a_turn: Messages in one turn of the loop, counted likewise; the others wait for the next.
+        messages_per_s: Messages per second in the long run; a table of jobs counts once for each job ...
+        refusals_per_s: ... and refused messages per second.
+        burst_s: Capacity of the budget: messages of this many seconds may arrive at once.
+        a_turn: Messages in one turn of the loop, counted likewise; more wait for the next turn.
         waiting: Messages that may wait for a turn; more are dropped.
-        handshakes_a_turn: Handshakes of all who knock together, in one turn.
+        handshakes_a_turn: Handshakes of all peers together in one turn.
     """
 
     messages_per_s: float = 10_000.0
@@ -45,26 +45,26 @@ class Budgets:
     """Budgets by key, counted in messages.
 
     Args:
-        limits: What one key may say.
-        elapsed: A clock that never jumps, seconds.
+        limits: Limits of one key.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(self, limits: SenderLimits, elapsed: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._full = limits.messages_per_s, limits.messages_per_s * limits.burst_s
         self._refusal = limits.messages_per_s / limits.refusals_per_s
         self._elapsed = elapsed
-        self._left: dict[bytes, tuple[float, float]] = {}  # what was left, and when
+        self._left: dict[bytes, tuple[float, float]] = {}  # budget left, and the time of that
 
     def has(self, key: bytes) -> bool:
-        """Whether the key may be heard."""
+        """Whether the key has budget left."""
         return key not in self._left or self._now(key) > 0.0
 
     def spend(self, key: bytes, messages: int = 1) -> None:
-        """It was; what it said is as long as so many messages."""
+        """Charge a message of the key, as this number of messages."""
         self._take(key, float(messages))
 
     def refused(self, key: bytes) -> None:
-        """What it said was refused."""
+        """Charge the refusal of the key's message."""
         self._take(key, self._refusal)
 
     def _now(self, key: bytes) -> float:
@@ -80,10 +80,10 @@ class Budgets:
 
 
 class Turns(Generic[T]):
-    """What keys have said beyond their share of a turn.
+    """Messages of keys beyond their share of a turn.
 
     Args:
-        limits: What one key may say.
+        limits: Limits of one key.
     """
 
     def __init__(self, limits: SenderLimits) -> None:
@@ -95,7 +95,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def begin(self) -> Iterator[T]:
-        """Another turn: what waited for it, one by one, up to each key's share."""
+        """Begin another turn: yields the messages that waited for it, up to each key's share."""
         self._taken = {}
         for key, waiting in list(self._waiting.items()):
             while waiting and self._taken.get(key, 0) < self._limits.a_turn:
@@ -105,11 +105,11 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def add(self, key: bytes, messages: int) -> None:
-        """What the key has just said is as long as so many more messages."""
+        """Count the key's latest message as this number of further messages."""
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
-        """Whether the key may say one more thing in this turn, which counts."""
+        """Whether the key may send one more message in this turn, which counts it."""
         taken = self._taken.get(key, 0)
         if key in self._waiting or taken >= self._limits.a_turn:
             return False
@@ -117,7 +117,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Let it wait for the next turn. False: so many wait already that it is dropped."""
+        """Queue a message for the next turn. False: dropped, because too many wait already."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

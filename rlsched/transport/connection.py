@@ -181,7 +181,7 @@ class Connection:
         """Record events of the connection; return whether to try the next address soon."""
         has_gone = False
         while self._monitor.poll(0):
-            from zmq.utils.monitor import recv_monitor_message  # it brings asyncio, and is seldom needed
+            from zmq.utils.monitor import recv_monitor_message  # loads asyncio, and is rarely needed
 
             event = recv_monitor_message(self._monitor)["event"]
             if event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED):

@@ -25,7 +25,7 @@ _LOOPBACK = r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1\]"
 
 
 def broker_address(option: str | None = None) -> str:
-    """The broker's address: the option, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
+    """Return the broker's address: the option, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
 
     Raises:
         InputError: it is not `tcp://HOST:PORT`.
@@ -40,7 +40,7 @@ def broker_address(option: str | None = None) -> str:
 
 
 def broker_addresses(option: str | None = None) -> tuple[str, ...]:
-    """The addresses of a broker and its standbys, separated by commas, in the order in which they are tried.
+    """Return the addresses of a broker and its standbys, comma-separated, in the order of attempts.
 
     Raises:
         InputError: one of them is not `tcp://HOST:PORT`.
@@ -58,7 +58,7 @@ def is_loopback(address: str) -> bool:
 
 
 def own_host(address: str) -> str:
-    """The address of this machine from which it reaches another; "" if it has no route."""
+    """Return the address of this machine from which it reaches another; "" if it has no route."""
     match = _ADDRESS.fullmatch(address)
     if match is None or is_loopback(address):
         return "127.0.0.1"
@@ -75,7 +75,7 @@ def own_host(address: str) -> str:
 
 
 def dial_address(address: str) -> str:
-    """The address at which this machine reaches a broker that listens at `address`: loopback for all
+    """Return the address at which this machine reaches a broker that listens at `address`: loopback for all
     interfaces."""
     match = _ADDRESS.fullmatch(address)
     loopback = _EVERY_INTERFACE.get(match["host"]) if match is not None else None
@@ -83,9 +83,9 @@ def dial_address(address: str) -> str:
 
 
 def set_limits(socket: zmq.Socket[bytes]) -> None:
-    """Set the limits of both ends: bounded queues and messages, and a dead peer is noticed in seconds.
+    """Set the limits of both ends: bounded queues and messages, and detection of a dead peer within seconds.
 
-    Each end sends its own heartbeats, and none makes the other keep a timer for each heartbeat
+    Each end sends its own heartbeats, and does not make the other keep a timer for each heartbeat
     (`HEARTBEAT_TTL`): to cancel such a timer, libzmq searches the timers of all connections.
     """
     import zmq
@@ -103,7 +103,7 @@ def set_limits(socket: zmq.Socket[bytes]) -> None:
 def connect_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
 ) -> zmq.Socket[bytes]:
-    """A connected DEALER under CURVE. Sends must be NOBLOCK, with `zmq.Again` handled.
+    """Return a connected DEALER under CURVE. Sends must be NOBLOCK, with `zmq.Again` handled.
 
     Args:
         context: The caller's context; it outlives the socket.
@@ -119,7 +119,7 @@ def connect_dealer(
 def connect_watched_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """A connected DEALER, and a monitor socket of these events. The monitor starts before the socket
+    """Return a connected DEALER, and a monitor socket of these events. The monitor starts before the socket
     connects: a handshake may finish before this thread runs again, and its event would be lost."""
     socket = _dealer(context, address, pair, broker_public)
     monitor = socket.get_monitor_socket(events)

@@ -1,7 +1,7 @@
-"""Join tokens: a one-time key for another machine, which it exchanges for one that it has made itself.
+"""Join tokens: a one-time key for another machine, exchanged for a key that the machine made itself.
 
-`invite` puts the one-time key on the access list, and the token holds its secret half. `admit` answers
-`Join`: the new public key is on disk before the one-time key is gone.
+`invite` puts the one-time key on the access list; the token holds its secret half. `admit` answers `Join`:
+the new public key is on disk before the one-time key is removed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rlsched.wire.messages import Join, Joined, Refused
 
 PREFIX = "rlsched-join-"
 FORGET_S = 86400.0
-"""A token that expired so long ago is forgotten."""
+"""Time after its expiry at which a token is forgotten, seconds."""
 _ANOTHER = "make another with `rlsched keys new` where the broker runs"
 _Z85 = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
-    """What the other machine needs. Its role and name tell it what it will be; the broker goes by its own."""
+    """Data for the other machine. Its role and name are informational; the broker uses its own record."""
 
     address: str
     broker_public: bytes
@@ -39,15 +39,15 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
     def text(self) -> str:
-        """One word for a command line."""
+        """Return the token as one word for a command line."""
         return PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
 
     @classmethod
     def read(cls, text: str) -> Token:
-        """The token of a word.
+        """Parse a token.
 
         Raises:
-            InputError: it is none.
+            InputError: it is not a token.
         """
         body = text.strip().removeprefix(PREFIX)
         try:
@@ -64,7 +64,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
         return token
 
     def pair(self) -> KeyPair:
-        """The one-time pair."""
+        """Return the one-time pair."""
         import zmq
 
         return KeyPair(zmq.curve_public(self.secret), self.secret)
@@ -80,19 +80,20 @@ def invite(
     person: str = "",
     nodes: str = "",
 ) -> Token:
-    """Put a one-time key on the access list of the broker whose home this is.
+    """Put a one-time key on the access list of a broker's key directory.
 
     Args:
-        home: The broker's.
-        name: Of the key to be; for a node its own.
-        role: Of the key to be.
-        address: Where the other machine reaches the broker.
-        valid_s: For how long the token may be used.
-        person: Whose key it is to be; "": the key's name.
+        home: Key directory of the broker.
+        name: Name of the new key; for a node its own.
+        role: Role of the new key.
+        address: Address at which the other machine reaches the broker.
+        valid_s: Validity of the token, seconds.
+        person: Owner of the new key; "": the key's name.
         nodes: Of an engine's key, as in `Peer`.
 
     Raises:
-        InputError: the name or the person cannot be, or there is such a key, or this is not a broker's home.
+        InputError: the name or the person is invalid, the key exists, or this is not a broker's key
+            directory.
     """
     import zmq
 
@@ -144,10 +145,10 @@ def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | 
 
 
 def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[Member]:
-    """Take all keys of this name off the access list, tokens included; the broker obeys at once.
+    """Remove all keys of this name from the access list, including tokens; the broker obeys at once.
 
     Raises:
-        InputError: there is none, or several roles have one and `role` does not say which.
+        InputError: there is none, or several roles have one and `role` is not given.
     """
     with home.locked():
         found = [

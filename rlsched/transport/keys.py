@@ -1,14 +1,14 @@
-"""CURVE keys, made on first use in a home directory, and who may speak as what.
+"""CURVE keys, made on first use in a home directory, and their roles.
 
-    HOME/broker.key  broker.public       the broker's pair; clients and nodes need the public half alone
+    HOME/broker.key  broker.public       the broker's pair; clients and nodes need only the public half
     HOME/client-default.key              a client's pair
     HOME/node-n0.key                     a node's pair; the name in the file is the node's identity
-    HOME/engine-slurm.key                the pair of a gateway that speaks for many nodes
-    HOME/authorised/ROLE-NAME.public     the access list, see `Member`: taking a file away revokes the key
+    HOME/engine-slurm.key                the pair of a gateway that represents many nodes
+    HOME/authorised/ROLE-NAME.public     the access list, see `Member`: removing a file revokes the key
 
-The pair of a client that is made in the broker's own home is an admin's: who can read it can read broker.key.
+The pair of a client made in the broker's own home is an admin's: its readers can also read broker.key.
 
-The directory is 0700 and secret keys are 0600; a secret that others can read is refused.
+The directory is 0700 and secret keys are 0600; a secret that other users can read is refused.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _default_home() -> str:
 
 
 class KeyHome:
-    """The keys below one directory.
+    """The keys in one directory.
 
-    What a client needs of it takes paths as text: `pathlib` loads a parser of URLs, and one of IP addresses.
+    Methods for clients take paths as text: `pathlib` loads a parser of URLs, and one of IP addresses.
 
     Attributes:
         text: HOME as text.
@@ -81,7 +81,7 @@ class KeyHome:
 
     @cached_property
     def access(self) -> AccessList:
-        """The access list in it. Clients do not read it."""
+        """Access list in the directory. Clients do not read it."""
         from rlsched.transport.access import AccessList
 
         return AccessList(self.directory / "authorised")
@@ -96,7 +96,7 @@ class KeyHome:
             return self._pair("broker", None)
 
     def client(self, name: str = "default") -> KeyPair:
-        """A client's pair, made on first use; in the broker's own home it is an admin's, and authorised."""
+        """Return a client's pair, made on first use; in the broker's home it is an authorised admin's."""
         check_name("client", name)
         with self.locked():
 
@@ -110,7 +110,7 @@ class KeyHome:
             return self._pair(f"client-{name}", owner)
 
     def node(self, name: str) -> KeyPair:
-        """The pair of node `name`, made and authorised on first use."""
+        """Return the pair of node `name`, made and authorised on first use."""
         from rlsched.transport.roles import Peer
 
         check_name("node", name)
@@ -118,7 +118,7 @@ class KeyHome:
             return self._pair(f"node-{name}", lambda: Peer("node", name))
 
     def engine(self, name: str, nodes: str = "*") -> KeyPair:
-        """The pair of engine `name`, made on first use, and authorised for these nodes (`Peer.nodes`)."""
+        """Return the pair of engine `name`, made on first use, authorised for these nodes (`Peer.nodes`)."""
         from rlsched.transport.roles import Peer
 
         check_name("engine", name)
@@ -126,7 +126,7 @@ class KeyHome:
             return self._pair(f"engine-{name}", lambda: Peer("engine", name, nodes=nodes))
 
     def broker_public(self) -> bytes:
-        """The broker's public key.
+        """Return the broker's public key.
 
         Raises:
             InputError: there is none yet.
@@ -143,7 +143,7 @@ class KeyHome:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
 
     def own_clients_are_admins(self) -> None:
-        """Make admins of the clients whose secrets lie here: homes of earlier versions do not say so.
+        """Make admins of the clients whose secrets are here: homes of earlier versions do not record that.
 
         Raises:
             InputError: as `broker`.
@@ -160,17 +160,17 @@ class KeyHome:
                     self.take(known)
 
     def refuse_another(self, broker_public: bytes) -> None:
-        """See that the keys here are not those of another broker than this one.
+        """Check that the keys here do not belong to another broker.
 
         Raises:
-            InputError: they are.
+            InputError: they are another broker's.
         """
         path = self.directory / "broker.public"
         if path.exists() and self.broker_public() != broker_public:
             raise InputError(f"{path} is another broker's key; give another directory with --keys")
 
     def trust(self, broker_public: bytes) -> None:
-        """Take this for the broker's key.
+        """Store the broker's key.
 
         Raises:
             InputError: the keys here are another broker's.
@@ -180,16 +180,16 @@ class KeyHome:
             _write(self.directory / "broker.public", broker_public + b"\n")
 
     def put(self, member: Member) -> None:
-        """Write a file of the access list, on disk when this returns. Call it `locked`."""
+        """Write a file of the access list, synced to disk. Call it `locked`."""
         _write(self.access.directory / member.file, member.text().encode())
 
     def take(self, member: Member) -> None:
-        """Take a file off the access list, on disk when this returns. Call it `locked`."""
+        """Remove a file of the access list, synced to disk. Call it `locked`."""
         (self.access.directory / member.file).unlink(missing_ok=True)
         _sync(self.access.directory)
 
     def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
-        """The public half first: a crash in between leaves a public key that nobody holds."""
+        """Write the public half first: a crash in between leaves a public key without an owner."""
         path = os.path.join(self.text, f"{stem}.key")
         if not os.path.exists(path):
             import zmq
@@ -206,7 +206,7 @@ class KeyHome:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes keys meanwhile.
+        """Lock the keys against changes by other processes.
 
         Raises:
             InputError: the directory cannot be written.
@@ -224,8 +224,8 @@ class KeyHome:
 
 
 def login_name() -> str:
-    """The name of the person who runs this process."""
-    import getpass  # it loads termios, and is needed when a key is made
+    """Return the name of the user who runs this process."""
+    import getpass  # loads termios, and is needed only to make a key
 
     from rlsched.terminal.visible import CONTROL
 
@@ -237,10 +237,10 @@ def login_name() -> str:
 
 
 def check_name(what: str, name: str) -> None:
-    """Whether this can be a key's name, which is part of a file's.
+    """Check a key's name, which is part of a file's name.
 
     Raises:
-        InputError: it cannot.
+        InputError: it is invalid.
     """
     if not re.fullmatch(NAME, name):
         raise InputError(

@@ -1,9 +1,9 @@
-"""Who may say what. A role belongs to a key, and is read with every message. A routing id proves nothing.
+"""Permissions of roles. A role belongs to a key, and is read for every message. A routing id proves nothing.
 
-user     submits, asks, and rules over the jobs of the key's own person
-admin    rules over all jobs, nodes, quotas and the policy, and may submit in another's name
-node     speaks for the node of its name
-engine   speaks for many nodes, submits in anybody's name, and rules over the jobs that it submitted
+user     submits, queries, and controls the jobs of the key's own person
+admin    controls all jobs, nodes, quotas and the policy, and may submit in another user's name
+node     represents the node of its name
+engine   represents many nodes, submits in any user's name, and controls the jobs that it submitted
 joining  a one-time key, which may send one `Join`
 """
 
@@ -24,18 +24,18 @@ Role = Literal["user", "admin", "node", "engine", "joining"]
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """Who a key belongs to."""
+    """Owner of a key."""
 
     role: Role
     name: str
-    """Of the key; a node's is the node's own."""
+    """Name of the key; for a node's key the node's own."""
     person: str = ""
-    """Whose jobs it submits; one person may have several keys."""
+    """Person whose jobs it submits; a person may have several keys."""
     nodes: str = ""
-    """Of an engine's key: names of its nodes, with commas between and `*` as in a shell."""
+    """For an engine's key: patterns of its nodes' names, comma-separated, with `*` as in a shell."""
 
     def speaks_for(self, node: str) -> bool:
-        """Whether this key, an engine's, speaks for a node of this name."""
+        """Whether this key, an engine's, represents a node of this name."""
         return any(fnmatchcase(node, pattern.strip()) for pattern in self.nodes.split(","))
 
 
@@ -49,7 +49,7 @@ def may_send(role: Role, message: Message) -> bool:
 
 @cache
 def _sendable() -> dict[Role, tuple[type, ...]]:
-    """The messages of each role. Clients read keys too, and import none of them for that."""
+    """Messages of each role. Clients read keys too, and do not import these messages for that."""
     from rlsched.wire.messages import (
         AdminOrder,
         Begin,
@@ -72,10 +72,10 @@ def _sendable() -> dict[Role, tuple[type, ...]]:
 
 
 def signed(by: Peer, submit: Submit) -> Submit:
-    """A submission in the name of its key's person, or in the name that an admin gives.
+    """Return a submission in the name of its key's person, or in the name that an admin gives.
 
     Raises:
-        InputError: somebody else's name.
+        InputError: the name is another user's.
     """
     if submit.user in ("", by.person):
         return msgspec.structs.replace(submit, user=by.person)
@@ -85,12 +85,12 @@ def signed(by: Peer, submit: Submit) -> Submit:
 
 
 def rules_over(by: Peer, user: str, token: str) -> bool:
-    """Whether this key may see the output of such a job, and change or cancel it.
+    """Whether this key may read the output of such a job, and change or cancel it.
 
     Args:
-        by: Whose key it is.
-        user: The job's.
-        token: The job's; an engine's begin with its name.
+        by: Owner of the key.
+        user: User of the job.
+        token: Submission token of the job; an engine's tokens begin with its name.
     """
     if by.role == "engine":
         return token.startswith(f"{by.name}-")

@@ -1,7 +1,7 @@
-"""The broker's socket: a ROUTER under CURVE whose access list is asked for every message, failing closed.
+"""The broker's socket: a ROUTER under CURVE that checks the access list for every message, failing closed.
 
 The ZAP handler is a REP socket served in the same poll loop. `ZAP_ENFORCE_DOMAIN` makes libzmq refuse every
-handshake when nobody answers there, so no thread can die and leave the door open.
+handshake without an answer of the handler, so no dead thread can leave access open.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from rlsched.wire.messages import (
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"rlsched"
 MAX_UNREAD = 1_000
-"""Messages that wait for a peer that does not read; more are dropped, and said again when it asks again.
+"""Messages queued for a peer that does not read; more are dropped, and sent again when it asks again.
 
 Pages of lists and pieces of logs are 64 KiB, so such a client costs the broker 64 MB at most.
 """
 MAX_DROPPED = 32
-"""Messages that are dropped unread in one turn; with nothing else to do the loop then rests for ...
+"""Messages dropped unread in one turn; if there is nothing else to do, the loop then rests for `REST_S`.
 
-... so long. What has not been taken fills its sender's connection, which then waits for us.
+Unread messages fill their sender's connection, which then waits.
 """
 REST_S = 0.002
 _NOW = int(zmq.NOBLOCK)
 _BEGINS = int(zmq.NOBLOCK | zmq.SNDMORE)
 NOBODY = b""
-"""All whose keys are revoked: one sender together."""
+"""Sender of all messages with revoked keys, which share one budget."""
 MAX_ROUTES = 10_000
-"""Connections of which it is known whose they are."""
+"""Maximum of connections whose sender is remembered."""
 
 
 class _Route(NamedTuple):
-    """A node's connection, and the key (z85) that it was proved with; whether that is an engine's."""
+    """A node's connection, the key (z85) that authenticated it, and whether that is an engine's."""
 
     connection: bytes
     key: bytes
@@ -65,10 +65,10 @@ class _Route(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A message whose sender's key may send it.
+    """A message whose key has the permission to send it.
 
     Attributes:
-        peer: Who the key belongs to.
+        peer: Owner of the key.
         route: Routing id of the connection, for replies.
         envelope: The message.
     """
@@ -79,10 +79,10 @@ class Heard(NamedTuple):
 
 
 def check_address(address: str) -> None:
-    """Find out whether this process can listen at an address, before anything else is done for it.
+    """Check that this process can listen at an address, before any other preparation.
 
     Raises:
-        InputError: it is taken, or no address of this machine.
+        InputError: it is in use, or no address of this machine.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -112,16 +112,16 @@ class Transport:
     Args:
         address: `tcp://HOST:PORT`; port 0 takes any free one, `0.0.0.0` every interface.
         home: Keys and access list.
-        senders: What one key may say.
+        senders: Limits of one key.
 
     Attributes:
-        address: Where it listens, with the real port.
-        says_hello: What a node is told whose connection is not known.
-        counts: Malformed, unauthorised, undeliverable, too long, deferred and dropped messages; refused and
-            accepted handshakes.
+        address: Address at which it listens, with the real port.
+        says_hello: Message to a node whose connection is unknown.
+        counts: Numbers of malformed, unauthorised, undeliverable, too long, deferred and dropped messages;
+            refused and accepted handshakes.
 
     Raises:
-        InputError: the address cannot be listened on, or is taken.
+        InputError: it cannot listen at the address, or the address is in use.
     """
 
     def __init__(self, address: str, home: KeyHome, senders: SenderLimits | None = None) -> None:
@@ -129,7 +129,7 @@ class Transport:
         self._senders = senders or SenderLimits()
         self._budgets, self._turns = Budgets(self._senders), Turns[list[zmq.Frame]](self._senders)
         self._key_of: dict[bytes, bytes] = {}
-        self._peers: dict[bytes, Peer] = {}  # as the access list said at this turn's beginning
+        self._peers: dict[bytes, Peer] = {}  # by the access list at the beginning of this turn
         self._routes: dict[str, _Route] = {}
         self.says_hello = SayHello()
         self.counts: dict[str, int] = {}
@@ -151,7 +151,7 @@ class Transport:
         self._poller.register(self._router, zmq.POLLIN)
 
     def close(self) -> None:
-        """Let go of the address. What has not been sent yet is given half a second."""
+        """Close the sockets. Unsent messages get half a second."""
         self._router.close(linger=500)
         self._zap.close(linger=0)
         self._context.term()
@@ -159,9 +159,10 @@ class Transport:
     # ---- receiving --------------------------------------------------------------------------------
 
     def receive(self, timeout_ms: int, limit: int) -> tuple[list[Heard], bool]:
-        """Wait for messages, and take up to `limit`. Returns them, and whether none was left behind.
+        """Wait for messages, and receive up to `limit`. Returns them, and whether none was left behind.
 
-        Each key says up to its share of a turn (`SenderLimits`), what waited for this turn first.
+        Each key sends up to its share of a turn (`SenderLimits`); messages that waited for this turn come
+        first.
         """
         ready = dict(self._poller.poll(0 if self._turns else timeout_ms))
         if self._zap in ready:
@@ -191,7 +192,7 @@ class Transport:
         return found, emptied and not self._turns
 
     def _frames(self) -> list[zmq.Frame]:
-        """A whole message, empty where none is there: `recv_multipart` asks the socket after each frame."""
+        """Receive a whole message, or an empty one: `recv_multipart` queries the socket after each frame."""
         try:
             frame = self._router.recv(_NOW, copy=False)
         except zmq.Again:
@@ -203,11 +204,11 @@ class Transport:
         return frames
 
     def _sender(self, key: bytes) -> bytes:
-        """Whose budget a message is charged to."""
+        """Return the sender whose budget a message is charged to."""
         return key if key in self._peers else NOBODY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
-        """A message that may be said by who said it; anything else is answered here, in one line."""
+        """Decode a message that its sender may send; any other message is answered here, in one line."""
         route = frames[0].bytes
         peer = self._peers.get(key)
         if peer is None or peer.role != "node":
@@ -251,13 +252,13 @@ class Transport:
         return Heard(peer, route, envelope)
 
     def _remember(self, route: bytes, sender: bytes) -> None:
-        """Whose this connection is, for when what it says is refused."""
+        """Remember the sender of a connection, for refusals of its messages."""
         if len(self._key_of) >= MAX_ROUTES:
             self._key_of.clear()
         self._key_of[route] = sender
 
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
-        """What a node says, itself or by its engine; one whose connection is not known is to say hello."""
+        """Return the message of a node or its engine; on an unknown connection a node must say hello."""
         message = envelope.message
         if isinstance(message, Hello):
             if (taken := self._routes.get(peer.name)) is not None and taken.is_engine != route.is_engine:
@@ -278,10 +279,10 @@ class Transport:
             return Refused(message=str(error))
 
     def _answer_handshakes(self) -> None:
-        """ZAP (RFC 27): a CURVE key of the access list is let in under its own name, all else is refused.
+        """ZAP (RFC 27): accept CURVE keys of the access list under their own names, refuse all others.
 
-        Some in each turn: those who knock without end do not keep messages waiting. There is no rate, as who
-        comes rightly stands in the same line.
+        At most `handshakes_a_turn` per call, so a handshake flood cannot starve messages. There is no rate
+        limit, as valid peers wait in the same queue.
         """
         for _ in range(self._senders.handshakes_a_turn):
             try:
@@ -314,7 +315,7 @@ class Transport:
         self._send(route, frame)
 
     def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Tell a node; dropped and counted if it is not connected or revoked, or the message too long."""
+        """Send to a node; dropped and counted if it is disconnected or revoked, or the message too long."""
         route = self._routes.get(node)
         if route is None or route.key not in self._access.peers():
             self._count("undeliverable")
@@ -322,7 +323,7 @@ class Transport:
         self._say(route, node, message, request)
 
     def _say(self, route: _Route, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Tell a node on its connection; an engine is told which of its nodes is meant."""
+        """Send to a node on its connection; an engine also gets the name of the node."""
         try:
             frame = encode(ForNode(node=node, message=message) if route.is_engine else message, request)
         except WireError:
@@ -331,11 +332,11 @@ class Transport:
         self._send(route.connection, frame)
 
     def drop_node(self, node: str) -> None:
-        """The node's connection is to say hello again."""
+        """Make the node's connection say hello again."""
         self._routes.pop(node, None)
 
     def drop_nodes(self) -> None:
-        """All nodes are to say hello again."""
+        """Make all nodes say hello again."""
         self._routes.clear()
 
     def _refuse(self, route: bytes, request: int, message: str) -> None:
@@ -355,7 +356,7 @@ class Transport:
 
 
 def _user_id(frame: zmq.Frame) -> bytes:
-    """The z85 key that the handshake proved, b"" if none did."""
+    """Return the z85 key that the handshake proved, b"" if none did."""
     try:
         proved = frame.get("User-Id")
     except zmq.ZMQError:

@@ -1,7 +1,7 @@
-"""A broker that starts says so beside its keys: those who ask before it listens are told what it does.
+"""Progress file of a starting broker next to its keys: clients that ask before it listens get its progress.
 
-Whoever starts one holds a shared lock on the file. The kernel lets go of it for one that dies, and what
-stands there then counts no more.
+The starting process holds a shared lock on the file. The kernel releases the lock when it dies, and the
+contents are then ignored.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _MOST_BYTES: Final = 600
 
 
 class Starting:
-    """A broker is starting, until `over`. A file that cannot be written is nobody's trouble.
+    """Reports that a broker is starting, until `over`. A file that cannot be written is ignored.
 
     Args:
-        home: The key directory, which clients have too.
-        address: Where it will listen; one with port 0 is not known to anybody.
+        home: Key directory, which clients have too.
+        address: Address at which it will listen; with port 0 clients cannot find it.
     """
 
     def __init__(self, home: Path, address: str) -> None:
@@ -48,14 +48,14 @@ class Starting:
         self.over()
 
     def say(self, what: str) -> None:
-        """It does this now, in a few words."""
+        """Report the current step in a few words."""
         if self._fd >= 0:
             line = f"{self._address}\n{what[:400]}\n".encode(errors="replace")[:_MOST_BYTES]
             with suppress(OSError):
                 os.pwrite(self._fd, line.ljust(_MOST_BYTES, b"\n"), 0)
 
     def over(self) -> None:
-        """It listens, or has given up."""
+        """End the report: it listens, or has given up."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -64,7 +64,7 @@ class Starting:
 
 
 def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
-    """Which broker of these addresses is starting, and what it does: `tcp://...: ...`; "" where none is."""
+    """Starting broker of these addresses, and its current step: `tcp://...: ...`; "" if there is none."""
     for address in addresses:
         listens, what = _read(_file(home, address))
         dialled = dial_address(listens)
@@ -74,7 +74,7 @@ def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
 
 
 def starting_in(home: Path) -> str:
-    """Which broker of these keys is starting, whatever its address, as `starting_at` says it."""
+    """Broker of these keys that is starting, at any address, as in `starting_at`."""
     for path in sorted(home.glob(os.path.basename(_file(home, ":*")))):
         listens, what = _read(str(path))
         if listens:
@@ -83,7 +83,7 @@ def starting_in(home: Path) -> str:
 
 
 def is_starting(where: str) -> str:
-    """What to tell those who ask for a broker that is starting; `where`: as `starting_at` says it."""
+    """Message for clients of a starting broker; `where`: result of `starting_at`."""
     return f"a broker is starting at {where}"
 
 
@@ -92,7 +92,7 @@ def _file(home: str | os.PathLike[str], address: str) -> str:
 
 
 def _read(path: str) -> tuple[str, str]:
-    """(where it will listen, what it does); empty where nobody starts one."""
+    """(address, current step); empty if no broker is starting."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -106,4 +106,4 @@ def _read(path: str) -> tuple[str, str]:
         return "", ""
     finally:
         os.close(fd)
-    return "", ""  # whoever wrote it is gone
+    return "", ""  # the process that wrote it has ended

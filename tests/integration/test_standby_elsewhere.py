@@ -180,7 +180,7 @@ def test_a_copy_is_taken_over_and_the_broker_that_is_back_is_refused(cluster: Ap
 
         cluster.begin("broker", says="a later broker of this cluster serves")
         assert cluster.running["broker"].wait(DEADLINE_S) == 1
-        cluster.begin("broker", says="as it was told before")
+        cluster.begin("broker", says="as recorded here")
         assert cluster.running["broker"].wait(DEADLINE_S) == 1
         assert client.stats().epoch == epoch
 

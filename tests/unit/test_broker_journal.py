@@ -187,7 +187,8 @@ def test_a_journal_in_which_clocks_of_running_jobs_were_changed_is_refused_in_on
         f"{path}: entry 2: a broker before this version changed the clock of a running job"
     )
     assert (
-        "(--reclock-s), which is gone; let that version end the jobs, then begin with a new journal" in line
+        "(--reclock-s), which no longer exists; let that version end the jobs, then begin with a new journal"
+        in line
     )
     assert "damaged" not in line
     assert "\n" not in line

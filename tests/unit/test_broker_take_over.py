@@ -208,7 +208,7 @@ def test_a_broker_that_was_told_stays_stopped_until_its_journal_is_a_later_one(t
     superseded.by(0, "")
     with pytest.raises(SupersededError, match=r"serves, at epoch 1002 \(it says so\)"):
         superseded.by(1_002, "it says so")
-    with pytest.raises(SupersededError, match="as it was told before"):
+    with pytest.raises(SupersededError, match="as recorded here"):
         Superseded(tmp_path).check(2)
     Superseded(tmp_path).check(1_003)
     Superseded(tmp_path).check(2)

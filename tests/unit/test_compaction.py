@@ -221,7 +221,7 @@ def test_a_lost_row_of_before_the_base_is_noticed(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM ended_jobs WHERE job = 2")
     [line] = check(path).derived
-    assert "ended jobs: 4 were over before the journal's base, and 3 of them have rows" in line
+    assert "ended jobs: 4 had finished before the journal's base, and 3 of them have rows" in line
 
 
 def test_a_backup_of_it_is_restored(path: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_damaged_one_is_passed_over_with_a_line(path: Path, harm: str, line: s
     older, newer = kept(path)
     change(path, harm, newer)
     book, said, replayed = taken_up(path)
-    assert said == [f"journal: the snapshot after entry {newer} {line}; what it stands for is replayed"]
+    assert said == [f"journal: the snapshot after entry {newer} {line}; its entries are replayed"]
     assert replayed == last - older
     change(path, harm, older)
     whole, said, replayed = taken_up(path)

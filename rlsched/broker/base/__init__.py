@@ -1,1 +1,1 @@
-"""What every room of the broker uses: the facts of the journal, times, non-fatal errors."""
+"""Shared by all packages of the broker: journal facts, times, non-fatal errors."""

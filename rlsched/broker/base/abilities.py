@@ -1,4 +1,4 @@
-"""What the simulator decides and a live broker does not, in words."""
+"""Descriptions of the decisions that the simulator makes and a live broker does not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NOT_LIVE: Final = (
 
 
 def not_live(*, shares: bool, speed_energy: float) -> str:
-    """One line for people: what the simulator decides and this broker does not.
+    """Return one line for users that lists simulator decisions that this broker does not make.
 
     Args:
         shares: Whether `--share` was given.
-        speed_energy: What energy counts against time, 0 to 1 (`--speed-energy`).
+        speed_energy: Weight of energy against time, 0 to 1 (`--speed-energy`).
     """
     off = [] if shares else ["sharing GPUs and choosing among GPU types by speed (--share)"]
     if speed_energy <= 0.0:

@@ -1,8 +1,8 @@
-"""Which of the jobs that are queued for people stand in the ledger's queues: those that nothing keeps out.
+"""Eligible waiting jobs: the jobs in the ledger's queues, which no reason keeps out.
 
 As in the simulator (`rlsched_envs/eligibility.py`): a job that is not eligible is no candidate of any rule,
-plan or policy, and it comes to the queue at the instant at which the last reason is gone, before that
-instant's decisions. Its place there is the one of its submission.
+plan or policy. It enters the queue at the instant at which its last reason ends, before that instant's
+decisions. Its place there follows its submission time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Literal
 from rlsched.cluster.state import ClusterState
 
 Reason = Literal["Quota", "Held", "BeginTime", "Dependency"]
-"""Why a job is not eligible: by `quotas`, the others by `gates`."""
+"""Reason why a job is not eligible: `quotas` sets the reason of that name, `gates` the others."""
 
 
 class Eligibility:
-    """Who is kept out of the queues, and why.
+    """Jobs that are kept out of the queues, and the reasons.
 
     Args:
-        cluster: The ledger; its waiting jobs leave the queues here, and come back.
+        cluster: The ledger. Jobs leave and enter its queues here.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -28,37 +28,38 @@ class Eligibility:
         self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
-        """These waiting jobs are kept out for this reason, which none of them has yet."""
+        """Keep these waiting jobs out for this reason, which none of them has yet."""
         leave = self._without_other(seqs, reason)
         self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """This reason is gone for these jobs, which have it; those that have no other come to the queue."""
+        """Clear this reason for these jobs, which have it; jobs without another reason enter the queue."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:
             self._cluster.make_eligible(enter, now_s)
 
     def barred(self, reason: Reason) -> set[int]:
-        """Whom this reason keeps out."""
+        """Jobs that this reason keeps out."""
         return set(self._barred.get(reason, ()))
 
     def gone(self, seq: int) -> None:
-        """A job waits no longer."""
+        """Forget a job that no longer waits."""
         for barred in self._barred.values():
             barred.discard(seq)
 
     def of(self, seq: int) -> frozenset[Reason]:
-        """Why this job is kept out of the queue; empty where it is a candidate, or does not wait."""
+        """Reasons that keep this job out of the queue; empty for a candidate and for a job that does not
+        wait."""
         return frozenset(reason for reason, barred in self._barred.items() if seq in barred)
 
     def counts(self) -> dict[str, int]:
-        """Jobs that are kept out, by reason."""
+        """Number of jobs that are kept out, by reason."""
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
-        """Those of these jobs that no other reason keeps out."""
+        """The given jobs that no other reason keeps out."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]
         return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs

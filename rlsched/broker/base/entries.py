@@ -1,4 +1,4 @@
-"""The facts that the journal holds. The broker's book is what applying them in order makes of nothing."""
+"""Facts that the journal holds. The broker's book is the result of applying them in order."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """A fact of the journal.
 
     Attributes:
-        asks_scheduler: Whether the scheduler is asked after it: submissions, ends, changes of nodes as in the
-            simulator, and of which jobs are eligible.
+        asks_scheduler: Whether the scheduler is called after it: for submissions, ends, changes of nodes as
+            in the simulator, and changes of eligibility.
     """
 
     asks_scheduler: ClassVar[bool] = False
 
 
 class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy that `rlsched policy set` chose, with all that it needs: restarts go on with it.
+    """A policy that `rlsched policy set` chose, complete, so that a restarted broker can use it.
 
     Attributes:
         policy: As TOML.
-        name: What it is called.
-        fallback: The rule behind it, likewise; "": the one that it follows.
-        fallback_name: Likewise.
-        instead_of: Digest of what the broker was started with; another --policy ends the choice.
+        name: Display name.
+        fallback: The rule behind it, as TOML; "": the rule that the policy follows.
+        fallback_name: Display name of the fallback.
+        instead_of: Digest of the policy that the broker was started with; another --policy ends the choice.
     """
 
     policy: str
@@ -55,33 +55,33 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
-    """A broker took this journal up. `epoch` grows with every start; nodes obey the highest."""
+    """A broker opened this journal. `epoch` grows with every start; nodes obey the highest."""
 
     epoch: int
     cluster: str
-    """Random, the same for the whole life of the journal."""
+    """Random id, constant for the life of the journal."""
     version: str
     policy: str
     fallback: str
     order: str
     speed_energy: float = 0.0
-    """What energy counts against time for jobs that do not say it themselves, 0 to 1; absent in journals from
-    before brokers chose clocks, as all about clocks here."""
+    """Weight of energy against time, 0 to 1, for jobs that give none; absent, like all facts on clocks here,
+    in journals from before brokers chose clocks."""
     shares: bool = False
-    """Jobs that may share GPUs do, where the policy says so; absent before version 7."""
+    """Whether jobs that allow it share GPUs, if the policy supports sharing; absent before version 7."""
     chosen: ChosenPolicy | None = None
-    """The policy, where `rlsched policy set` chose it; None: the one that the broker was started with."""
+    """The policy that `rlsched policy set` chose; None: the policy that the broker was started with."""
 
 
 class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
     """This journal was restored from a backup that was made after the entry before this one.
 
     Attributes:
-        epoch: Above every epoch that a node may have obeyed since the backup.
-        last_number: Above every job number that may have been given since.
-        last_attempt: Attempts that begin from now on have higher numbers.
-        taken_over: It is no backup but a standby's copy, taken over while nodes were at work. Absent in
-            journals from before there were standbys.
+        epoch: Higher than any epoch that a node may have obeyed since the backup.
+        last_number: Highest job number that may have been assigned since.
+        last_attempt: New attempts get higher numbers.
+        taken_over: Whether the source is a standby's copy, taken over while nodes were running, not a backup.
+            Absent in journals from before there were standbys.
     """
 
     epoch: int
@@ -91,31 +91,32 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 
 
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
-    """A part of what stands for the entries before it, which are gone; see `rlsched.broker.state.base`.
+    """Part of the base, which replaces earlier entries that were deleted; see `rlsched.broker.state.base`.
 
-    All parts follow each other at the very beginning of a journal. Together, their `data` is one document.
+    All parts are consecutive, at the start of a journal. Concatenated, their `data` is one document.
     """
 
     part: int
-    """1 for the first."""
+    """Number of the part, from 1."""
     parts: int
     version: int
-    """Of the document."""
+    """Version of the document."""
     epoch: int
-    """Of the last broker before; stands here too for those that read damaged journals, as the next two."""
+    """Epoch of the last broker before; repeated here, like the next two, for tools that read damaged
+    journals."""
     cluster: str
     last_number: int
     data: bytes
 
 
 class NumbersTaken(Fact, frozen=True, kw_only=True, tag="numbers_taken"):
-    """Job numbers up to this one have been given, as a node knows; the next is higher."""
+    """Job numbers up to this one are in use, as a node reported; the next one is higher."""
 
     last: int
 
 
 class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
-    """A node registered, or came back."""
+    """A node registered, or registered again."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -127,17 +128,17 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     vc: str
     boot_id: str
     sm_clocks_mhz: list[int] = []
-    """SM clocks that all of its GPUs can be set to, highest first; empty where they cannot be set."""
+    """SM clocks that all of its GPUs support, highest first; empty if they cannot be set."""
     clocks_note: str = ""
-    """Why they cannot."""
+    """Reason why the clocks cannot be set."""
     directory_id: str = ""
-    """Which directory of attempts it has; "" in journals from before nodes said it."""
+    """Id of the node's attempts directory; "" in journals from before nodes reported it."""
     notes: list[str] = []
-    """What people should know of it."""
+    """Message for operators about the node."""
     host: str = ""
-    """Where other nodes reach it; absent in journals from before nodes said it."""
+    """Address at which other nodes reach it; absent in journals from before nodes reported it."""
     capabilities: Capabilities = Capabilities()
-    """What its engine can do; absent in journals from before there were others than rlsched's own."""
+    """Abilities of its engine; absent in journals from before there were engines other than rlsched's own."""
 
 
 class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
@@ -149,7 +150,7 @@ class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
 
 
 class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
-    """A node is down, by an admin's word or because it did not wake: nothing runs there."""
+    """A node is down, declared by an admin or because it did not wake: no job runs there."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -158,7 +159,7 @@ class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
 
 class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
     """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds; infinite: when an operator
-    says so), or, where that is finite, until it was down."""
+    resumes it). A finite drain also ends when the node was down."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -167,7 +168,7 @@ class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True, tag="node_removed"):
-    """An operator has taken a node out of the cluster, until it registers again."""
+    """An operator removed a node from the cluster, until it registers again."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -182,47 +183,47 @@ class NodeResumed(Fact, frozen=True, kw_only=True, tag="node_resumed"):
 
 
 class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
-    """An idle node is powered down by the operator's command, and gets no jobs until `NodeUp`."""
+    """An idle node is powered down by the operator's command; it gets no jobs until `NodeUp`."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """By then it is off, Unix seconds: what it says before does not mean that it is up."""
+    """Time by which it is off, Unix seconds; a message before then does not mean that it is up."""
     reason: str
 
 
 class NodeWoken(Fact, frozen=True, kw_only=True, tag="node_woken"):
-    """A node is powered up by the operator's command. `NodeUp` follows; `NodeDown` where it does not come."""
+    """A node is powered up by the operator's command. `NodeUp` follows, or `NodeDown` on a time-out."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     resume_s: float
-    """The command is run from then on, Unix seconds."""
+    """The command runs from this time on, Unix seconds."""
     until_s: float
-    """It is given up if it has not come by then."""
+    """Time-out, Unix seconds: the node is given up if it has not registered by then."""
     reason: str
 
 
 class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
-    """What a node's own checks say. While it is `unhealthy` it gets no new jobs, resumed or not."""
+    """Result of a node's own checks. While `unhealthy`, it gets no new jobs, even if resumed."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     unhealthy: str
-    """Why; "" where it is well."""
+    """Reason; "" if healthy."""
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """These are all GPUs of a node that others than this broker's jobs have; those held before are back."""
+    """All GPUs of a node that are held by others than this broker's jobs; earlier holdings end."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """GPUs of a job of this broker's are not among them."""
+    """GPUs of this broker's jobs are not included."""
 
 
 class JobSubmitted(Fact, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job arrived, with the prediction that it got then; it is read ever after, and never made again.
+    """A job was submitted, with the prediction made then; later reads use it and never predict again.
     `rejected`: why it can never run, "" if it can."""
 
     asks_scheduler: ClassVar[bool] = True
@@ -243,55 +244,56 @@ class JobSubmitted(Fact, frozen=True, kw_only=True, tag="job_submitted"):
     predicted_by: str = "running-mean"
     """`running-mean` or `hedge`."""
     said: bytes = b""
-    """What `Foreseen` has of it, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
-    then (FEATURES,) float32; empty where the running mean alone was asked."""
+    """Saved fields of `Foreseen`, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
+    then (FEATURES,) float32; empty if only the running mean predicts."""
     preemptible: bool = False
-    """Absent in journals from before brokers preempted."""
+    """Absent in journals from before preemption existed."""
     workload: str = ""
-    """A name of the catalogue of workloads, "" where unknown."""
+    """Name in the catalogue of workloads, "" if unknown."""
     speed_energy: float | None = None
-    """What energy counts against time for it, 0 to 1; None: what the broker says."""
+    """Weight of energy against time, 0 to 1; None: the broker's."""
     lost_after_s: float = 0.0
-    """As in `Submit`, 0: never. Absent in journals from before: what ran then is never lost by time."""
+    """As in `Submit`, 0: never. Absent in older journals: jobs from then are never lost by time."""
     priority: Priority = "normal"
-    """As it was submitted."""
+    """As submitted."""
     account: str = ""
-    """What it is charged to beside its user; "": nothing."""
+    """Account that is charged together with the user; "": none."""
     notify: str = ""
-    """What is told of it, as in `Submit`; absent in journals from before there were notices."""
+    """Events to notify of, as in `Submit`; absent in journals from before notices existed."""
     held: str = ""
-    """By whom it is held until it is released, `user` or `admin`; absent, like the next two, in journals of
-    version 4 and before."""
+    """Holder until it is released, `user` or `admin`; absent, like the next two, in journals of version 4 and
+    before."""
     begin_s: float | None = None
-    """It waits until then, Unix seconds."""
+    """Begin time, Unix seconds."""
     depends_on: list[DependsOn] = []
-    """It waits for these; what had been so already is not among them."""
+    """Dependencies that were not met at submission."""
     tasks: list[Tasks] = []
-    """It is no job but an array of these tasks; absent, like the next three, before version 5."""
+    """Tasks, if this is an array instead of a job; absent, like the next three, before version 5."""
     array_limit: int = 0
-    """So many of them at once, at most; 0: any number."""
+    """Maximum of tasks that run at once; 0: no limit."""
     array: int = 0
-    """It is a task of this array, see `TaskSubmitted`."""
+    """Array that it is a task of, see `TaskSubmitted`."""
     task: int = 0
     launcher: Launcher = "none"
     """As in `Submit`."""
     memory_mib: int = 0
-    """Host memory that it asks for; absent, like the next, before version 7."""
+    """Requested host memory; absent, like the next, before version 7."""
     counted: bool = False
-    """The ledger counts its cores and its memory."""
+    """Whether the ledger counts its cores and memory."""
     gpu_memory_mib: int = 0
     """As in `Submit`, like the next one."""
     gpu_types: list[str] = []
     profiles: dict[str, WorkloadProfile] = {}
-    """What jobs like it have used, as it was known then, by GPU type; absent before version 7."""
+    """Resource use learnt from similar jobs at submission, by GPU type; absent before version 7."""
     share: Share = "auto"
     """As in `Submit`; absent before version 7."""
     grace_s: float | None = None
-    """Between SIGTERM and SIGKILL, as in `Submit`; absent in journals from before jobs could ask for it."""
+    """Time between SIGTERM and SIGKILL, as in `Submit`; absent in journals from before jobs could request
+    it."""
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
-    """The next task of an array has become a job; all else is as the array's `JobSubmitted` says."""
+    """The next task of an array became a job; all other fields are as in the array's `JobSubmitted`."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -301,11 +303,11 @@ class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
     spread: float
     predicted_by: str = "running-mean"
     said: bytes = b""
-    """As of `JobSubmitted`."""
+    """As in `JobSubmitted`."""
 
 
 class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
-    """A waiting job is held from now on by `user` or `admin`; "": it is released."""
+    """A waiting job is held by `user` or `admin`; "": released."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -322,7 +324,7 @@ class TasksHeld(Fact, frozen=True, kw_only=True, tag="tasks_held"):
 
 
 class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
-    """These tasks of an array, none of which is a job yet, never become jobs."""
+    """These tasks of an array, none of which is a job yet, were cancelled."""
 
     asks_scheduler: ClassVar[bool] = True
     array: int
@@ -331,31 +333,31 @@ class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
 
 
 class JobUpdated(Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
-    """What was submitted is otherwise from now on: of a job, or of an array all that is still to come of it.
+    """A submission was changed: of a job, or of all tasks of an array that are not jobs yet.
 
-    None: as it was. A prediction stays as it was made at the submission.
+    None: unchanged. Predictions stay as made at submission.
     """
 
     asks_scheduler: ClassVar[bool] = True
     job: int
     tasks: list[Tasks] = []
-    """Of an array, these alone; none of them is a job yet."""
+    """Tasks of an array, if only these change; none of them is a job yet."""
     name: str | None = None
     priority: Priority | None = None
     time_limit_s: float | None = None
-    """Infinite: it has none."""
+    """Infinite: no limit."""
     begin_s: float | None = None
     depends_on: list[DependsOn] | None = None
-    """It waits for these, and no longer for others; what had been so already is not among them."""
+    """New dependencies, which replace the old ones; without dependencies that are already met."""
     lost_after_s: float | None = None
     share: Share | None = None
     array_limit: int | None = None
     gpu_types: list[str] | None = None
-    """Empty: any."""
+    """Empty: any type."""
 
 
 class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
-    """A waiting job was taken out of the queue."""
+    """A waiting job was removed from the queue."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -363,27 +365,27 @@ class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
 
 
 class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
-    """What users have used, and how long jobs have waited, has changed which jobs go before others."""
+    """The priorities of jobs changed with the usage of users and the waiting times of jobs."""
 
     asks_scheduler: ClassVar[bool] = True
     ln_weights: dict[str, float]
-    """By user, ln of the weight of all their jobs, these and later ones, from now on."""
+    """By user, new ln(weight) of all their jobs, including later ones."""
     levels: dict[int, int]
-    """By job, its level from now on."""
+    """By job, its new level."""
 
 
 class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
-    """One decision. A `Start` allocates the GPUs and begins the next attempt of its job; a `Preempt` takes
-    a job's GPUs away, and orders its attempt to end.
+    """A decision. A `Start` allocates GPUs and begins the next attempt of its job; a `Preempt` takes a job's
+    GPUs away and orders its attempt to end.
 
     Attributes:
-        number: Decision number, which is also its record's.
+        number: Decision number, the same as in its record.
         partition: Name of the partition.
-        source: Who decided.
-        action: What was done.
-        contested: More than one row was legal, and somebody chose.
-        guard: Why the guard stepped in, "" if it did not.
-        marks_hold: This *wait* passed over jobs that fit.
+        source: Source of the decision.
+        action: The action taken.
+        contested: Whether more than one row was legal, so that there was a choice.
+        guard: Reason why the guard intervened, "" if it did not.
+        marks_hold: Whether this *wait* passed over jobs that fit.
     """
 
     number: int
@@ -396,37 +398,37 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
 
 
 class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched"):
-    """A node acknowledged that this rank's process runs."""
+    """A node acknowledged that this rank's process is running."""
 
     pid: int
     sm_clock_mhz: int = 0
-    """Highest SM clock that its GPUs are held to; 0: nobody has set one."""
+    """Highest SM clock that its GPUs are limited to; 0: no limit set."""
     clock_note: str = ""
-    """Why not the one that was ordered."""
+    """Reason why the ordered clock was not set."""
 
 
 class RankClocked(OfRank, Fact, frozen=True, kw_only=True, tag="rank_clocked"):
-    """A node has changed the SM clock of a rank that runs; fields as in `RankLaunched`."""
+    """A node changed the SM clock of a running rank; fields as in `RankLaunched`."""
 
     sm_clock_mhz: int
     clock_note: str = ""
 
 
 class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_defaults=True):
-    """A rank is over: it ended, was refused, or was lost with its node."""
+    """A rank ended: it exited, was refused, or was lost with its node."""
 
     exit_code: int
     reason: str
     ended_s: float | None = None
-    """When, as its node reports it; None: when this was journalled."""
+    """End time as its node reports it; None: the time of this entry."""
     ran_s: float | None = None
-    """How long it ran, as its node measured it; stands above `ended_s`, which is a time of day."""
+    """Run time as its node measured it; takes precedence over `ended_s`, which is wall-clock time."""
     usage: RankUsage | None = None
-    """What it used from its start on; absent in journals of version 6 and before."""
+    """Resource use from its start on; absent in journals of version 6 and before."""
 
 
 class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
-    """The ranks that are left are being ended; `outcome` is what the job becomes once they all are over.
+    """The remaining ranks are being ended; `outcome` is the job's state after the last of them has ended.
 
     Attributes:
         outcome: `queued` (another attempt), `failed` or `cancelled`.
@@ -441,7 +443,7 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
 
 
 class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
-    """All ranks are over; the GPUs are free. `outcome`: completed, failed, cancelled, or queued again."""
+    """All ranks ended; the GPUs are free. `outcome`: completed, failed, cancelled, or queued again."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -450,25 +452,25 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """What each of its GPUs has to have from now on: those that it had were too small."""
+    """New minimum of memory for each of its GPUs: the previous GPUs were too small."""
     alone: bool = False
-    """It shares no GPUs from now on: it was out of their memory beside others."""
+    """It shares no GPUs from now on: it ran out of GPU memory next to co-tenants."""
 
 
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
-    """These are all limits of a user, an account or a VC from now on; None: there is none."""
+    """New set of limits of a user, an account or a VC; None: no limit."""
 
     asks_scheduler: ClassVar[bool] = True
     kind: PartyKind
     name: str
-    """`default`: all that have no limit of their own."""
+    """`default`: all names without a limit of their own."""
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
 
 
 class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
-    """A person may charge jobs to an account, or no longer. The first account of a person is the default."""
+    """A user may charge jobs to an account, or no longer may. A user's first account is the default."""
 
     account: str
     person: str
@@ -476,7 +478,7 @@ class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
 
 
 class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_reviewed"):
-    """Time has passed, and with it who is eligible may be others: a month began, GPU-hours were used up."""
+    """Time passed and changed which jobs are eligible: a month began, or GPU-hours were used up."""
 
     asks_scheduler: ClassVar[bool] = True
 
@@ -492,7 +494,7 @@ NodeEntry = (
     | NodeHealth
     | NodeRemoved
 )
-"""What is true of a node from then on; jobs are told of by others."""
+"""Facts that set a state of a node; other facts are about jobs."""
 
 Entry = (
     BrokerStarted
@@ -538,7 +540,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(payload: bytes) -> Entry:
-    """The entry of a stored payload.
+    """Return the entry of a stored payload.
 
     Raises:
         JournalError: the payload is damaged.
@@ -549,12 +551,12 @@ def decode_entry(payload: bytes) -> Entry:
         if b"set_clock" in payload:
             raise JournalError(
                 "a broker before this version changed the clock of a running job here (--reclock-s), which "
-                "is gone; let that version end the jobs, then begin with a new journal"
+                "no longer exists; let that version end the jobs, then begin with a new journal"
             ) from error
         raise JournalError(f"damaged: {error}") from error
     return entry
 
 
 def kind_of(entry: Entry) -> str:
-    """The tag of an entry."""
+    """Return the tag of an entry."""
     return str(entry.__struct_config__.tag)

@@ -1,4 +1,4 @@
-"""What a broker's ledger knows of speeds: nothing, until energy counts for somebody or GPUs are shared."""
+"""Speed models of a broker's ledger: none until a job or the broker weighs energy, or GPUs are shared."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class LedgerModels:
-    """Gives a `ClusterState` the models that its broker's decisions need, and no more.
+    """Gives a `ClusterState` only the models that its broker's decisions need.
 
-    Where GPUs are shared they are all of them, as in a simulator, but that each job has the cores that it
-    asked for. Else they choose clocks as long as energy counts: where the broker weighs it, and while a live
-    job asks for that itself. Else there are none: every start is at the full clock, and no node is told
-    anything of clocks. A job runs as the workload that it names does on the same GPU type, or as the median
-    of the catalogue where nothing is known of it (`rlsched.broker.state.asked.runs_as`).
+    Where GPUs are shared, these are all models, as in a simulator, except that each job has the cores that it
+    requested. Otherwise there are models of clocks while energy counts: where the broker weighs it, or while
+    a live job requests it. Otherwise there are none: every start is at the full clock, and nodes get no clock
+    orders. A job runs as the workload that it names does on the same GPU type, or as the median of the
+    catalogue if no workload is known (`rlsched.broker.state.asked.runs_as`).
 
     Args:
         cluster: The ledger.
@@ -40,35 +40,36 @@ class LedgerModels:
         self._asking: set[int] = set()
         self.shares = False
         self._gpus: dict[int, tuple[str, int]] = {}  # by node: type of its GPUs, and memory of each, MiB
-        self._of_type: dict[str, dict[int, int]] = {}  # by type: nodes whose GPUs have so much memory
-        self._known: tuple[Any, ...] | None = None  # what the ledger's models are of
+        self._of_type: dict[str, dict[int, int]] = {}  # by type: GPU memory, MiB -> number of nodes
+        self._known: tuple[Any, ...] | None = None  # key of the ledger's current models
 
     def weigh(self, speed_energy: float) -> None:
-        """What energy counts against time from now on, for jobs that do not say it themselves."""
+        """Set the weight of energy against time for jobs that give none."""
         self._cluster.weigh_energy(speed_energy)
         self._mind(speed_energy)
 
     def share(self, shares: bool) -> None:
-        """Whether jobs may share GPUs from now on; those that do already go on."""
+        """Set whether jobs may share GPUs from now on; jobs that already share continue."""
         self.shares = shares
         for number, node in enumerate(self._cluster.nodes if shares else ()):
             self._note_gpus(number, node)
         self._mind(self._cluster.energy_counts)
 
     def came(self, number: int, own: float | None) -> None:
-        """A job has been queued, for which energy counts so much (None: what the broker says)."""
+        """Count a queued job and its weight of energy (None: the broker's)."""
         if own:
             self._asking.add(number)
             self._mind(self._cluster.energy_counts)
 
     def gone(self, number: int) -> None:
-        """A job is over."""
+        """Forget a finished job."""
         if number in self._asking:
             self._asking.discard(number)
             self._mind(self._cluster.energy_counts)
 
     def node(self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False) -> None:
-        """A node has registered with these clocks, none: they cannot be set; `shares`: several jobs a GPU."""
+        """Record a node's clocks (none: they cannot be set) and whether several jobs may share its GPUs
+        (`shares`)."""
         self._cluster.fix_clocks(number, not sm_clocks_mhz)
         self._cluster.let_share(number, shares=shares)
         if self.shares:
@@ -76,15 +77,16 @@ class LedgerModels:
         self._mind(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
-        """How fast a workload runs alone at a clock on a GPU type by the catalogue; 1 at the highest."""
+        """Speed of a workload without co-tenants at a clock on a GPU type by the catalogue; 1 at the highest
+        clock."""
         if sm_clock_frac >= 1.0:
             return 1.0
         bound = float(_models((gpu_type,)).trait.clock_bound[workload_number(workload), 0])
         kernel: Any = relative_time
-        return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # a single number is worth no compiling
+        return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # compiling does not pay for a single number
 
     def shared_frac(self, seq: int) -> float:
-        """How fast a running job is predicted to be beside its co-tenants; 1: it has none."""
+        """Predicted speed of a running job next to its co-tenants; 1: it has none."""
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
         if not self._cluster.beside(seq) or not self.shares:
             return 1.0
@@ -108,7 +110,7 @@ class LedgerModels:
             self._cluster.clock_by_models(_models(kinds))
 
     def _gpu_memory_mib(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
-        """Of the smallest GPU of each type here, MiB; 0 where no node of it says."""
+        """Memory of the smallest GPU of each type here, MiB; 0 if no node of the type reports it."""
         return tuple(min(self._of_type.get(name, ()), default=0) for name in kinds)
 
     def _note_gpus(self, number: int, node: NodeSpec) -> None:
@@ -125,7 +127,7 @@ class LedgerModels:
 
 
 def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArrays:
-    """What the catalogue says of these GPU types, with the memory that they have here where that is known."""
+    """Catalogue models of these GPU types, with the memory that they have here where known."""
     models = _models(kinds)
     gpu = np.array(models.gpu).view(np.recarray)
     for kind, mib in enumerate(gpu_memory_mib):
@@ -136,7 +138,7 @@ def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArr
 
 @cache
 def catalogue() -> Catalogue:
-    """The catalogue of workloads that comes with rlsched."""
+    """Catalogue of workloads that comes with rlsched."""
     from rlsched.models.catalogue import load_catalogue
 
     return load_catalogue()
@@ -144,12 +146,12 @@ def catalogue() -> Catalogue:
 
 @cache
 def _models(kinds: tuple[str, ...]) -> ModelArrays:
-    """What the catalogue says of these GPU types."""
+    """Catalogue models of these GPU types."""
     return catalogue().arrays(kinds)
 
 
 def workload_number(name: str) -> int:
-    """Number of a workload of the catalogue; 0 for "", and for one that this version does not know."""
+    """Number of a workload in the catalogue; 0 for "" and for a name that this version does not know."""
     try:
         return catalogue().number(name) if name else 0
     except InputError:
@@ -157,7 +159,7 @@ def workload_number(name: str) -> int:
 
 
 def unknown_workload(name: str) -> str:
-    """Why there is no such workload, "" where there is."""
+    """Reason why a workload name is unknown, "" if it is known."""
     try:
         catalogue().number(name) if name else None
     except InputError as error:
@@ -166,9 +168,9 @@ def unknown_workload(name: str) -> str:
 
 
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
-    """The clock of these nearest to this part of the highest, MHz; 0 for the full clock, and for none.
+    """Clock nearest to this fraction of the highest, MHz; 0 for the full clock and without clocks.
 
-    Between two that are as near, the higher.
+    Of two equally near clocks, the higher.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0

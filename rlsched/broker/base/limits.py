@@ -1,4 +1,4 @@
-"""The times that the broker keeps."""
+"""Time-outs and intervals of the broker."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ MAX_LOST_AFTER_S: Final = 1e9
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times that the broker keeps, seconds.
+    """Time-outs and intervals of the broker, seconds.
 
     Attributes:
-        heartbeat_s: How often nodes are asked to say that they are alive.
+        heartbeat_s: Interval of the nodes' heartbeats.
         lease_s: A node without a heartbeat for this long is unreachable: it keeps its jobs and gets no new
             ones.
-        lost_after_s: `Submit.lost_after_s` of jobs that do not say. 0: never; else at least `lease_s`.
-        launch_timeout_s: Ranks must have acknowledged by then.
-        drain_s: A node that refused to start a rank gets no new jobs for so long.
-        kill_again_s: How often an order to end a rank is repeated until it is over.
-        log_timeout_s: How long a node may take to read a log; less than clients wait for an answer.
-        grace_s: Between SIGTERM and SIGKILL of a job that asks for no grace of its own: at its time limit,
-            when it is cancelled, preempted or queued again.
-        max_grace_s: The longest grace that a job may ask for. At least `grace_s`.
-        ended_s: A job that is over stays in memory for so long at least ...
-        ended_jobs: ... unless more than so many do.
+        lost_after_s: `Submit.lost_after_s` of jobs that give none. 0: never; else at least `lease_s`.
+        launch_timeout_s: Time within which ranks must acknowledge their launch.
+        drain_s: How long a node that refused to start a rank gets no new jobs.
+        kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.
+        log_timeout_s: Time-out of a node's log read; shorter than the clients' time-out.
+        grace_s: Time between SIGTERM and SIGKILL for jobs that request no grace: at the time limit, and when
+            the job is cancelled, preempted or queued again.
+        max_grace_s: Longest grace that a job may request. At least `grace_s`.
+        ended_s: How long a finished job stays in memory at least ...
+        ended_jobs: ... unless there are more finished jobs than this.
     """
 
     heartbeat_s: float = 2.0
@@ -43,14 +43,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ended_jobs: int = 10_000
 
     def grace_of(self, asked_s: float | None) -> float:
-        """The grace of a job that asked for `asked_s`, seconds; None: for none of its own.
+        """Grace of a job that requested `asked_s`, seconds; None: the job requested none.
 
-        A job that was submitted under a higher bound than today's gets today's.
+        A job that was submitted under a higher bound gets today's bound.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 
     def wrong_time(self, message: Submit) -> str:
-        """What is wrong with the times that a submission asks for, in one line; "" if nothing."""
+        """Return the error of a submission's times in one line; "" if they are valid."""
         grace_s = message.grace_s
         if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
             return (
@@ -59,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.wrong_lost_after(message.lost_after_s)
 
     def wrong_lost_after(self, lost_after_s: float | None) -> str:
-        """What is wrong with a job's `lost_after_s`, in one line; "" if nothing."""
+        """Return the error of a job's `lost_after_s` in one line; "" if it is valid."""
         if not lost_after_s or self.lease_s <= lost_after_s <= MAX_LOST_AFTER_S:
             return ""
         return (

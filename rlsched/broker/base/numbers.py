@@ -1,4 +1,4 @@
-"""Numbers that mostly go up by one, kept as runs: a million of them take no room."""
+"""Numbers that mostly increase by one, stored as runs: a million of them take almost no memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from bisect import bisect_left, bisect_right
 
 
 class Numbers:
-    """Ascending numbers, such as those of all jobs; after a restored backup there are gaps."""
+    """Ascending numbers, such as all job numbers; after a restored backup there are gaps."""
 
     def __init__(self) -> None:
-        self._first: list[int] = []  # of each run
-        self._before: list[int] = []  # how many numbers there are before it
+        self._first: list[int] = []  # first number of each run
+        self._before: list[int] = []  # count of numbers before each run
         self._last = 0
 
     def append(self, number: int) -> None:
-        """One more, higher than the last."""
+        """Append a number, higher than the last."""
         if not self._first or number != self._last + 1:
             count = len(self)
             self._first.append(number)
@@ -23,14 +23,14 @@ class Numbers:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """(first, how many) of each run."""
+        """Return (first, count) of each run."""
         ends = [*self._before[1:], len(self)] if self._first else []
         return [
             (first, end - before) for first, before, end in zip(self._first, self._before, ends, strict=True)
         ]
 
     def append_run(self, first: int, count: int) -> None:
-        """So many more that follow each other, all higher than the last."""
+        """Append `count` consecutive numbers, all higher than the last."""
         self.append(first)
         self._last = first + count - 1
 
@@ -41,7 +41,7 @@ class Numbers:
         return self.below(number + 1) > self.below(number)
 
     def below(self, number: int) -> int:
-        """How many are lower than this."""
+        """Count of the numbers lower than this."""
         run = bisect_left(self._first, number) - 1
         if run < 0:
             return 0
@@ -49,7 +49,7 @@ class Numbers:
         return min(self._before[run] + number - self._first[run], end)
 
     def between(self, first: int, end: int) -> list[int]:
-        """Those from place `first` on, counted from 0, and before place `end`."""
+        """Numbers at the places `first` (from 0) up to, but without, `end`."""
         found = []
         for place in range(max(first, 0), min(end, len(self))):
             run = bisect_right(self._before, place) - 1
@@ -58,15 +58,15 @@ class Numbers:
 
 
 class NumberOfSeq:
-    """Job number by number in the cluster state: both go up, and mostly together."""
+    """Job number by number in the cluster state: both increase, mostly together."""
 
     def __init__(self) -> None:
-        self._seqs: list[int] = []  # first of each run
-        self._ahead: list[int] = []  # job number less that
+        self._seqs: list[int] = []  # first seq of each run
+        self._ahead: list[int] = []  # job number minus seq
         self._last = -1
 
     def add(self, seq: int, number: int) -> None:
-        """A job has entered the cluster state."""
+        """Record a job that entered the cluster state."""
         if not self._seqs or number - seq != self._ahead[-1]:
             self._seqs.append(seq)
             self._ahead.append(number - seq)
@@ -78,6 +78,6 @@ class NumberOfSeq:
         return seq + self._ahead[bisect_right(self._seqs, seq) - 1]
 
     def get(self, seq: int) -> int | None:
-        """The job of this number in the cluster state; None: there has been none."""
+        """Number of this job in the cluster state; None: it was never there."""
         known = bool(self._seqs) and self._seqs[0] <= seq <= self._last
         return self[seq] if known else None

@@ -1,4 +1,4 @@
-"""Jobs of before a broker's first entry, as sacct printed them: predictions begin with what they show."""
+"""Jobs from before a broker's first entry, as printed by sacct, for its first predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""The last ones; each costs the start of a broker some tenths of a millisecond."""
+"""Only the last jobs are used; each adds some tenths of a millisecond to the start of a broker."""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 
@@ -32,8 +32,8 @@ class Past:
 
     Attributes:
         trace: The jobs.
-        origin_s: Its second 0, Unix seconds.
-        digest: Of them: equal pasts, equal digests.
+        origin_s: Second 0 of the trace, Unix seconds.
+        digest: Digest of the jobs: equal for equal pasts.
     """
 
     trace: Trace
@@ -42,11 +42,11 @@ class Past:
 
     @classmethod
     def read(cls, path: Path) -> Past:
-        """Read what sacct printed; the last `MOST_JOBS` jobs with GPUs count.
+        """Read the output of sacct; the last `MOST_JOBS` jobs with GPUs count.
 
         Raises:
-            InputError: it is not of sacct.
-            TraceError: it cannot be read.
+            InputError: the file is not output of sacct.
+            TraceError: the file cannot be read.
         """
         name = recognise(path)
         if name != "sacct":
@@ -71,7 +71,8 @@ class Past:
         return cls(kept, origin_s, digest.hexdigest()[:12])
 
     def tell(self, predictor: Predictor) -> None:
-        """What happened, in order: submissions, starts, ends; under names that no job of a broker has."""
+        """Send a predictor the submissions, starts and ends in order, under names that no job of a broker
+        has."""
         facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
         for at_s, what, job in self._events():
             if what == _COMES:
@@ -82,7 +83,7 @@ class Past:
                 predictor.observe_end(facts[job].job_id, float(self.trace.duration_s[job]), at_s)
 
     def tell_mean(self, mean: RunningMean) -> None:
-        """The run times alone, in the order of the ends."""
+        """Send the running mean only the run times, in the order of the ends."""
         trace = self.trace
         for _, what, job in self._events():
             if what in (_ENDS, _ENDS_AT_ONCE):
@@ -90,7 +91,7 @@ class Past:
                 mean.observe(str(trace.vc[job]), gpus, float(trace.duration_s[job]))
 
     def _events(self) -> list[tuple[float, int, int]]:
-        """(Unix seconds, what, job), in order; of one second ends of earlier jobs come first."""
+        """(Unix seconds, kind, job), in order; within a second, ends of earlier jobs come first."""
         trace = self.trace
         submit_s = trace.submit_s + self.origin_s
         start_s = submit_s + np.asarray(trace.extra["queue_s"], np.float64)

@@ -1,4 +1,4 @@
-"""Python's garbage collector in the broker: short looks at what is new, none at what has long been there."""
+"""Garbage collection of Python in the broker: short collections of new objects, none of old ones."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 EVERY_S = 5.0
 NEW = 10_000
-"""New objects after which Python itself looks at them, in between: cycles are few, and 700 are one turn's."""
+"""New objects that trigger a collection by Python itself in between: cycles are few, and a turn makes 700."""
 
 
 class ShortPauses:
-    """Keeps full collections short.
+    """Keeps garbage collections short.
 
-    A full collection looks at every object: 75 ms with 12,000 jobs, in the middle of whatever the loop does.
-    Every few seconds what is new is collected instead, and what is left of it is never looked at again.
-    Jobs, nodes and records go by reference counts; they are in no cycles.
+    A full collection visits every object: 75 ms with 12,000 jobs, in the middle of the loop's work. Instead,
+    new objects are collected every few seconds, and the survivors are never visited again. Jobs, nodes and
+    records are freed by reference counts; they are in no cycles.
 
     Args:
-        elapsed: A clock that never jumps, seconds.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(self, elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +28,7 @@ class ShortPauses:
         gc.set_threshold(NEW)
 
     def step(self) -> None:
-        """Collect, if it is time."""
+        """Collect if it is due."""
         now_s = self._elapsed()
         if now_s - self._last_s >= EVERY_S:
             self._last_s = now_s

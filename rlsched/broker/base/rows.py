@@ -1,4 +1,5 @@
-"""Rows of the journal as they lie in SQLite: a checksum each, numbered without a gap, read with suspicion."""
+"""Rows of the journal as SQLite stores them: each with a checksum, numbered without gaps, validated on
+read."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Row(NamedTuple):
 
 
 class CheckedRow(NamedTuple):
-    """One entry with the checksum that it has in the journal."""
+    """One entry with the checksum stored in the journal."""
 
     n: int
     now_s: float
@@ -35,12 +36,12 @@ class CheckedRow(NamedTuple):
 
 
 def checksum(n: int, now_s: float, kind: bytes, payload: bytes) -> int:
-    """CRC-32 of a row: number (int64) and time (float64), little-endian, kind, NUL, payload."""
+    """Return the CRC-32 of a row: number (int64) and time (float64), little-endian, kind, NUL, payload."""
     return zlib.crc32(payload, zlib.crc32(kind + b"\0", zlib.crc32(struct.pack("<qd", n, now_s))))
 
 
 def stored(n: int, now_s: float, entry: Entry) -> Stored:
-    """A row as the journal stores it: n, now_s, kind, payload, crc."""
+    """Return a row as the journal stores it: n, now_s, kind, payload, crc."""
     kind, payload = kind_of(entry), encode_entry(entry)
     return n, now_s, kind, payload, checksum(n, now_s, kind.encode(), payload)
 
@@ -48,14 +49,14 @@ def stored(n: int, now_s: float, entry: Entry) -> Stored:
 def read_rows(
     path: Path, db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[Row]:
-    """All entries in order.
+    """Yield all entries in order.
 
     Args:
-        path: What to call the journal.
-        db: The journal, open.
+        path: Name of the journal in messages.
+        db: Open connection to the journal.
         last: Number of the last entry; None for a journal of version 1, which has neither that nor checksums.
-        table: Where they are.
-        after: Only those with a higher number.
+        table: Table that holds the entries.
+        after: Yield only entries with a higher number.
 
     Raises:
         JournalError: an entry is missing or damaged.
@@ -67,7 +68,7 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Rows after a number: a SELECT that stays open would keep SQLite from emptying its write-ahead log."""
+    """Rows after a number, in pages: an open SELECT would keep SQLite from emptying its write-ahead log."""
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -76,7 +77,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[Row | str]:
-    """As `read_rows`, but what is missing or damaged is a line in its place, and what follows is read on."""
+    """As `read_rows`, but yields a line in place of a missing or damaged entry, and continues after it."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"
@@ -99,7 +100,7 @@ def rows_and_damage(
 
 
 def rows_after(path: Path, db: sqlite3.Connection, n: int, most: int) -> Iterator[CheckedRow]:
-    """The entries behind entry `n`, in order, so many at most; of a journal of version 2.
+    """Yield at most `most` entries after entry `n`, in order; of a journal of version 2.
 
     Raises:
         JournalError: an entry is missing or damaged.

@@ -1,4 +1,4 @@
-"""What SQLite says, in one clear line with what to do about it."""
+"""Errors of SQLite as one clear line with advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.errors import JournalError, JournalFullError
 
 @contextmanager
 def clearly(path: Path) -> Iterator[None]:
-    """What SQLite says becomes one clear line. Names in a damaged file may be no text at all."""
+    """Convert an error of SQLite to one clear line. Names in a damaged file may not be valid text."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -21,8 +21,8 @@ def clearly(path: Path) -> Iterator[None]:
 
 
 def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """What SQLite says, with what to do about it."""
-    text = " ".join(str(error).split())  # it may quote a schema, or what has become of it
+    """Return the error for an error of SQLite, with advice."""
+    text = " ".join(str(error).split())  # it may quote a schema, possibly damaged
     if "full" in text:
         advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"
         return JournalFullError(f"{path}: journal: {text}; {advice}")

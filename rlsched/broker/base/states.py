@@ -1,4 +1,4 @@
-"""States of jobs and ranks, and the transitions that are legal.
+"""States of jobs and ranks, and legal transitions.
 
     queued -> launching                      the scheduler starts the job
     launching -> running                     all ranks run
@@ -20,11 +20,11 @@ from rlsched.wire.states import JobState, RankState
 Outcome = Literal["queued", "completed", "failed", "cancelled"]
 """State of a job after an attempt."""
 Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
-"""State that a job gets once its ranks, which are being ended, have ended; "": the attempt goes on.
-`preempted`: queued, unless all ranks ended by themselves."""
+"""State that a job gets after its ranks, which are being ended, have ended; "": the attempt goes on.
+`preempted`: queued, unless all ranks exited by themselves."""
 PREEMPTED: Final = "preempted"
 PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
-"""An ending replaces one of a lower precedence: the cancel of a user replaces all others."""
+"""An ending replaces an ending of lower precedence: a user's cancel replaces all others."""
 
 _JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
     {

@@ -1,4 +1,4 @@
-"""How long things take, counted in buckets: what monitoring asks for."""
+"""Durations counted in histogram buckets, for monitoring."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ BOUNDS_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 class Histogram:
-    """Times since the broker started."""
+    """Durations since the broker started."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self._sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Something took so long."""
+        """Add a duration."""
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self._sum_s += seconds
 
     def timing(self) -> Timing:
-        """What there is so far."""
+        """Return the counts so far."""
         return Timing(bounds_s=list(BOUNDS_S), counts=list(self._counts), sum_s=self._sum_s)

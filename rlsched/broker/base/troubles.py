@@ -1,4 +1,4 @@
-"""What goes wrong beside the decisions and stops nothing: counted, with one line for the log of each kind."""
+"""Errors outside of decisions that stop nothing: counted, with one log line for each kind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 
 class Troubles:
-    """Troubles by kind. The first of a kind is said, the others are counted until it is over.
+    """Troubles by kind. The first of a kind is logged; further ones are counted until the trouble ends.
 
     Args:
-        say: Gets the lines; where it cannot take one (the log is on the full disk, say), that line is lost.
+        say: Receives the log lines; a line that it cannot write (the log may be on the full disk) is lost.
 
     Attributes:
-        lost: By kind, what was lost since the broker started.
-        present: By kind, the line of those that are not over.
+        lost: By kind, the number of things lost since the broker started.
+        present: By kind, the line of each trouble that has not ended.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
@@ -24,13 +24,12 @@ class Troubles:
         self._lost_before: dict[str, int] = {}
 
     def count(self, kind: str, what: str, error: Exception | str, lost: int = 1) -> None:
-        """Something went wrong.
+        """Count a trouble.
 
         Args:
-            kind: A word, as in `RecordsReport.lost`.
-            what: What could not be done.
-            error: Why.
-            lost: How many things were lost by it.
+            kind, what: A word as in `RecordsReport.lost`, and a description of the action that failed.
+            error: The reason.
+            lost: Number of things that it lost.
         """
         self.lost[kind] = self.lost.get(kind, 0) + lost
         if kind not in self.present:
@@ -39,18 +38,18 @@ class Troubles:
             self.say(f"{self.present[kind]}; decisions go on without")
 
     def over(self, kind: str, what: str) -> None:
-        """It works again, or always has."""
+        """Record that it works again, or always worked."""
         if self.present.pop(kind, None) is not None:
             self.say(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 
     def say(self, line: str) -> None:
-        """A line for the log."""
+        """Write a log line."""
         with contextlib.suppress(OSError):
             self._say(line)
 
 
 def in_a_line(error: Exception | str) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""What a job uses, in words and in cells."""
+"""Resource use of a job as text and as table cells."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _J_PER_KWH = 3.6e6
 
 
 def energy(joules: float) -> str:
-    """`1.25 kWh`, of little `38.2 Wh`."""
+    """Format energy: `1.25 kWh`, small values as `38.2 Wh`."""
     kwh = joules / _J_PER_KWH
     return f"{kwh:,.2f} kWh" if kwh >= 0.1 else f"{kwh * 1e3:,.1f} Wh"
 
 
 def memory(mib: float) -> str:
-    """`17.4 GiB`, of little `310 MiB`."""
+    """Format memory: `17.4 GiB`, small values as `310 MiB`."""
     return f"{mib / 1024:,.1f} GiB" if mib >= 1000 else f"{mib:,.0f} MiB"
 
 
 def share(frac: float | None) -> str:
-    """`87 %`; "" where nobody knows."""
+    """Format a fraction: `87 %`; "" if unknown."""
     return "" if frac is None else f"{100 * frac:.0f} %"
 
 
 def in_words(usage: SeenUsage) -> list[str]:
-    """Lines; what nobody knows is not in them."""
+    """Return lines of text; unknown values are left out."""
     return [line for line in (_gpus(usage), _clock(usage), _cpu(usage)) if line]
 
 
@@ -74,7 +74,7 @@ def _cpu(usage: SeenUsage) -> str:
 
 
 def cells(usage: SeenUsage | None) -> Iterator[str]:
-    """GPU, GPU memory, cores and memory for a table; "" where nobody knows."""
+    """Cells for GPU, GPU memory, cores and memory; "" if unknown."""
     if usage is None:
         yield from ("", "", "", "")
         return

@@ -1,1 +1,1 @@
-"""A journal is kept within bounds: a base takes the place of entries that are old."""
+"""Compaction of a journal: a base replaces old entries."""

@@ -1,8 +1,7 @@
-"""A broker keeps its journal within bounds while it serves: another process makes the base, now and then.
+"""Compaction while a broker serves: another process makes the base from time to time.
 
-The loop starts that process, looks whether it is done, and puts what it made: one short transaction. Entries
-that are replaced by it are removed few at a time, most of them in quiet turns. Rows of ended jobs leave in
-the same way once they are old.
+The loop starts that process, polls it, and writes its result in one short transaction. Replaced entries are
+removed a few at a time, most of them in quiet turns. Old rows of ended jobs are removed in the same way.
 """
 
 from __future__ import annotations
@@ -26,38 +25,38 @@ from rlsched.errors import JournalError
 from rlsched.yielding import background_command
 
 FIRST_S: Final = 600.0
-"""The first look at what is too old is so long after the start ..."""
+"""Time from the start to the first check for old entries, seconds."""
 EVERY_S: Final = DAY_S
-"""... and the next ones follow at such intervals."""
+"""Interval of later checks, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Where entries are counted, two bases are made at such an interval at least, ..."""
+"""Minimum time between two bases if entries are counted, seconds."""
 AGAIN_S: Final = 3600.0
-"""... and so long after one that failed or would have saved nothing."""
+"""Minimum time after a base that failed or would have saved nothing, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
-"""Of a broker that always has something to do, the interval between two pieces."""
+"""Interval between two pieces in a broker that is always busy, seconds."""
 LIMIT_S: Final = 4 * 3600.0
-"""A process that takes longer is ended."""
+"""Time-out of the process, seconds."""
 
 
 def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
-    """The process that makes a base."""
+    """Return the command of the process that makes a base."""
     module = "rlsched.broker.compaction.process"
     words = (os.getpid(), path, before_s, half_life_s, keep_entries)
     return background_command(module, *map(str, words))
 
 
 class Compacting:
-    """Keeps one journal within bounds. `step` is called by the loop, and never waits.
+    """Compaction of one journal. The loop calls `step`, which never waits.
 
     Args:
-        journal: The journal, held by this process.
-        keeps: What stays.
+        journal: The journal, locked by this process.
+        keeps: Entries and rows to keep.
         half_life_s: As of `Book`.
-        say: Gets a line for the log when the journal was compacted, and when it could not be.
-        make: The command of the process that makes a base.
-        elapsed: A clock that never jumps, seconds.
+        say: Receives a log line when the journal was compacted, and when that failed.
+        make: Returns the command of the process that makes a base.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Compacting:
         self._next_piece_s = -math.inf
 
     def step(self, now_s: float, *, is_quiet: bool) -> None:
-        """Do a little of what is due; `now_s`: the broker's time, Unix seconds."""
+        """Do a small part of the work that is due; `now_s`: the broker's time, Unix seconds."""
         elapsed_s = self._elapsed()
         if elapsed_s >= self._ended_due_s and self._keeps.ended_days < math.inf:
             self._ended_due_s = elapsed_s + EVERY_S
@@ -100,13 +99,13 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Whether a base may be worth it."""
+        """Whether the journal has grown enough for a base."""
         if self._keeps.days is not None:
             return self._keeps.days < math.inf
         return self._journal.last - self._journal.first >= GROWN * self._keeps.entries
 
     def close(self) -> None:
-        """End the process under way."""
+        """End a running process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -127,7 +126,7 @@ class Compacting:
                     stdout=out,
                     stderr=subprocess.DEVNULL,
                     env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,  # Ctrl-C reaches the broker alone, which ends this
+                    start_new_session=True,  # Ctrl-C reaches only the broker, which ends this process
                 )
         except OSError as error:
             self._say(f"journal: not compacted: {error.strerror}")
@@ -159,6 +158,6 @@ class Compacting:
                 self._has_leftovers = self._journal.drop(PIECE) > 0
             else:
                 self._has_old_ended = self._journal.drop_ended(self._ended_before_s, PIECE) > 0
-        except JournalError as error:  # what is left does no harm until the next start
+        except JournalError as error:  # the rest does no harm until the next start
             self._has_leftovers = self._has_old_ended = False
             self._say(f"journal: replaced entries could not be removed: {error}")

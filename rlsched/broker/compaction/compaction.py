@@ -1,9 +1,9 @@
-"""A journal is kept within bounds: a base takes the place of entries that are old.
+"""Compaction of a journal: a base replaces old entries.
 
-First the entries up to a cut are replayed, by whoever has time for it, from a journal that a broker may have
-open. What they come to is written as a base (`rlsched.broker.state.base`), in one transaction, in the
-place of the last of them. From then on the journal begins there. The entries before it are removed piece by
-piece; a crash in between leaves some, which nobody reads.
+First the entries up to a cut are replayed, in any process, from a journal that a broker may have open. The
+resulting state is written as a base (`rlsched.broker.state.base`), in one transaction, in the place of the
+last of these entries. From then on the journal begins there. The entries before it are removed piece by
+piece; a crash in between leaves some of them, which are never read.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from rlsched.errors import RlschedError
 DAY_S: Final = 86_400.0
 _PAGE: Final = 2_000
 _WORTH: Final = 2
-"""A base is worth it where it takes the place of so many times as many entries."""
+"""A base is made only if it replaces at least this factor times as many entries."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A base that is ready to be put.
+    """A base that is ready to be written.
 
     Attributes:
-        n: Number of the last entry that it stands for.
-        now_s: Time of that.
-        crc: Its checksum.
+        n: Number of the last entry that it replaces.
+        now_s: Time of that entry, Unix seconds.
+        crc: Checksum of that entry.
         parts: The base.
     """
 
@@ -52,15 +52,15 @@ class Cut:
 
 
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
-    """The base for the entries of before a time; None: it would save nothing.
+    """Return the base for the entries before a time; None: it would save nothing.
 
     The journal may be one that a broker has open: it is read page by page.
 
     Args:
         path: The journal.
         before_s: Unix seconds.
-        half_life_s: As of `Book`: the one that the broker has.
-        keep_entries: The latest so many entries stay, however old they are.
+        half_life_s: As of `Book`, with the broker's value.
+        keep_entries: Number of the latest entries that stay, however old they are.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
@@ -98,7 +98,7 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
 
 
 def put(journal: Journal, cut: Cut) -> bool:
-    """Let a base begin the journal, if that is still the one that it was made of.
+    """Write a base at the start of the journal, if it is still the journal that the base was made of.
 
     Raises:
         JournalError: it cannot be written; the journal is as it was.
@@ -152,7 +152,7 @@ def _start_at(journal: Reading, cut: int) -> BrokerStarted | None:
 
 
 def _scheduler(start: BrokerStarted | None) -> Scheduler:
-    """What decided; where that cannot be loaded any more, its dials and bursts begin again at nothing."""
+    """Policy of a start; if it cannot be loaded any more, its dials and bursts start at their defaults."""
     if start is None:
         return load_scheduler("fifo")
     try:

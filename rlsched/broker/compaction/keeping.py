@@ -1,4 +1,4 @@
-"""What a journal keeps where nothing else is said."""
+"""Default retention of a journal."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final
 import msgspec
 
 KEEP_ENTRIES: Final = 4_000
-"""Entries that stay where no days are given: a start that replays them and a base takes a few seconds."""
+"""Entries that stay if no days are given: a start that replays them and a base takes a few seconds."""
 GROWN: Final = 3
-"""A base is made once there are so many times as many."""
+"""Factor by which the entries must exceed that number before a base is made."""
 KEEP_ENDED_DAYS: Final = 730.0
 
 
 class Keeps(msgspec.Struct, frozen=True, kw_only=True):
-    """What a journal keeps.
+    """Retention of a journal.
 
     Attributes:
         days: Days of entries; None: the latest `entries`; infinite: all.
-        entries: Entries, where no days are given.
+        entries: Number of entries, if no days are given.
         ended_days: Days of rows of ended jobs; infinite: all.
     """
 

@@ -1,10 +1,10 @@
-"""A base made in a process of its own, started by `background_command`.
+"""Process that makes a base, started by `background_command`.
 
-Its arguments: the process that waits for it, the journal, before when (Unix seconds), half-life (seconds),
-how many entries stay.
+Arguments: process id of the parent, journal, time of the cut (Unix seconds), half-life (seconds), number of
+entries to keep.
 
-A `Cut`, or None, goes to standard output as MessagePack; or one line says why there is none, and the exit
-code is 1. It gives way to everything else on the machine, and does not outlive its parent.
+Standard output receives a `Cut`, or None, as MessagePack; on an error it receives one line, and the exit code
+is 1. The process runs at the lowest priority, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_S = 0.5
 
 
 def main(parent: int, path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
-    """Make it and write it; returns the exit code."""
+    """Make the base and write it; returns the exit code."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0

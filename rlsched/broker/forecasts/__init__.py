@@ -1,1 +1,1 @@
-"""The forecaster's process, and what the broker sees of it."""
+"""The forecaster's process, and the broker's interface to it."""

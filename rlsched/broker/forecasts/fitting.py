@@ -1,8 +1,8 @@
-"""Fits of boosting in the background: a process of its own, watched by a thread that only waits for it.
+"""Fits of boosting in the background: a separate process, and a thread that waits for it.
 
-A process and no thread, because a fit is seconds of Python and of code that holds the interpreter's lock now
-and then, and because a process can be ended when it hangs. The broker's loop hands the training set over and
-picks the model up; it waits for neither.
+It is a process and not a thread because a fit takes seconds of Python and of code that holds the GIL at
+times, and because a process can be killed when it hangs. The broker's loop hands over the training set and
+picks up the model; it waits for neither.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from rlsched.workload.predict.predictor import TrainingSet
 from rlsched.yielding import background_command
 
 LIMIT_S = 3600.0
-"""A fit that takes longer is ended. The largest, of 20,000 jobs, takes seconds of an idle core."""
+"""Time-out of a fit, seconds. The largest, of 20,000 jobs, takes seconds of an idle core."""
 RETRY_S = 60.0
 MAX_RETRY_S = 3600.0
-"""After a fit that came to nothing the next waits, twice as long every time."""
+"""Time to the next fit after a failed one, seconds; doubled with every failure."""
 _JOIN_S = 5.0
 _WARM_ROWS = 64
 
 
 class FitError(RlschedError):
-    """A fit came to nothing."""
+    """A fit failed."""
 
 
 def fit_command(limit_s: float) -> list[str]:
-    """The process that fits."""
+    """Return the command of the process that fits."""
     module = "rlsched.workload.predict.fit_process"
     return background_command(module, str(os.getpid()), str(max(1, round(limit_s))))
 
 
 class Fits:
-    """Keeps `Predictions` fitted. `step` is called by the loop, and never waits.
+    """Keeps `Predictions` fitted. The loop calls `step`, which never waits.
 
     Args:
-        predictions: Told when a fit is there, or came to nothing.
-        say: Gets a line for the log.
-        command: Makes the process's command from its time limit; tests hand in one that fails or hangs.
-        limit_s: Time that a fit may take.
-        elapsed: A clock that never jumps, seconds.
+        predictions: Receives finished fits and failures.
+        say: Receives log lines.
+        command: Returns the process's command for a time-out; tests pass one that fails or hangs.
+        limit_s: Time-out of a fit, seconds.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Fits:
         self._not_before_s = -float("inf")
 
     def step(self, now_s: float) -> None:
-        """Pick up what is done, and start what is due; `now_s` is the broker's time, Unix seconds."""
+        """Pick up finished fits, and start a fit that is due; `now_s` is the broker's time, Unix seconds."""
         if self._fit is not None and self._fit.done.is_set():
             self._pick_up(self._fit, now_s)
             self._fit = None
@@ -83,7 +83,7 @@ class Fits:
                 self._failed(f"no thread can be started: {error}")
 
     def close(self) -> None:
-        """End the fit under way."""
+        """Cancel a running fit."""
         if self._fit is not None:
             self._fit.cancel()
 
@@ -102,12 +102,12 @@ class Fits:
         self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
 
     def _tell(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # nobody reads the log any more
+        with contextlib.suppress(OSError):  # the log is no longer read
             self._say(f"predictions: {line}")
 
 
 class _Fit:
-    """One fit: a process, and the thread that feeds it and waits for it.
+    """One fit: a process, and the thread that writes its input and waits for it.
 
     Attributes:
         done: Set once there is a model or an error.
@@ -127,7 +127,7 @@ class _Fit:
         self._thread.start()
 
     def cancel(self) -> None:
-        """End the process, and wait for its end."""
+        """Kill the process, and wait for its end."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:
@@ -140,7 +140,7 @@ class _Fit:
             self.model = self._fitted()
         except (FitError, OSError, subprocess.SubprocessError) as error:
             self.error = str(error)
-        except Exception as error:  # whatever a damaged result makes of unpickling it
+        except Exception as error:  # unpickling a damaged result may raise anything
             self.error = f"its result cannot be used: {error!r}"
         self.took_s = time.monotonic() - began_s
         self.done.set()
@@ -156,7 +156,7 @@ class _Fit:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=child_environment(),
-                start_new_session=True,  # Ctrl-C reaches the broker alone, which ends this
+                start_new_session=True,  # Ctrl-C reaches only the broker, which ends this process
             )
         with self._process as process:
             try:
@@ -174,16 +174,16 @@ class _Fit:
 
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
-    """Make a few predictions, here and not first in the loop: what comes back has to be distributions."""
+    """Make a few predictions, here and not first in the loop, to check that they are distributions."""
     if not isinstance(model, HazardModel):
         raise FitError(f"expected a HazardModel, got {type(model).__name__}")
     rows = model.probabilities(np.stack(features))
     if not (abs(rows.sum(axis=1) - 1.0) < 1e-6).all():
-        raise FitError("what it predicts are no distributions")
+        raise FitError("its predictions are no distributions")
     return model
 
 
 def child_environment() -> dict[str, str]:
-    """This process's, with the same import path; one OpenMP thread."""
+    """Return this process's environment, with the same import path and one OpenMP thread."""
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

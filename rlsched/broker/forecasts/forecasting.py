@@ -1,4 +1,4 @@
-"""The broker's side of the forecaster's process: started beside it, and never waited for."""
+"""The broker's side of the forecaster's process, which it starts and never waits for."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from rlsched.wire.messages import DryRun, DryRunAnswer, ForecastReport, JobForec
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""A broker serves for so long before its forecaster is started, unless somebody asks."""
+"""Seconds from the broker's start to its forecaster's, unless a user requests a forecast before."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""One that ended is started again after so long, twice as long every time, until it has said something."""
+"""Time to the restart of a forecaster that exited, seconds; doubled with every exit, reset by a message."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_OF_ONE: Final = 4
-"""Of one person's: nobody takes up the forecaster alone."""
+"""Dry runs of one user: a single user must not occupy the forecaster."""
 _BUSY: Final = f"{MAX_QUESTIONS} dry runs wait for an answer already; ask again when one has come"
 _BUSY_WITH_YOURS: Final = (
     f"{MAX_OF_ONE} of your dry runs wait for an answer already; ask again when one has come"
@@ -41,19 +41,19 @@ _BUSY_WITH_YOURS: Final = (
 
 
 def forecast_command() -> list[str]:
-    """The process that forecasts."""
+    """Return the command of the process that forecasts."""
     return background_command("rlsched.broker.forecasts.process")
 
 
 class Forecasting(Forecasts):
-    """Keeps a forecaster running, and what it said last. `step` is called by the loop, and never waits.
+    """Keeps a forecaster running, and its latest forecasts. The loop calls `step`, which never waits.
 
     Args:
-        setup: What the process is told first.
-        say: Gets a line for the log.
-        after_s: Before the first start.
-        command: The process; tests hand in one that fails.
-        elapsed: A clock that never jumps, seconds.
+        setup: First message to the process.
+        say: Receives log lines.
+        after_s: Time before the first start, seconds.
+        command: Returns the command of the process; tests pass one that fails.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def of(self, job: Job) -> JobForecast | None:
-        """What was last said of a live job; not of one that was queued again since, or has started."""
+        """Latest forecast of a live job; None if it was queued again since, or has started."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -85,27 +85,28 @@ class Forecasting(Forecasts):
         return None if not runs and said.start_s is None else said
 
     def report(self) -> ForecastReport | None:
-        """How it does."""
+        """Report of the forecaster's state."""
         if self._report is None:
             return ForecastReport(note=self._note)
         return msgspec.structs.replace(self._report, note=self._note)
 
     @property
     def process(self) -> int | None:
-        """Its process, None while there is none."""
+        """Its process id, None without a process."""
         return None if self._child is None else self._child.process.pid
 
     def use(self, setup: Setup) -> None:
-        """Another policy decides from now on."""
+        """Use another policy from now on."""
         self._setup = setup
         if self._child is not None:
             self._stop()
             self._not_before_s = self._elapsed()
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Let it be answered later, or say in a line why it cannot."""
+        """Accept a question to be answered later; returns the reason in one line if it is refused, else
+        ""."""
         if any((one.peer, one.request) == (asked.peer, asked.request) for one, _ in self._waits.values()):
-            return ""  # it asks again until it is answered
+            return ""  # a client asks again until it is answered
         wrong = wrong_question(question)
         if wrong:
             return wrong
@@ -124,7 +125,7 @@ class Forecasting(Forecasts):
         return ""
 
     def step(self) -> tuple[list[ForecastSeen], list[Reply]]:
-        """What has become known of forecasts, and answers; a process that has ended is started again."""
+        """Return settled forecasts and answers; restarts a process that has exited."""
         seen: list[ForecastSeen] = []
         replies: list[Reply] = []
         if self._child is None:
@@ -170,7 +171,7 @@ class Forecasting(Forecasts):
         self._stop()
         self._note = f"the forecaster ended: {why}"
         self._not_before_s = self._elapsed() + self._retry_s
-        with contextlib.suppress(OSError):  # nobody reads the log any more
+        with contextlib.suppress(OSError):  # the log is no longer read
             self._say(f"forecasts: {self._note}; again in {self._retry_s:,.0f} s")
         self._retry_s = min(2.0 * self._retry_s, MAX_RETRY_S)
 
@@ -186,7 +187,7 @@ class Forecasting(Forecasts):
 
 
 class _Child:
-    """The process, and the threads that listen to it."""
+    """The process, and the threads that read from it."""
 
     def __init__(self, command: Sequence[str], setup: Setup) -> None:
         self.process = subprocess.Popen(
@@ -195,7 +196,7 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=child_environment(),
-            start_new_session=True,  # Ctrl-C reaches the broker alone, which ends this
+            start_new_session=True,  # Ctrl-C reaches only the broker, which ends this process
         )
         self._heard: queue.SimpleQueue[Said | Answer] = queue.SimpleQueue()
         self._last = b""
@@ -204,15 +205,15 @@ class _Child:
         self._reading.start()
         self._logging.start()
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # it has exited already
             put(self.process.stdin, setup)
             os.set_blocking(self.process.stdin.fileno(), False)
 
     def ask(self, question: Question) -> bool:
-        """Whether there was room for a question."""
+        """Send a question; returns whether there was room for it."""
         assert self.process.stdin is not None
         frame = framed(question)
-        if len(frame) > select.PIPE_BUF:  # it could be written in part, and whatever follows be misread
+        if len(frame) > select.PIPE_BUF:  # a partial write would corrupt the frames that follow
             return False
         try:
             return os.write(self.process.stdin.fileno(), frame) == len(frame)
@@ -220,7 +221,7 @@ class _Child:
             return False
 
     def heard(self) -> list[Said | Answer]:
-        """What it has told since the last call."""
+        """Messages since the last call."""
         found: list[Said | Answer] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -229,11 +230,11 @@ class _Child:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over, and all that it told is heard."""
+        """Whether it has exited, and all of its messages were read."""
         return not self._reading.is_alive() and self._heard.empty()
 
     def why(self) -> str:
-        """What it said last, and its exit code."""
+        """Last line that it printed, and its exit code."""
         self.process.kill()
         code = self.process.wait()
         self._logging.join(1.0)
@@ -253,7 +254,7 @@ class _Child:
                 self._last = line
 
     def close(self) -> None:
-        """End it, and wait for its end."""
+        """End the process, and wait for its end."""
         self.process.kill()
         self.process.wait()
         self._reading.join(1.0)

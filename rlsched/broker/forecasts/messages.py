@@ -1,4 +1,4 @@
-"""Between a broker and its forecaster's process: frames of msgpack, each with its length before it."""
+"""Protocol between a broker and its forecaster's process: frames of msgpack, each preceded by its length."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
-    """What a forecaster is told first.
+    """First message to a forecaster.
 
     Attributes:
-        journal: The journal that it follows.
-        store: The store of decisions, from which it takes its record.
-        forecaster: Its name among the entry points.
-        policy: The policy in force, as TOML ...
-        policy_name: ... and its name.
+        journal: Journal to follow.
+        store: Store of decisions, the source of its accuracy record.
+        forecaster: Name of the forecaster among the entry points.
+        policy: Policy in force, as TOML.
+        policy_name: Name of that policy.
         seed: Seed of the policy.
         prediction: As `Settings.prediction`.
         half_life_s: As `Ranks.half_life_s`.
-        least_s: Time between two refreshes, at least.
+        least_s: Minimum time between two refreshes, seconds.
     """
 
     journal: str
@@ -40,14 +40,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag="question"):
-    """A dry run; `number` is repeated by the answer."""
+    """A dry run; the answer repeats `number`."""
 
     number: int
     asked: DryRun
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
-    """What comes of it, or in one line why nothing does."""
+    """Result of a dry run, or the reason for its failure in one line."""
 
     number: int
     said_s: float
@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
-    """A refresh: of all live jobs, by their numbers; and what has become known of earlier ones."""
+    """A refresh: forecasts of all live jobs, by number; and settled earlier forecasts."""
 
     jobs: dict[int, JobForecast]
     seen: list[ForecastSeen]
@@ -68,7 +68,7 @@ Tells = Answer | Said
 
 
 def framed(message: Told | Tells) -> bytes:
-    """One frame."""
+    """Return a message as one frame."""
     packed = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(packed)) + packed
 
@@ -80,16 +80,16 @@ def put(pipe: IO[bytes], message: Told | Tells) -> None:
 
 
 def get_told(pipe: IO[bytes]) -> Told | None:
-    """The next frame to a forecaster; None at the end."""
+    """Read the next frame to a forecaster; None at the end."""
     packed = _frame(pipe)
     return None if packed is None else msgspec.msgpack.decode(packed, type=Told)
 
 
 def get_tells(pipe: IO[bytes]) -> Tells | None:
-    """The next frame from a forecaster; None at the end.
+    """Read the next frame from a forecaster; None at the end.
 
     Raises:
-        msgspec.MsgspecError: it is none.
+        msgspec.MsgspecError: it is not a valid frame.
     """
     packed = _frame(pipe)
     return None if packed is None else msgspec.msgpack.decode(packed, type=Tells)

@@ -1,7 +1,7 @@
-"""A forecaster in a process of its own: started by `background_command`, told by its broker.
+"""The forecaster's process: started by `background_command`, controlled by its broker.
 
-It follows the journal as a standby does, and only reads. What it plays, says and learns is its own; to kill
-it harms nothing. It gives way to everything else on the machine, and ends with its broker.
+It follows the journal as a standby does, and only reads. Its futures, forecasts and learning stay in the
+process; killing it harms nothing. It runs at the lowest priority, and ends with its broker.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ from rlsched.workload.predict import RunningMean
 
 LOOK_S: Final = 0.25
 STALE_S: Final = 60.0
-"""Time passes: what was said is said anew after so long, though nothing has happened."""
+"""Maximum age of forecasts, seconds: they are made again as time passes, even without events."""
 IDLE_SHARE: Final = 9.0
-"""After a refresh it rests for so many times the CPU time that it took."""
+"""Pause after a refresh, as a multiple of the CPU time that it took."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Of a neighbour that is named, and not played."""
+"""Demand of a neighbour that is listed but not simulated."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
-"""Live jobs that are told of, those of the lowest numbers first."""
+"""Maximum of live jobs in a message, lowest job numbers first."""
 
 
 class _FollowedBook(Warm):
-    """The book as it grows, and the jobs that came lately."""
+    """The followed book, and the latest submitted jobs."""
 
     keeps_ended = True
 
@@ -75,7 +75,7 @@ class _FollowedBook(Warm):
         for row in rows:
             if not isinstance(row.entry, JobSubmitted | TaskSubmitted) or row.now_s < since_s:
                 continue
-            job = self.book.jobs.get(row.entry.job)  # an array is none
+            job = self.book.jobs.get(row.entry.job)  # an array is not in it
             if job is None or job.seq < 0:
                 continue
             spec = job.spec
@@ -85,7 +85,7 @@ class _FollowedBook(Warm):
             self.past.add((job.number, row.now_s, math.nan, *said, demand, vc, not spec.preemptible))
 
     def _let_all_be_awake(self) -> None:
-        """A node that sleeps is woken for the jobs that need it: futures have it from the beginning."""
+        """Wake all sleeping nodes in futures, as jobs that need them would wake them."""
         cluster = self.book.cluster
         for node in self.book.nodes.values():
             wakes = node.up and node.sleep and not (node.drained or node.unhealthy)
@@ -94,11 +94,11 @@ class _FollowedBook(Warm):
 
 
 class Process:
-    """What the process does.
+    """Work of the process.
 
     Args:
-        setup: What it is told first.
-        tell: Tells the broker.
+        setup: First message from the broker.
+        tell: Sends a message to the broker.
     """
 
     def __init__(self, setup: Setup, tell: Callable[[Tells], None]) -> None:
@@ -112,11 +112,11 @@ class Process:
         self._keeping = Keeping()
         self._entry, self._said_s, self._not_before_s = 0, -math.inf, 0.0
         self._refreshes = self._futures = 0
-        with contextlib.suppress(Exception):  # a store that cannot be read: it begins with no record
+        with contextlib.suppress(Exception):  # with an unreadable store it begins without a record
             self._keeping.record.recall(last_forecasts(setup.store, time.time() - RECORD_S))
 
     def step(self) -> None:
-        """Read what is new; say something, if it is time to."""
+        """Read new entries; send a refresh if it is due."""
         while self._follower.step():
             pass
         now = time.monotonic()
@@ -128,7 +128,7 @@ class Process:
         said = self._refreshed()
         cpu_s = time.process_time() - began
         self._said_s = time.monotonic()
-        rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first one loads what is compiled
+        rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first one loads compiled code
         self._refreshes += 1
         self._not_before_s = self._said_s + max(self._setup.least_s, rest_s)
         self._tell(Said(jobs=said, seen=self._fresh, report=self._report(len(said), cpu_s)))
@@ -144,7 +144,7 @@ class Process:
         return World(book.cluster, self._rule, now_s, chances, self._book.past, numbers), live
 
     def _refreshed(self) -> dict[int, JobForecast]:
-        """Settle what has come, play, and say it."""
+        """Settle earlier forecasts, simulate, and send the result."""
         now_s = self._now_s()
         self._fresh = self._settled()
         if not self._book.book.job_of_seq or not self._book.book.nodes:
@@ -167,7 +167,7 @@ class Process:
         return max(time.time(), self._book.book.now_s)
 
     def _settled(self) -> list[Seen]:
-        """What has become known of earlier forecasts."""
+        """Earlier forecasts whose outcome is known now."""
         jobs = self._book.book.jobs
         for name in self._keeping.open_jobs():
             job = jobs.get(int(name))
@@ -200,7 +200,7 @@ class Process:
     # ---- dry runs ---------------------------------------------------------------------------------
 
     def answer(self, question: Question) -> None:
-        """Say when a job would start and end, and some like it."""
+        """Forecast the start and end of a job, and of similar jobs."""
         try:
             while self._follower.step():
                 pass
@@ -290,9 +290,9 @@ class Process:
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
-    """How much longer a workload runs at 60 % of the SM clock, on the first of these GPU types that is known.
+    """Factor by which a workload's run time grows at 60 % of the SM clock, on the first known GPU type.
 
-    None: nobody knows. Near there the energy of most jobs is least (`rlsched.models.clocks`).
+    None: unknown. Near that clock the energy of most jobs is lowest (`rlsched.models.clocks`).
     """
     from rlsched.models.catalogue import load_catalogue
     from rlsched.models.clocks import relative_time
@@ -305,7 +305,7 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """The rule that decides in the futures: the policy itself, or the rule that it follows."""
+    """The rule that decides in the simulated futures: the policy itself, or the rule that it follows."""
     if scheduler.rule is not None:
         return scheduler.name, scheduler.rule
     if scheduler.reference is None:
@@ -316,7 +316,7 @@ def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
 
 
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
-    """By what and by size class, and of all sizes."""
+    """Scores by source and by size class, and of all sizes."""
     groups: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:
         for size in ("all", size_words(size_class(one.num_gpus))):
@@ -340,9 +340,9 @@ def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
 
 
 def main() -> int:
-    """Follow, play and tell, until the broker is gone."""
+    """Follow the journal, simulate and report, until the broker ends."""
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints is no frame
+    os.dup2(2, 1)  # output of a library must not mix with frames
     setup = get_told(sys.stdin.buffer)
     if not isinstance(setup, Setup):
         return 1
@@ -358,7 +358,7 @@ def main() -> int:
                 if question is None:
                     return 0
                 process.answer(question)
-            with contextlib.suppress(JournalError):  # restored, or compacted just now: read it anew
+            with contextlib.suppress(JournalError):  # restored or compacted just now: read it again
                 process.step()
     except BrokenPipeError:
         return 0

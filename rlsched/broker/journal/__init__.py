@@ -1,1 +1,1 @@
-"""The journal: entries, their rows in SQLite, the tables beside them, snapshots, and copies."""
+"""The journal: entries, their rows in SQLite, its other tables, snapshots, and copies."""

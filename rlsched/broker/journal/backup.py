@@ -1,6 +1,6 @@
-"""A journal's copies: made while a broker runs, and taken up again so that no number is given twice.
+"""Backups of a journal: made while a broker runs, and restored so that no number is assigned twice.
 
-See `rlsched.broker.nodes.strangers` for what becomes of jobs that run while an older journal is taken up.
+See `rlsched.broker.nodes.strangers` for jobs that run while an older journal is restored.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _DRAFT = ".draft"
 
 
 class Restoration(msgspec.Struct, frozen=True, kw_only=True):
-    """What `restore` did.
+    """Result of `restore`.
 
     Attributes:
-        entries: Of the backup.
-        last_s: Time of its last one, Unix seconds.
-        epoch: The next broker's is the one above.
-        last_number: The next job's number is the one above.
-        kept: Where what was there before lies now; "" if nothing was there.
+        entries: Number of entries of the backup.
+        last_s: Time of the last entry, Unix seconds.
+        epoch: Highest epoch; the next broker gets the one above.
+        last_number: Highest job number; the next job gets the one above.
+        kept: Path under which the earlier files were kept; "" if there were none.
     """
 
     entries: int
@@ -63,11 +63,11 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(journal: str | Path, target: str | Path) -> int:
-    """Copy a journal, also one that a broker has open, into one file; how many entries it has.
+    """Copy a journal, also one that a broker has open, into one file; returns its number of entries.
 
     Raises:
         InputError: the target exists, or cannot be written.
-        JournalError: the journal is missing or damaged: what was copied is removed.
+        JournalError: the journal is missing or damaged; the partial copy is removed.
     """
     journal, target = Path(journal), Path(target)
     if target.exists():
@@ -88,10 +88,10 @@ def back_up(journal: str | Path, target: str | Path) -> int:
 
 
 def restore(backup: str | Path, directory: str | Path) -> Restoration:
-    """Take up a backup as the journal of a broker's directory; what was there is kept beside it.
+    """Make a backup the journal of a broker's directory; the earlier files are kept next to it.
 
     Raises:
-        JournalHeldError: a broker runs there.
+        JournalHeldError: a broker has the journal open.
         JournalError: the backup is missing or damaged, or the disk refuses; nothing is changed.
     """
     backup, path = Path(backup), Path(directory) / JOURNAL_FILE
@@ -117,7 +117,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 
 
 def _marked(journal: Journal, replaced: Path) -> Restoration:
-    """Let the copy say that it is one: the entries that keep numbers from being given twice."""
+    """Mark the copy as restored: adds the entries that prevent numbers from being assigned twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
     from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
@@ -150,7 +150,7 @@ def _mark(book: Book, epoch: int, number: int, *, taken_over: bool = False) -> R
 
 
 def take_over(journal: Journal, book: Book) -> Restored:
-    """Let a standby's copy be the journal from now on: numbers as after `restore`, all nodes drained.
+    """Make a standby's copy the journal from now on: numbers as after `restore`, all nodes drained.
 
     Raises:
         JournalError: it cannot be written.
@@ -168,7 +168,7 @@ def take_over(journal: Journal, book: Book) -> Restored:
 
 
 def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
-    """(epoch, job number, time) that were reached at least, by the backup and what is left of its journal."""
+    """(epoch, job number, time): lower bounds by the backup and by the remains of its journal."""
     mark = JournalMark(replaced).read()
     marked = mark.epoch if mark is not None and mark.cluster == book.identity else 0
     found = max(book.epoch, marked), book.last_number, book.now_s
@@ -188,7 +188,7 @@ def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
 
 
 def _readable(path: Path) -> Iterator[Row]:
-    """The entries of a journal that may be damaged, or missing: those that can be read."""
+    """Yield the readable entries of a journal that may be damaged or missing."""
     if not path.exists() or not path.stat().st_size:
         return
     with suppress(JournalError), reading(path) as journal:
@@ -202,7 +202,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """SQLite's own copy: one state, into one file, forced to disk."""
+    """Copy with SQLite's backup function: one state, into one file, synced to disk."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:
@@ -217,9 +217,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> str:
-    """Keep what stands where the journal is to be: the name that it has now, "" if nothing stood there.
+    """Rename the files at the journal's path; returns the journal's new name, "" if there was none.
 
-    The store of decisions goes with it: its numbers mean other decisions.
+    The store of decisions is renamed too: its numbers mean other decisions.
     """
     if not path.stat().st_size:
         path.unlink()
@@ -239,22 +239,20 @@ def set_aside(path: Path) -> str:
 
 
 def begin_anew(path: Path) -> str:
-    """Give up the cluster of a broker's directory: what is there is kept under other names.
+    """Give up the cluster of a broker's directory: the files there are kept under other names.
 
     Returns:
-        The name that the journal has now, "" where there was none.
+        The new name of the journal, "" if there was none.
 
     Raises:
-        JournalHeldError: a broker runs there.
+        JournalHeldError: a broker has the journal open.
         InputError: a whole journal is there.
         JournalError: the disk refuses.
     """
     log = path.with_name(path.name + "-wal")
     try:
         if log.exists() and not (path.exists() and path.stat().st_size):
-            log.rename(
-                path.with_name(log.name + ".replaced")
-            )  # nothing can be read of it without its journal
+            log.rename(path.with_name(log.name + ".replaced"))  # its contents are useless without its journal
         lock = locked(path)
         try:
             mark = JournalMark(path)
@@ -275,7 +273,7 @@ def begin_anew(path: Path) -> str:
 
 
 def _check_given_up(journal: Journal, mark: JournalMark) -> None:
-    """A journal that serves is not given up."""
+    """Refuse to give up a usable journal."""
     try:
         mark.check(journal)
     except JournalLostError:

@@ -1,4 +1,4 @@
-"""What is in a journal, and whether it is whole."""
+"""Contents and integrity of a journal."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
     """A journal as `rlsched journal check` reports it.
 
     Attributes:
-        damage: A line each, the first `MAX_DAMAGE`; empty: its entries are whole.
-        derived: Likewise of what is made of entries that are whole: the table of ended jobs, snapshots.
-        entries: Readable ones.
-        replaced: So many more that a base stands for (`rlsched journal compact --keep-days`).
-        last_s: Time of the last one, Unix seconds; 0 without any.
-        jobs: Submitted in it, by state; empty where it is damaged.
-        epoch: Of the last broker.
-        cluster: Its identity.
-        next_job: The number that the next job gets.
-        bytes: Its size on disk, with its write-ahead log.
+        damage: Damage, a line each, the first `MAX_DAMAGE`; empty: the entries are whole.
+        derived: Damage of derived data, a line each: the table of ended jobs, snapshots.
+        entries: Number of readable entries.
+        replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
+        last_s: Time of the last entry, Unix seconds; 0 without any.
+        jobs: Number of submitted jobs, by state; empty if the journal is damaged.
+        epoch: Epoch of the last broker.
+        cluster: Identity of the cluster.
+        next_job: Number of the next job.
+        bytes: Size on disk, bytes, with the write-ahead log.
     """
 
     path: str
@@ -126,7 +126,7 @@ def check(path: str | Path) -> JournalReport:
 
 
 def _snapshots(journal: Reading) -> list[str]:
-    """Snapshots that a start would pass over."""
+    """Damaged or outdated snapshots, which a start ignores."""
     if not journal.has_snapshots:
         return []
     found = SnapshotTable(journal.path, journal.db).newest_first()
@@ -138,7 +138,7 @@ def _is_part(path: Path, file: Path) -> bool:
 
 
 def _check_log(path: Path) -> None:
-    """The write-ahead log that a dead broker left; a running one is writing to it."""
+    """Check the write-ahead log that a dead broker left; a running broker is writing to it."""
     if not (path.is_file() and path.with_name(path.name + "-wal").exists()):
         return
     try:
@@ -152,6 +152,6 @@ def _check_log(path: Path) -> None:
 
 
 def _pages(journal: Reading) -> list[str]:
-    """What SQLite finds wrong with its pages."""
+    """Errors that SQLite finds in the pages."""
     found = itertools.islice(journal.db.execute(f"PRAGMA integrity_check({MAX_DAMAGE})"), MAX_DAMAGE)
     return [f"page structure: {' '.join(str(line).split())}" for (line,) in found if line != "ok"]

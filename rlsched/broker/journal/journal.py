@@ -24,7 +24,7 @@ from rlsched.errors import JournalError
 from rlsched.files.lock import locked
 
 JOURNAL_FILE = "journal.sqlite"
-"""Its name in the directory of a broker."""
+"""File name in the directory of a broker."""
 _FULL = 2
 _CREATE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -40,27 +40,28 @@ _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY
 _CREATE_STARTS = """
 CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """
-"""So that the last start is found without a look at each entry; it holds a few numbers."""
+"""Index that finds the last start without reading each entry; it holds a few numbers."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""Both marks at once, where the table of ended jobs goes on to hold."""
+"""Both marks at once, if the table of ended jobs includes the new entries."""
 
 
 class Journal:
-    """An open journal, held by one broker at a time. One of an earlier version becomes one of this version.
+    """An open journal, held by one broker at a time. A journal of an earlier version is migrated.
 
     Args:
-        path: The SQLite file; made if missing, its directory too. Beside it stand `-wal`, `-shm` and `.lock`.
-        lock: Its lock, where it is held already; the journal lets go of it.
+        path: The SQLite file; made if missing, with its directory. `-wal`, `-shm` and `.lock` stand next to
+            it.
+        lock: Its lock, if it is held already; the journal releases it.
 
     Attributes:
         first: Number of the first entry; those before have been replaced by a base, and are being removed.
         last: Number of the last entry, 0 before the first.
         ended_at: Number of the entry up to which the table of ended jobs holds.
         ended: That table, to be read.
-        snapshots: What quick starts begin with.
+        snapshots: Snapshots for quick starts.
 
     Raises:
         JournalHeldError: another broker holds it.
@@ -149,7 +150,7 @@ class Journal:
         Args:
             entries: The facts.
             now_s: When, Unix seconds.
-            over: Jobs that are over by them. None: whoever writes does not know; the next broker finds out.
+            over: Jobs that they finish. None: the caller does not know them; the next broker adds their rows.
 
         Raises:
             JournalFullError: nothing of this batch was written, for want of space; it can be tried again.
@@ -161,7 +162,7 @@ class Journal:
         self._write(rows, over)
 
     def append(self, rows: Sequence[Stored]) -> list[Row]:
-        """Make rows of another journal durable that follow those of this one; what they hold.
+        """Make consecutive rows of another journal durable; returns their contents.
 
         Raises:
             JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
@@ -202,11 +203,11 @@ class Journal:
             self.ended_at = last
 
     def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
-        """Let a base stand for the entries up to `cut`. They are removed piece by piece, by `drop`.
+        """Write a base that replaces the entries up to `cut`. `drop` removes them piece by piece.
 
         Args:
             parts: The base.
-            cut: Number of the last entry that it stands for; its last part has this number from now on.
+            cut: Number of the last entry that it replaces; its last part has this number from now on.
             now_s: Time of that entry.
 
         Raises:
@@ -223,7 +224,7 @@ class Journal:
         self.first, self._last_crc = first, None
 
     def drop(self, most: int = MOST_OF_PAGE) -> int:
-        """Remove so many of the entries that a base stands for; how many there were.
+        """Remove up to `most` entries that a base replaces; returns their number.
 
         Raises:
             JournalError: none was removed.
@@ -234,7 +235,7 @@ class Journal:
         return int(found.rowcount)
 
     def drop_ended(self, before_s: float, most: int = MOST_OF_PAGE) -> int:
-        """Remove so many rows of jobs that ended before a time (Unix seconds); how many there were.
+        """Remove up to `most` rows of jobs that ended before a time (Unix seconds); returns their number.
 
         Raises:
             JournalError: none was removed.
@@ -268,7 +269,7 @@ class Journal:
             JournalError: they cannot be written; none of them was.
         """
         with clearly(self.path):
-            self._db.execute("SAVEPOINT ended")  # whoever replays has a SELECT open
+            self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
             try:
                 ended_table.put(self._db, rows)
                 if holds_at is not None:
@@ -282,7 +283,7 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """The job up to which a copy has the rows that its entries do not tell of; -1: it has all of them."""
+        """Job up to which a copy has the rows that its entries lack; -1: it has all of them."""
         with clearly(self.path):
             return ended_table.copied_to(self._db)
 
@@ -290,7 +291,7 @@ class Journal:
         """Add rows of ended jobs as another journal has them, in the order of their numbers.
 
         Raises:
-            JournalError: one is damaged, or they cannot be written; none of them was.
+            JournalError: a row is damaged, or they cannot be written; none of them was.
         """
         with clearly(self.path), self._transaction():
             ended_table.put_copied(self._db, rows)
@@ -298,9 +299,9 @@ class Journal:
                 ended_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
-        """Empty the table of ended jobs of what the entries say; the next to replay them fills it.
+        """Remove the rows of ended jobs that the entries can restore; the next replay adds them again.
 
-        Rows of jobs that were over before a base stay: nothing else knows of them.
+        Rows of jobs that finished before a base stay: they exist only there.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():
@@ -323,7 +324,7 @@ class Journal:
             yield from read_rows(self.path, self._db, self.last, after=after or self.first - 1)
 
     def chosen(self) -> ChosenPolicy | None:
-        """The policy that `rlsched policy set` chose last, where the last start still had it.
+        """Return the policy that `rlsched policy set` chose last, if the last start still used it.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -338,7 +339,7 @@ class Journal:
         return entry.chosen if isinstance(entry, BrokerStarted) else None
 
     def checksum_of(self, n: int) -> int | None:
-        """The checksum of an entry, by which two journals are told apart; None where there is none."""
+        """Return the checksum of an entry, which identifies a journal; None if there is no such entry."""
         if n < self.first:
             return None
         if n == self.last and self._last_crc is not None:
@@ -348,7 +349,7 @@ class Journal:
         return None if found is None else int(found[0])
 
     def page(self, after: int, most_bytes: int) -> list[Stored]:
-        """Rows as they lie here, with a higher number than `after`; one at least, if there is one.
+        """Return stored rows, numbered above `after`; at least one, if there is one.
 
         Raises:
             JournalError: the file cannot be read.
@@ -366,7 +367,7 @@ class Journal:
         return page
 
     def compact(self) -> None:
-        """Give unused space back to the disk.
+        """Return unused space to the disk.
 
         Raises:
             JournalError: it cannot be; the journal is as it was.
@@ -376,6 +377,6 @@ class Journal:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close, and let another broker take it up."""
+        """Close, so that another broker can open it."""
         self._db.close()
         self._lock.close()

@@ -1,10 +1,9 @@
-"""The mark next to a journal: which cluster the directory belongs to, and how far its journal was written.
+"""The mark next to a journal: the cluster of the directory, and the last entry committed to its journal.
 
-SQLite takes an empty file for a new database, and an older copy for the newest one. A broker that started
-on either would give job numbers a second time and disown what its nodes run. So each commit is noted in a
-file of its own, `cluster.json`, and a start compares the two. The mark is written after the commit: it is
-never ahead of the journal that it describes. A directory from before there were marks gets one at its next
-start.
+SQLite takes an empty file for a new database, and an older copy for the newest one. A broker that started on
+either would assign job numbers a second time and disown the jobs on its nodes. So each commit is noted in a
+separate file, `cluster.json`, and a start compares the two. The mark is written after the commit: it is never
+ahead of its journal. A directory from before there were marks gets one at its next start.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from rlsched.files.private import touch_private
 
 MARK_FILE: Final = "cluster.json"
 ADDRESS_FILE: Final = "address"
-"""Where the broker listens, for clients on this machine; written once its first entries are on disk."""
+"""File with the broker's address, for clients on this machine; written once its first entries are on disk."""
 _BYTES: Final = 512
-"""The file is rewritten in place, which needs no space on a full disk; a sector is written whole."""
+"""Size of the mark: rewritten in place, which needs no space on a full disk; a sector is written whole."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What the file says.
+    """Contents of the file.
 
     Attributes:
         cluster: Identity of the journal.
-        epoch: Of the last broker that served it.
+        epoch: Epoch of the last broker that served it.
         entries: Number of the last entry that was committed.
         crc: Checksum of that entry.
     """
@@ -59,7 +58,7 @@ class JournalMark:
         self._fd = -1
 
     def read(self) -> Mark | None:
-        """What the file says; None where there is no file, or it cannot be read."""
+        """Return the contents of the file; None if it is missing or unreadable."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=Mark)
         except (OSError, msgspec.DecodeError):
@@ -110,7 +109,7 @@ class JournalMark:
             )
 
     def _shown(self) -> str:
-        """What shows that there was a journal, "" where nothing does."""
+        """Return the evidence that there was a journal, "" without any."""
         mark = self.read()
         if mark is not None:
             return f"{self._path.name} next to it is of cluster {mark.cluster} with {mark.entries:,} entries"
@@ -126,7 +125,7 @@ class JournalMark:
     # ---- while it serves --------------------------------------------------------------------------
 
     def begin(self, journal: Journal, cluster: str, epoch: int) -> None:
-        """A broker serves from now on; its first entries are committed.
+        """Begin to serve, after the first entries were committed.
 
         Raises:
             OSError: the file cannot be written.
@@ -146,19 +145,19 @@ class JournalMark:
         os.fsync(self._fd)
 
     def reached(self, journal: Journal) -> None:
-        """Note the last commit. A mark that cannot be written stays behind, which a start allows."""
+        """Record the last commit. A mark that cannot be written lags behind, which a start allows."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)
             with suppress(OSError):
                 os.pwrite(self._fd, _packed(self._written), 0)
 
     def remove(self) -> None:
-        """An operator has put another journal here, or begins a new cluster."""
+        """Remove the mark: an operator has put another journal here, or begins a new cluster."""
         self.close()
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -173,13 +172,13 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _base_at(journal: Journal, n: int) -> BasePart | None:
-    """The part of a base that stands in the place of this entry; None: the entry itself is there."""
+    """The part of a base that replaces this entry; None: the entry itself is there."""
     found = next(iter(journal.rows(n - 1)), None)
     return found.entry if found is not None and isinstance(found.entry, BasePart) else None
 
 
 def sync(path: Path) -> None:
-    """Force a file or a directory to disk.
+    """Sync a file or a directory to disk.
 
     Raises:
         OSError: it cannot be.

@@ -1,4 +1,4 @@
-"""What a journal says of itself, in its table `meta`: its version, where it begins and ends."""
+"""Metadata of a journal, in its table `meta`: version, first and last entry."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ WITH_FIRST = 4
 
 
 def one(db: sqlite3.Connection, query: str) -> Any:
-    """The one value that a query gives; None where it gives none."""
+    """Return the single value of a query; None without a result."""
     row = db.execute(query).fetchone()
     return None if row is None else row[0]
 
 
 def _meta(db: sqlite3.Connection, key: str) -> str:
-    """A value of the table `meta`, "" where it is missing."""
+    """Return a value of the table `meta`, "" if it is missing."""
     found = db.execute("SELECT CAST(value AS BLOB) FROM meta WHERE key = ?", (key,)).fetchone()
     return "" if found is None else bytes(found[0]).decode(errors="replace")
 
 
 def version(path: Path, db: sqlite3.Connection) -> int:
-    """1 to `SCHEMA_VERSION`."""
+    """Return the version, 1 to `SCHEMA_VERSION`."""
     try:
         found = _meta(db, "version")
     except sqlite3.OperationalError as error:
@@ -50,22 +50,22 @@ def version(path: Path, db: sqlite3.Connection) -> int:
 
 
 def last(path: Path, db: sqlite3.Connection) -> int:
-    """Number of the last entry, 0 before the first."""
+    """Return the number of the last entry, 0 before the first."""
     return _number(path, db, "entries", "number of entries")
 
 
 def first(path: Path, db: sqlite3.Connection) -> int:
-    """Number of the first entry."""
+    """Return the number of the first entry."""
     return _number(path, db, "first", "number of the first entry")
 
 
 def set_first(db: sqlite3.Connection, first: int) -> None:
-    """Let the journal begin with this entry."""
+    """Set the first entry of the journal."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (str(first),))
 
 
 def ended_at(path: Path, db: sqlite3.Connection) -> int:
-    """Number of the entry up to which the table of ended jobs holds."""
+    """Return the number of the last entry that the table of ended jobs includes."""
     return _number(path, db, "ended_at", "mark of ended jobs")
 
 

@@ -1,8 +1,8 @@
-"""A picture of objects as bytes, and back, without pickle: nothing that a picture says is ever called.
+"""Serialises an object graph to bytes, a *picture*, without pickle. Loading never runs code from the data.
 
-It holds plain values, containers, numpy arrays, and objects of this package as their fields: dataclasses,
-structs, named tuples and plain classes. What is the same object in one place and another is so again. A
-picture is for the code that made it: whoever keeps one keeps `code_digest` with it.
+It supports plain values, containers, numpy arrays, and objects of this package by their fields: dataclasses,
+structs, named tuples and plain classes. Shared references stay shared. A picture is valid only for the code
+that made it: store `code_digest` with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlsched.models import arrays as model_arrays
 
 _ROOT = Path(rlsched.__file__).resolve().parent
 _FOLDERS = ("broker", "cluster", "decide", "models", "wire", "workload")
-"""Whose classes may be in a picture, and whose code says what they mean."""
+"""Package whose classes a picture may contain, and whose code defines their meaning."""
 _LIST, _TUPLE, _DICT, _SET, _DEQUE, _ARRAY, _SCALAR, _OBJECT, _AGAIN, _ORDERED = range(10)
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _RECORDS: dict[str, np.dtype[Any]] = {
@@ -41,12 +41,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class PictureError(Exception):
-    """Something cannot be in a picture, or a picture cannot be read."""
+    """An object cannot be serialised, or a picture cannot be read."""
 
 
 @cache
 def code_digest() -> str:
-    """Hash of the code that pictures depend on."""
+    """Return the hash of the code that pictures depend on."""
     hasher = hashlib.sha256(f"{rlsched.__version__} {np.__version__}".encode())
     for folder in _FOLDERS:
         for source in sorted((_ROOT / folder).rglob("*.py")):
@@ -55,14 +55,14 @@ def code_digest() -> str:
 
 
 def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> bytes:
-    """The picture of something.
+    """Serialise an object graph.
 
     Args:
-        thing: Anything that a picture can hold.
-        as_new: Class -> field -> what stands in the picture for it.
+        thing: The object.
+        as_new: Class -> field -> value that replaces it in the picture.
 
     Raises:
-        PictureError: there is something else in it.
+        PictureError: it contains an unsupported object.
     """
     packer = _Packer(as_new or {})
     try:
@@ -70,15 +70,15 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
         return zlib.compress(_encoder.encode([packer.classes, packed]), 1)
     except PictureError:
         raise
-    except Exception as error:  # whoever asks goes on without
+    except Exception as error:  # any error: the caller continues without a picture
         raise PictureError(f"{type(error).__name__}: {error}") from error
 
 
 def unpack(picture: bytes) -> Any:
-    """What is in a picture.
+    """Restore the object of a picture.
 
     Raises:
-        PictureError: it is none, or it is of other code.
+        PictureError: the data is not a picture, or was made by other code.
     """
     try:
         classes, packed = msgspec.msgpack.decode(zlib.decompress(picture))
@@ -98,10 +98,10 @@ def unpack(picture: bytes) -> Any:
 
 
 class _Packer:
-    """Makes plain data of things.
+    """Converts objects to plain data.
 
     Attributes:
-        classes: [name, field, ...] of each class met.
+        classes: [name, field, ...] of each class found.
     """
 
     def __init__(self, as_new: dict[type, dict[str, object]]) -> None:
@@ -109,7 +109,7 @@ class _Packer:
         self.classes: list[list[str]] = []
         self._numbers: dict[type, int] = {}
         self._known: dict[int, int] = {}
-        self._kept: list[object] = []  # an object that is gone might lend its id to another
+        self._kept: list[object] = []  # keeps objects alive, so that no id is reused
 
     def plain(self, thing: Any) -> Any:
         kind = type(thing)
@@ -165,7 +165,7 @@ class _Packer:
 
 
 class _Unpacker:
-    """Makes things of plain data."""
+    """Converts plain data to objects."""
 
     def __init__(self, classes: list[list[str]]) -> None:
         self._classes = []
@@ -199,7 +199,7 @@ class _Unpacker:
             flat = iter(packed)
             next(flat)
             for packed_key in flat:
-                key = self.thing(packed_key)  # before its value, as it was packed
+                key = self.thing(packed_key)  # before its value, in the order of packing
                 made[key] = self.thing(next(flat))
         elif tag == _SET:
             made = (frozenset if packed[1] else set)(map(self.thing, packed[2:]))
@@ -235,7 +235,7 @@ class _Unpacker:
 
 @cache
 def _fields(kind: type) -> list[str] | None:
-    """Names of the fields of a class that declares them; None: each object has its own."""
+    """Names of the fields of a class that declares them; None: each object has its own fields."""
     if issubclass(kind, msgspec.Struct):
         return [one.name for one in msgspec.structs.fields(kind)]
     if issubclass(kind, tuple):
@@ -251,10 +251,10 @@ def _name(kind: type) -> str:
 
 @cache
 def _class_of(name: str) -> type:
-    """A class of this package by its name.
+    """Return a class of this package by its name.
 
     Raises:
-        PictureError: it is none.
+        PictureError: there is no such class.
     """
     module, _, qualname = name.partition(":")
     package, _, rest = module.partition(".")

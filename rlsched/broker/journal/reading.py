@@ -1,4 +1,4 @@
-"""Reading a journal, also one that a broker has open: one state of it, whatever is committed meanwhile."""
+"""Reading of a journal, also of one that a broker has open: one consistent state, despite later commits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlsched.errors import JournalError
 
 
 class Reading:
-    """One state of a journal, read whatever a broker commits meanwhile. Made by `reading`.
+    """One consistent state of a journal, despite later commits of a broker. Made by `reading`.
 
     Attributes:
-        version: Of its form.
+        version: Version of the journal.
         first: Number of its first entry.
         last: Number of its last entry; None in version 1.
-        ended_at: Number of the entry up to which its table of ended jobs holds; None before version 3.
-        has_snapshots: Whether it has a table of them.
+        ended_at: Number of the last entry that its table of ended jobs includes; None before version 3.
+        has_snapshots: Whether it has a table of snapshots.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
@@ -35,7 +35,7 @@ class Reading:
         )
 
     def rows(self) -> Iterator[Row]:
-        """All entries in order.
+        """Yield all entries in order.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -44,7 +44,7 @@ class Reading:
             yield from read_rows(self.path, self.db, self.last, after=self.first - 1)
 
     def rows_after(self, n: int, most: int) -> Iterator[CheckedRow]:
-        """So many of the entries behind entry `n`, in order; all of them behind entry 0.
+        """Yield at most `most` entries after entry `n`, in order; all of them after entry 0.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -53,7 +53,7 @@ class Reading:
             yield from rows_after(self.path, self.db, n or self.first - 1, most)
 
     def crc_of(self, n: int) -> int | None:
-        """Checksum of an entry; None: there is no such entry."""
+        """Return the checksum of an entry; None: there is no such entry."""
         if n < self.first:
             return None
         found = self.db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
@@ -62,10 +62,10 @@ class Reading:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[Reading]:
-    """Open a journal to read it, also one that a broker has open.
+    """Open a journal for reading, also one that a broker has open.
 
     Raises:
-        JournalError: there is none, it is of an unknown version, or damaged.
+        JournalError: it is missing, of an unknown version, or damaged.
     """
     path = Path(path)
     if not path.is_file():
@@ -76,7 +76,7 @@ def reading(path: str | Path) -> Iterator[Reading]:
 
 
 def read_journal(path: str | Path) -> list[Row]:
-    """All entries of a journal, also of one that a broker has open.
+    """Return all entries of a journal, also of one that a broker has open.
 
     Raises:
         JournalError: as `reading`.

@@ -1,7 +1,7 @@
-"""The broker's store of decisions, and curves for TensorBoard; kept once commit and replies are out.
+"""The broker's store of decisions, and curves for TensorBoard; written after commit and replies.
 
-No decision depends on them: whatever goes wrong here is counted and said once (`Troubles`), and tried again
-with the next ones.
+No decision depends on them: errors here are counted and logged once (`Troubles`), and writing is retried with
+the next records.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 STORE_FOLDER: Final = "decisions"
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of TensorBoard's folder that a broker starts with: there may be room later."""
+"""Errors of TensorBoard's folder that do not stop a start: there may be space later."""
 
 
 class RecordLog:
-    """Keeps what is decided and what happens.
+    """Stores decisions and events.
 
     Args:
         folder: The store of decisions.
-        logdir: Also write curves for TensorBoard there.
-        troubles: Counts what is lost: `written` (to the store) and `drawn` (for TensorBoard).
-        keep_bytes: The oldest rows go while the store has more than this.
+        logdir: Folder for curves for TensorBoard.
+        troubles: Counts losses: `written` (to the store) and `drawn` (for TensorBoard).
+        keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
     Attributes:
-        last: The last records of the store as it was found, oldest first.
-        kept: Decisions written since.
+        last: Last records of the store at the start, oldest first.
+        kept: Number of decisions written since.
 
     Raises:
         InputError: TensorBoard's folder can never be written, or tensorboard is not installed.
@@ -59,7 +59,7 @@ class RecordLog:
         self.last: list[DecisionRecord] = []
         self.kept = 0
         self._keep_bytes = keep_bytes
-        self._held = 0  # decisions that are not written yet
+        self._held = 0  # decisions not written yet
         self._store: DecisionStore | None = None
         self._logdir, self._writer = logdir, None if logdir is None else self._first_writer(logdir)
         try:
@@ -73,14 +73,14 @@ class RecordLog:
         records: Sequence[DecisionRecord],
         events: Sequence[JobEvent | NodeEvent | ForecastSeen] = (),
     ) -> None:
-        """Keep these, or count them as lost."""
+        """Store records, or count them as lost."""
         rows = self._rows(records)
         self._held += len(rows)
         try:
             store = self._open()
             store.add_rows(rows)
             store.add_events(events)
-        except Exception as error:  # whatever a disk does
+        except Exception as error:  # any error of the disk
             self._not_written(error)
         else:
             self._written(store)
@@ -91,23 +91,23 @@ class RecordLog:
         for record in records:
             try:
                 rows.append(decision_row(record))
-            except Exception as error:  # one that cannot be packed does not cost the others
+            except Exception as error:  # an error in one record does not lose the others
                 self.troubles.count("packed", f"the record of decision {record.number}", error)
         return rows
 
     def begins(self) -> bool:
-        """Whether nothing is known yet of what happened before."""
+        """Whether there are no records from before."""
         return not segment_files(self.folder, "nodes")
 
     def decides(self, policy: Policy, since_s: float) -> None:
-        """Keep who decides from now on."""
+        """Store the policy that decides from now on."""
         try:
             note_decider(self.folder, policy, since_s)
-        except Exception as error:  # whatever a disk does
+        except Exception as error:  # any error of the disk
             self.troubles.count("written", f"{self.folder}: cannot keep who decides", error, 0)
 
     def step(self) -> None:
-        """Write what has been held for long enough."""
+        """Write records that were buffered for long enough."""
         if self._store is not None and self._store.due():
             self._write()
 
@@ -121,7 +121,7 @@ class RecordLog:
         if self._store is not None:
             try:
                 self._store.flush()
-            except Exception as error:  # whatever a disk does
+            except Exception as error:  # any error of the disk
                 self._not_written(error)
             else:
                 self._written(self._store)
@@ -161,7 +161,7 @@ class RecordLog:
                     return
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """A point of other curves for TensorBoard, at a number of decisions."""
+        """Write a point of other curves for TensorBoard, at a number of decisions."""
         if self._writer is not None and scalars:
             try:
                 self._writer.add_scalars(step, scalars)
@@ -169,7 +169,7 @@ class RecordLog:
                 self._not_drawn(error, 1)
 
     def flush(self) -> None:
-        """Write all that has been added, and let TensorBoard see it."""
+        """Write all buffered data, and flush TensorBoard's files."""
         self._write()
         if self._writer is not None:
             try:

@@ -1,4 +1,4 @@
-"""From a journal to a book: what a broker does before it listens, and what it keeps so that it is quick."""
+"""Recovery of a book from a journal at a start, and snapshots that make it fast."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MOST_ENDED = 10_000
-"""Ended jobs that are in memory during a replay."""
+"""Ended jobs that stay in memory during a replay."""
 _CHUNK = 2_000
 
 
 def quiet(_: str) -> None:
-    """Nobody reads the log."""
+    """Discard a log line."""
 
 
 def recovered(
@@ -35,15 +35,15 @@ def recovered(
     *,
     half_life_s: float = math.inf,
 ) -> Book:
-    """The book of a journal: that of the newest snapshot that can be used, and the entries after it.
+    """Return the book of a journal, from the newest usable snapshot and the entries after it.
 
-    Its table of ended jobs holds up to its last entry afterwards.
+    The journal's table of ended jobs includes the last entry afterwards.
 
     Args:
         journal: The journal.
-        predictions: Where there is no snapshot; told of everything.
-        scheduler: Who will decide.
-        say: Gets a line for each snapshot that cannot be used.
+        predictions: Used without a snapshot; receives every event.
+        scheduler: Policy that will decide.
+        say: Receives a line for each unusable snapshot.
         half_life_s: As of `Book`.
 
     Raises:
@@ -56,10 +56,9 @@ def recovered(
 
 
 def caught_up(journal: Journal, book: Book, after: int, scheduler: Scheduler) -> Book:
-    """A book of the first `after` entries of a journal, with those that follow.
+    """Bring a book of the first `after` entries of a journal up to date with the later ones.
 
-    The journal's table of ended jobs has to hold up to `after` at least, and holds up to its last entry
-    afterwards.
+    The journal's table of ended jobs must include entry `after`; it includes the last entry afterwards.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
@@ -92,13 +91,13 @@ def caught_up(journal: Journal, book: Book, after: int, scheduler: Scheduler) ->
 
 
 def forget_some(book: Book) -> None:
-    """During a replay: let most of the jobs that are over leave the memory."""
+    """Drop most of the finished jobs from memory during a replay."""
     if len(book.ended_jobs) > MOST_ENDED + _CHUNK:
         book.forget(book.now_s, math.inf, MOST_ENDED)
 
 
 def _from_snapshot(journal: Journal, wanted: str, say: Callable[[str], None]) -> tuple[Book | None, int]:
-    """(the book of the newest snapshot that can be used, its last entry); None and 0 where there is none."""
+    """(book of the newest usable snapshot, its last entry); None and 0 without one."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):
@@ -111,15 +110,15 @@ def _from_snapshot(journal: Journal, wanted: str, say: Callable[[str], None]) ->
                     return book_of(snapshot.picture), snapshot.n
                 except PictureError as error:
                     why = f"the snapshot after entry {snapshot.n} cannot be read ({error})"
-        say(f"journal: {why}; what it stands for is replayed")
+        say(f"journal: {why}; its entries are replayed")
     return None, 0
 
 
 def keep_snapshot(journal: Journal, book: Book, scheduler: Scheduler) -> None:
-    """Keep the book as it is after the journal's last entry.
+    """Store a snapshot of the book after the journal's last entry.
 
     Raises:
-        PictureError: something in the book cannot be in a picture.
+        PictureError: the book contains an object that cannot be serialised.
         JournalError: it cannot be written.
     """
     picture = picture_of(book)
@@ -129,7 +128,7 @@ def keep_snapshot(journal: Journal, book: Book, scheduler: Scheduler) -> None:
 
 
 def remake_ended(journal: Journal) -> None:
-    """Make the table of ended jobs anew from the facts.
+    """Rebuild the table of ended jobs from the facts.
 
     Raises:
         JournalError: as `recovered`.

@@ -1,4 +1,4 @@
-"""A broker's journal as inputs and decisions, so that a simulator can be fed with the same life."""
+"""A broker's journal as inputs and decisions, to replay it in a simulator."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ Change = (
     | EligibilityReviewed
     | Decided
 )
-"""A `Decided` among them is an engine's own start."""
+"""Kinds of changes; a `Decided` among them is a start that an engine made itself."""
 
 
 @dataclass
 class Instant:
-    """What one batch did to the cluster: first the changes, in order, then the decisions.
+    """Effects of one batch on the cluster: first the changes, in order, then the decisions.
 
     Attributes:
         now_s: Unix seconds.
@@ -77,8 +77,8 @@ class Instant:
             `JobSubmitted` with `rejected` does not enter the cluster. `AttemptOver` with outcome `queued`
             requeues its job, any other releases it; a preempted job has lost its GPUs before.
         decisions: In order; the first has the number that the state counted before.
-        speed_energy: What energy counts from now on, before all changes; None: as before.
-        shares: Likewise whether GPUs are shared.
+        speed_energy: New weight of energy, set before all changes; None: unchanged.
+        shares: Likewise, whether GPUs are shared.
     """
 
     now_s: float
@@ -90,11 +90,11 @@ class Instant:
 
 @dataclass
 class JournalEvents:
-    """A whole journal.
+    """All events of a journal.
 
     Attributes:
         instants: In order; `now_s` grows.
-        seq_of: Job number -> number in the `ClusterState`, of the jobs that entered it.
+        seq_of: Job number -> number in the `ClusterState`, for jobs that entered it.
         starts: Each start of a broker.
     """
 
@@ -109,10 +109,10 @@ class JournalEvents:
 
 
 def journal_events(path: str | Path) -> JournalEvents:
-    """Read a journal (or the broker's directory that holds it), also of a broker that runs.
+    """Read a journal (or the broker's directory that holds it), also of a running broker.
 
     Raises:
-        JournalError: there is none, or it is damaged.
+        JournalError: it is missing or damaged.
     """
     path = Path(path)
     events = JournalEvents()
@@ -156,12 +156,12 @@ def journal_events(path: str | Path) -> JournalEvents:
 
 
 def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
-    """The decision records of a broker's directory."""
+    """Return the decision records of a broker's directory."""
     return {record.number: record for record in read_records(Path(directory) / STORE_FOLDER)}
 
 
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
-    """What a scheduler decides on a fresh state to which the journal's changes happen.
+    """Return the decisions of a scheduler on a fresh state that undergoes the journal's changes.
 
     A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
     """
@@ -220,7 +220,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
-    """What a change says to arrays, once it has happened to their tasks."""
+    """Apply a change to arrays, after it was applied to their tasks."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
             arrays.submitted(change, now_s)
@@ -241,7 +241,7 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
 
 
 def _is_asked_after(change: Change) -> bool:
-    """Whether the scheduler is asked after this."""
+    """Whether the scheduler is called after this change."""
     return not isinstance(change, Decided) and not (isinstance(change, JobSubmitted) and change.rejected)
 
 

@@ -1,4 +1,4 @@
-"""When a broker keeps a snapshot: seldom, in quiet turns, and for little of its time."""
+"""Timing of snapshots: rarely, in quiet turns, and with little of the broker's time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""One is due after so many entries, in a turn in which nothing is heard ..."""
+"""Entries after which a snapshot is due in a turn without messages."""
 ENTRIES_AT_LAST = 100_000
-"""... and after so many in any, ..."""
+"""Entries after which a snapshot is due in any turn."""
 SHARE = 0.005
-"""... but no more of the broker's time goes into them than this."""
+"""Maximum fraction of the broker's time for snapshots."""
 
 
 class SnapshotKeeper:
-    """Keeps snapshots of one state machine. One that cannot be kept costs the next start time, and no more.
+    """Stores snapshots of one state machine. A snapshot that fails only makes the next start slower.
 
     Args:
-        journal: Where they go.
-        say: Gets a line for the log when one could not be kept.
-        elapsed: A clock that never jumps, seconds.
+        journal: Journal to store them in.
+        say: Receives a log line when a snapshot failed.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class SnapshotKeeper:
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._journal, self._say, self._elapsed = journal, say, elapsed
-        self._at = 0  # entries before this start may be in none that fits this policy
+        self._at = 0  # a snapshot before this start may not fit this policy
         self._not_before_s = -float("inf")
 
     def due(self, *, is_quiet: bool) -> bool:
-        """Whether one is due; `is_quiet`: nothing is heard just now."""
+        """Whether a snapshot is due; `is_quiet`: no messages arrive just now."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):
             return False
         return self._elapsed() >= self._not_before_s
 
     def keep(self, book: Book, scheduler: Scheduler) -> None:
-        """Keep the book as it is after the journal's last entry, unless that has been kept."""
+        """Store the book as it is after the journal's last entry, unless that is stored already."""
         if self._at == self._journal.last:
             return
         self._at, began_s = self._journal.last, self._elapsed()
@@ -62,7 +62,7 @@ class SnapshotKeeper:
 
 
 def give_back() -> None:
-    """Give memory that is free back to the machine; glibc keeps what a snapshot took, in pieces."""
+    """Return free memory to the system; glibc keeps the memory that a snapshot used, in pieces."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

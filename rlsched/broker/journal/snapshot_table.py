@@ -1,4 +1,4 @@
-"""The table `snapshots` of the journal: what it holds, and how it is read with suspicion."""
+"""Table `snapshots` of the journal, validated on read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rlsched.broker.base.sqlite_errors import clearly
 
 KEPT = 2
-"""The newest, and one before it, should that be damaged."""
+"""Number of snapshots kept: the newest, and the one before it in case the newest is damaged."""
 CREATE = """
 CREATE TABLE IF NOT EXISTS snapshots (
     n INTEGER PRIMARY KEY, now_s REAL NOT NULL, format INTEGER NOT NULL, made_for TEXT NOT NULL,
@@ -24,10 +24,10 @@ class Snapshot(NamedTuple):
     """A row of the table `snapshots`, in the order of its columns.
 
     Attributes:
-        n: Number of the last entry that is in it.
-        now_s: Time of that, Unix seconds.
+        n: Number of the last entry that it includes.
+        now_s: Time of that entry, Unix seconds.
         format: `FORMAT` of the code that made it.
-        made_for: As `made_for` says.
+        made_for: Result of `made_for`.
         entry_crc: Checksum of that entry.
         picture: The book.
     """
@@ -46,21 +46,21 @@ class Snapshot(NamedTuple):
 
 
 class SnapshotTable:
-    """The table `snapshots` of an open journal.
+    """Table `snapshots` of an open journal.
 
     Args:
-        path: What to call the journal.
-        db: The journal; it has the table.
+        path: Name of the journal in messages.
+        db: Open connection to the journal, which has the table.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path, self._db = path, db
 
     def put(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot, and no more than `KEPT`.
+        """Store a snapshot, and keep the latest `KEPT`.
 
         Raises:
-            JournalError: it cannot be written; those before are as they were.
+            JournalError: it cannot be written; earlier snapshots are unchanged.
         """
         with clearly(self._path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -70,7 +70,7 @@ class SnapshotTable:
                 newest = "SELECT n FROM snapshots ORDER BY n DESC LIMIT ?"
                 self._db.execute(f"DELETE FROM snapshots WHERE n NOT IN ({newest})", (KEPT,))
                 self._db.execute("COMMIT")
-                # a long write-ahead log would be checked, word by word, by a start after a crash
+                # a start after a crash would check a long write-ahead log word by word
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             except BaseException:
                 if self._db.in_transaction:
@@ -87,7 +87,7 @@ class SnapshotTable:
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """All of them; one that is damaged, or not of these entries, is a line that says so."""
+        """Yield all snapshots; for a damaged one, or one of other entries, a line with the reason."""
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:

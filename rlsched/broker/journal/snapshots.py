@@ -1,7 +1,7 @@
-"""Snapshots: the book as it is after an entry, kept in the journal, so that a start replays the rest alone.
+"""Snapshots: the book after an entry, stored in the journal, so that a start replays only the later entries.
 
-A snapshot is for the code, the policy and the predictor that made it. One that is for others, damaged, or of
-another journal is passed over: the facts are the truth, and all of them are replayed then.
+A snapshot is valid only for the code, the policy and the predictor that made it. Snapshots that are damaged,
+or made for another code, policy, predictor or journal, are ignored, and all facts are replayed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""What a start makes anew, from facts or without any: boosting is unfitted."""
+"""Fields that a start sets to their defaults: boosting is unfitted."""
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
-    """What a snapshot depends on beside the facts, as a hash: code, order, what the policy may do, dials.
+    """Return a hash of everything but the facts that a snapshot depends on: code, order, permissions, dials.
 
     Args:
-        scheduler: Who decides.
+        scheduler: Policy that decides.
         predictions: `Predictions.made_for`.
         half_life_s: As of `Book`.
     """
@@ -44,10 +44,10 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
 
 
 def picture_of(book: Book) -> bytes:
-    """The picture of a book, without jobs that are over: the table of ended jobs has them.
+    """Serialise a book without finished jobs, which are in the table of ended jobs.
 
     Raises:
-        PictureError: something in it cannot be in a picture.
+        PictureError: it contains an object that cannot be serialised.
     """
     live = copy.copy(book)
     live.jobs = {job.number: job for job in book.job_of_seq.values()}
@@ -57,10 +57,10 @@ def picture_of(book: Book) -> bytes:
 
 
 def book_of(picture: bytes) -> Book:
-    """The book of a picture.
+    """Restore the book of a picture.
 
     Raises:
-        PictureError: it cannot be read.
+        PictureError: the picture cannot be read.
     """
     book = unpack(picture)
     if not isinstance(book, Book):

@@ -1,4 +1,4 @@
-"""A broker whose cluster has a later one: it stops, and its directory remembers that for the next start."""
+"""Superseded brokers: a later broker serves the cluster; the directory remembers this for the next start."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ SUPERSEDED_FILE = "superseded"
 
 
 class Superseded:
-    """What a broker's directory knows of later brokers.
+    """Record of later brokers in a broker's directory.
 
     Args:
-        directory: The broker's.
+        directory: Directory of the broker.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Refuse to serve a journal of an earlier epoch than the one that has taken over.
+        """Refuse to serve a journal of an earlier epoch than that of a later broker.
 
         Raises:
-            SupersededError: it is one.
+            SupersededError: there is a later broker.
         """
         later = self.epoch()
         if later > epoch:
-            raise SupersededError(self._line(later, "as it was told before"))
-        self._path.unlink(missing_ok=True)  # the journal is a later one by now
+            raise SupersededError(self._line(later, "as recorded here"))
+        self._path.unlink(missing_ok=True)  # the journal is the later one by now
 
     def by(self, epoch: int, how: str) -> None:
         """Stop for a broker of this epoch, if it is above 0.
 
         Raises:
-            SupersededError: it is.
+            SupersededError: the epoch is above 0.
         """
         if epoch:
-            with suppress(OSError):  # on a full disk it is told again
+            with suppress(OSError):  # on a full disk the next message repeats it
                 touch_private(self._path)
                 self._path.write_text(f"{epoch}\n", encoding="ascii")
             raise SupersededError(self._line(epoch, how))
 
     def epoch(self) -> int:
-        """The one that is known; 0: none."""
+        """The recorded epoch; 0: none."""
         try:
             return int(self._path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -55,5 +55,5 @@ class Superseded:
         return (
             f"a later broker of this cluster serves, at epoch {epoch} ({how}); this one stops, its journal "
             f"in {self._path.parent} is kept. `--standby --of ADDRESS` lets it stand by for that one; if "
-            f"that is gone for good, `rlsched journal restore` takes up a copy. {self._path} remembers this"
+            f"that broker is lost, `rlsched journal restore` takes up a copy. {self._path} remembers this"
         )

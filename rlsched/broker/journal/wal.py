@@ -1,9 +1,9 @@
-"""A look at the journal's write-ahead log before SQLite reads it: SQLite drops a damaged part, and all that
-follows, without a word (https://www.sqlite.org/fileformat2.html#the_write_ahead_log).
+"""Check of the journal's write-ahead log before SQLite reads it: SQLite silently drops a damaged part and all
+that follows (https://www.sqlite.org/fileformat2.html#the_write_ahead_log).
 
-A log that a power loss cut short is no damage: each commit is on disk before the next begins, so at most the
-last one can be incomplete. A damaged frame that at least one whole commit follows is damage. A bit that flips
-within the very last commit of a log looks like a cut, and is taken for one.
+A log that a power loss truncated is not damaged: each commit is on disk before the next begins, so at most
+the last one is incomplete. A damaged frame that at least one whole commit follows is damage. A flipped bit
+within the very last commit of a log looks like a truncation, and is treated as one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _MASK = 0xFFFFFFFF
 
 
 def check_wal(journal: Path) -> None:
-    """Refuse a damaged log of a journal that nobody has open; a missing or empty one is none.
+    """Refuse a damaged log of a journal that no process has open; a missing or empty log is accepted.
 
     Raises:
-        JournalError: a commit that was on disk cannot be read any more.
+        JournalError: a commit that was on disk can no longer be read.
     """
     path = journal.with_name(journal.name + "-wal")
     try:
@@ -53,7 +53,7 @@ def check_wal(journal: Path) -> None:
             commits = bool(size_after_commit)
         elif (frame_1, frame_2) == (salt_1, salt_2) and size_after_commit:
             commits += 1
-    if commits >= 2:  # that of the broken frame itself may have been cut short, those behind it not
+    if commits >= 2:  # the broken frame's own commit may have been cut short, later commits not
         raise JournalError(f"{path}: damaged at byte {broken_at}, and whole commits follow; {MEND}")
 
 

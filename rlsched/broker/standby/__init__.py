@@ -1,1 +1,1 @@
-"""Brokers that wait for another one's end, on the same journal or with a copy of it."""
+"""Standby brokers, on the same journal or with a copy of it."""

@@ -1,9 +1,9 @@
-"""A standby on another machine: it copies the journal over the wire, and takes its copy over when it may.
+"""A standby on another machine: copies the journal over the network, and can take over with its copy.
 
-It does so by itself only where that broker is silent, and most nodes have lost it too, see
-`rlsched.broker.standby.knocks`. The copy lacks what the other broker committed last and had not sent yet. So
-it is taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch,
-with numbers that were never given.
+It takes over by itself only if the primary does not answer, and most nodes have lost it too, see
+`rlsched.broker.standby.knocks`. The copy lacks the primary's last commits that were not sent yet. So it is
+taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch, with
+numbers that were never assigned.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
-"""Stands beside a journal that is a copy, and has not been taken over."""
+"""Marker file next to a journal that is a copy, and was not taken over."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Once a broker is silent. One that lives answers in half of that."""
+"""Interval of requests after a missed answer, seconds. A live broker answers within half of it."""
 OWN_S = 5.0
-"""A broker that has taken over, and is started again, looks so long for a later one."""
+"""How long a broker that has taken over searches for a later broker at its restart, seconds."""
 PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Whose journal is copied, and when it is taken over.
+    """Source of a copied journal, and the condition of a take-over.
 
     Attributes:
-        of: That broker's address.
-        take_over_after_s: After so long without an answer, if most nodes have none either; None: only when it
-            is told.
+        of: Address of the primary.
+        take_over_after_s: Time without an answer after which it takes over, if most nodes have none either,
+            seconds; None: only by an order.
     """
 
     of: str
@@ -61,10 +61,10 @@ class Copies:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How a copy is kept within bounds.
+    """Retention of a copy.
 
     Attributes:
-        keeps: What stays.
+        keeps: Entries and rows to keep.
         half_life_s: As of `Book`.
     """
 
@@ -74,7 +74,7 @@ class Bounds:
 
 @dataclass
 class Orders:
-    """What signals have said."""
+    """Orders received by signals."""
 
     stop: bool = False
     promote: bool = False
@@ -90,21 +90,21 @@ def copy_and_wait(
     orders: Orders,
     bounds: Bounds,
 ) -> Taken | None:
-    """Copy a broker's journal until it is to be taken over. None: it was told to stop.
+    """Copy a broker's journal until it is taken over. None: stopped by an order.
 
     Args:
-        path: Where the copy is; another journal that lies there is kept beside it.
-        address: Where it will serve; it listens there already.
-        home: The key directory: the other broker's keys.
-        warm: Policy and book.
-        copies: Whose, and when.
-        say: Gets lines for the log.
-        orders: What signals say.
-        bounds: What the copy keeps of its entries.
+        path: Path of the copy; another journal at this path is kept next to it.
+        address: Address to serve at; this standby is listening there already.
+        home: Key directory, with the primary's keys.
+        warm: Policy and followed book.
+        copies: Source and take-over condition.
+        say: Receives log lines.
+        orders: Orders received by signals.
+        bounds: Retention of the copy.
 
     Raises:
-        InputError: the keys are not there, the address is taken, or the other broker is of another cluster.
-        JournalHeldError: a broker runs on the copy.
+        InputError: the keys are missing, the address is in use, or the primary is of another cluster.
+        JournalHeldError: a broker has the copy open.
         JournalError: the copy is damaged, or cannot be written.
     """
     if not (home.directory / "broker.key").exists():
@@ -144,7 +144,7 @@ def _wait(
             answer = connection.ask(copy.question(), JournalRows, ASK_AGAIN_S if silent_s else ASK_S)
         except BrokerUnavailableError as error:
             silent_s = time.monotonic() - heard_s
-            if connection.is_refused:  # so it lives
+            if connection.is_refused:  # so it is alive
                 heard_s = time.monotonic()
                 copy.tell(str(error))
             elif copy.is_own:
@@ -178,13 +178,13 @@ def _wait(
 
 
 class _Copy:
-    """The journal here, a copy or not.
+    """The journal of this standby, a copy or not.
 
     Attributes:
-        journal: It.
-        is_own: It is no copy: a broker has served it here.
-        is_whole: It had all that the other one had, once at least.
-        is_given_away: Somebody else closes the journal.
+        journal: The journal.
+        is_own: Whether it is no copy: a broker has served it here.
+        is_whole: Whether it was complete at least once.
+        is_given_away: Whether the new owner closes the journal.
     """
 
     def __init__(
@@ -202,18 +202,18 @@ class _Copy:
         self._compacting = self._new_compacting()
         self.is_own = self.journal.last > 0 and not self._mark.exists()
         if not self.journal.last:
-            JournalMark(path).remove()  # what a broker has committed here before comes from the other one
+            JournalMark(path).remove()  # commits of an earlier broker here come from the primary
         while warm.last < self.journal.last:
             rows = list(islice(self.journal.rows(warm.last), PAGE))
             self._apply(rows, self.journal.checksum_of(rows[-1].n))
 
     @property
     def book(self) -> Book:
-        """What the copy says."""
+        """State of the book by the copy."""
         return self._warm.book
 
     def question(self) -> ReadJournal:
-        """What follows, please."""
+        """The request for the entries that follow."""
         last = self.journal.last
         return ReadJournal(
             after=last,
@@ -223,12 +223,12 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """After a refusal: ask for no rows of ended jobs, which an older broker does not know; once."""
+        """After a refusal, once: request no rows of ended jobs, which an older broker does not support."""
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 
     def take(self, answer: JournalRows) -> None:
-        """Keep what came."""
+        """Store received rows."""
         identity = self._warm.book.identity
         if self.is_own and identity and answer.cluster != identity:
             raise InputError(
@@ -258,7 +258,7 @@ class _Copy:
             self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
 
     def _apply(self, rows: list[Row], checksum: int | None) -> None:
-        """Replay what is in the journal; its table of ended jobs gets those that are over by it."""
+        """Replay entries of the journal; its table of ended jobs gets the jobs that they finish."""
         self._warm.apply(rows, checksum)
         ended = self._warm.ended()
         if self._warm.last > self.journal.ended_at:
@@ -268,11 +268,11 @@ class _Copy:
         return Compacting(self.journal, self._bounds.keeps, self._bounds.half_life_s, self._say)
 
     def compact(self) -> None:
-        """Keep the copy within bounds, a little at a time."""
+        """Compact the copy, a little at a time."""
         self._compacting.step(max(time.time(), self.book.now_s), is_quiet=True)
 
     def _begin_anew(self) -> None:
-        """What lies here went another way than the journal that is to be copied."""
+        """Begin a new copy: the local journal diverged from the primary's."""
         self._compacting.close()
         self.journal.close()
         lock = locked(self._path)
@@ -283,10 +283,10 @@ class _Copy:
         self._compacting = self._new_compacting()
         self._warm.forget()
         self.is_whole = False
-        self.tell(f"what was here is another journal, kept as {kept}; copying from the first entry")
+        self.tell(f"the journal here is another one, kept as {kept}; copying from the first entry")
 
     def _take_access(self, files: dict[str, str]) -> None:
-        """Let the same keys be known here."""
+        """Copy the access list, so that the same keys are authorised here."""
         members = [one for one in (Member.of(file, text) for file, text in files.items()) if one is not None]
         with self._home.locked():
             here = self._home.access.members()
@@ -300,18 +300,18 @@ class _Copy:
         self._access = access_digest(files)
 
     def taken(self, of: str) -> Taken:
-        """From now on this is the journal."""
+        """Make the copy the journal from now on."""
         since_s = time.monotonic()
         take_over(self.journal, self._warm.book)
         self._mark.unlink(missing_ok=True)
         return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
 
     def own(self) -> Taken:
-        """It was the journal before."""
+        """Take over a journal that was served here before."""
         return Taken(self._warm, lambda _: self.journal, "")
 
     def tell(self, what: str, more: str = "") -> None:
-        """Say it, once."""
+        """Log a line, unless it repeats the last one."""
         if what != self._said:
             self._said = what
             self._say(
@@ -319,7 +319,7 @@ class _Copy:
             )
 
     def tell_silence(self, copies: Copies) -> None:
-        """The other broker does not answer, and that is not yet reason enough."""
+        """Log that the primary does not answer, which is not yet reason enough to take over."""
         if copies.take_over_after_s is None:
             when = f"`kill -USR1 {os.getpid()}` lets this one take over"
         elif self.is_whole:
@@ -329,7 +329,7 @@ class _Copy:
         self.tell(f"no answer from {copies.of}; {when}")
 
     def close(self) -> None:
-        """Let go of the journal, unless it was given away."""
+        """Close the journal, unless it was given away."""
         self._compacting.close()
         if not self.is_given_away:
             self.journal.close()

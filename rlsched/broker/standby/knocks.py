@@ -1,7 +1,7 @@
-"""What a standby hears at its own address: nodes that have no other broker, and whose word is needed.
+"""The standby's listener. Counts nodes that have lost the primary; a majority is needed to take over.
 
-A node says hello to a standby only where the broker does not answer it. So a standby that is itself cut off
-hears nobody, and does not take over from a broker that has its nodes.
+A node sends a hello to a standby only if the primary does not answer it. So a standby that is itself cut off
+receives no hellos, and does not take over from a primary that has its nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""A node without a broker goes round its addresses in less."""
+"""Longer than a node without a broker needs to try all its addresses, seconds."""
 MAX_HEARD = 1_000
 
 
@@ -23,13 +23,13 @@ class Knocks:
     """The sockets of a standby.
 
     Args:
-        address: Where it listens, as the broker does that it becomes.
-        home: The keys.
-        of: The broker for which it stands by.
-        elapsed: A clock that never jumps, seconds.
+        address: Address to listen at, as the broker will.
+        home: Key directory.
+        of: Address of the primary.
+        elapsed: A monotonic clock, seconds.
 
     Raises:
-        InputError: the address cannot be listened on.
+        InputError: it cannot listen at the address.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Knocks:
         self._at_s: dict[str, float] = {}
 
     def listen(self, cluster: str) -> None:
-        """Hear what has come; clients are told that this one only stands by."""
+        """Receive messages; clients get the answer that this is only a standby."""
         heard, emptied = self._transport.receive(0, MAX_HEARD)
         while heard or not emptied:
             for one in heard:
@@ -58,11 +58,11 @@ class Knocks:
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def counted(self, book: Book) -> tuple[int, int]:
-        """(nodes that have no broker, nodes that are up), as the copy knows them."""
+        """(nodes that have no broker, nodes that are up), by the copy."""
         up = [name for name, node in book.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)
 
     def close(self) -> None:
-        """Let the broker have the address."""
+        """Release the address for the broker."""
         self._transport.close()

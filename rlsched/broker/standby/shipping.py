@@ -1,8 +1,8 @@
-"""The journal for standbys on other machines: page by page, as its rows lie there, while the broker serves.
+"""Sends the journal to standbys on other machines, page by page, as stored, while the broker serves.
 
-A standby asks for what follows its copy, and is answered when there is something, or soon with nothing: so it
-knows that the broker lives. Only what is committed is sent. A page has a bound, and each standby gets at most
-one in a turn of the loop, so that nobody else waits for a long journal.
+A standby requests the entries that follow its copy. It gets them when there are any, or an empty answer soon,
+which shows that the broker is alive. Only committed entries are sent. Pages are bounded, and each standby
+gets at most one per turn of the loop, so that a long journal delays no other peers.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rlsched.wire.messages import ClientReply, JournalRows, ReadJournal, Refused
 
 PAGE_BYTES = 1 << 18
 HOLD_S = 0.2
-"""A question waits for new entries so long."""
+"""Maximum time that a request waits for new entries, seconds."""
 SILENT_S = 10.0
-"""A standby that has not asked for so long is said to be away."""
+"""Time without a request after which a standby is reported as away, seconds."""
 MOST_STANDBYS = 4
 MOST_ACCESS_BYTES = 1 << 19
-"""An access list that is longer is not sent."""
+"""Maximum size of an access list; a longer one is not sent."""
 LOOK_S = 1.0
 
 
@@ -40,10 +40,10 @@ class Shipping:
     """Answers standbys.
 
     Args:
-        journal: What they copy.
-        access: The access list, which they copy too.
-        reply: Answers.
-        say: Gets a line for the log when the first standby asks, and when none has for a while.
+        journal: Journal that they copy.
+        access: Access list, which they copy too.
+        reply: Sends an answer.
+        say: Receives a log line at the first standby's request, and when requests have stopped.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Shipping:
         self._digest = 0
 
     def began(self, cluster: str, epoch: int) -> None:
-        """A broker has begun an epoch on this journal."""
+        """Record that a broker has begun an epoch on this journal."""
         self._cluster, self._epoch = cluster, epoch
 
     def ask(self, route: bytes, request: int, message: ReadJournal) -> None:
-        """A standby asks."""
+        """Accept a standby's request."""
         if len(self._waiting) >= MOST_STANDBYS and route not in self._waiting:
             self._reply(route, request, Refused(message=f"{MOST_STANDBYS} standbys ask already"))
             return
@@ -78,11 +78,11 @@ class Shipping:
         self._waiting[route] = _Asked(request, message, self._heard_s)
 
     def step(self) -> None:
-        """Answer those for whom there is something, or who have waited long enough."""
+        """Answer the requests that have new entries, or that have waited long enough."""
         if not self._waiting:
             if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:
                 self._heard_s = None
-                self._say(f"no standby has asked for {SILENT_S:.0f} s: nobody copies the journal now")
+                self._say(f"no standby has asked for {SILENT_S:.0f} s: the journal is not being copied now")
             return
         self._look()
         for route, asked in list(self._waiting.items()):
@@ -95,7 +95,7 @@ class Shipping:
                 del self._waiting[route]
                 try:
                     answer: JournalRows | Refused = self._rows(asked.message)
-                except JournalError as error:  # what is wrong with the disk is for commits to say
+                except JournalError as error:  # commits report errors of the disk
                     answer = Refused(message=str(error))
                 self._reply(route, asked.request, answer)
 
@@ -105,7 +105,7 @@ class Shipping:
         rows = [] if is_other else self._journal.page(asked.after, PAGE_BYTES)
         ended: list[tuple[Any, ...]] | None = None
         is_all = False
-        if asked.ended_after >= 0 and not is_other and not rows:  # those that entries tell of come with them
+        if asked.ended_after >= 0 and not is_other and not rows:  # entries bring rows of their jobs
             ended, is_all = self._journal.ended.page(asked.ended_after, PAGE_BYTES)
         return JournalRows(
             cluster=self._cluster,
@@ -119,7 +119,7 @@ class Shipping:
         )
 
     def _look(self) -> None:
-        """Read the access list, now and then."""
+        """Read the access list, at intervals."""
         if time.monotonic() - self._looked_s < LOOK_S:
             return
         self._looked_s = time.monotonic()
@@ -129,5 +129,5 @@ class Shipping:
 
 
 def access_digest(files: dict[str, str]) -> int:
-    """By which two access lists are told apart."""
+    """Digest that identifies an access list."""
     return zlib.crc32(msgspec.json.encode(sorted(files.items())))

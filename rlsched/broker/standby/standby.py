@@ -1,7 +1,7 @@
-"""A second broker on the same journal: it waits for the lock, and has replayed the journal when it gets it.
+"""A standby on the same journal: it waits for the lock, and has replayed the journal when it gets it.
 
-The kernel lets go of a lock when its holder ends, whatever ended it, and not before. So there are never two
-brokers on one journal; and one that is frozen is not taken over from.
+The kernel releases a lock when its holder ends, for any reason, and not before. So two brokers never have one
+journal open; and a frozen broker is not replaced.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rlsched.errors import InputError, JournalError
 from rlsched.files.lock import Holder, boot_id, lock_file, take_lock
 
 LOOK_S = 0.05
-"""How often a standby tries the lock, and reads what was committed."""
+"""Interval at which a standby tries the lock, and reads new commits, seconds."""
 PAUSE_S = 5.0
-"""After a journal that cannot be read, the next look at it is so much later."""
+"""Pause after a journal that cannot be read, seconds."""
 
 
 @dataclass
 class Taken:
-    """A journal whose lock fell to this process.
+    """A journal whose lock this process has acquired.
 
     Attributes:
         warm: Policy, and the book as far as the journal was followed.
-        open: Opens it for writing.
-        whom: What it was taken over from, "" where this broker had it before.
-        since_s: When that was, seconds of `time.monotonic`.
+        open: Opens the journal for writing.
+        `whom`: Previous holder of the journal, "" if this broker had it before.
+        since_s: Time of the take-over, seconds of `time.monotonic`.
     """
 
     warm: Warm
@@ -40,7 +40,7 @@ class Taken:
     since_s: float = field(default_factory=time.monotonic)
 
     def line(self) -> str:
-        """What to say of it, once it serves."""
+        """Log line for the moment at which it serves."""
         took_ms = 1000 * (time.monotonic() - self.since_s)
         return f"took over from {self.whom}: {took_ms:.0f} ms until it serves"
 
@@ -48,16 +48,16 @@ class Taken:
 def stand_by(
     path: Path, warm: Warm, say: Callable[[str], None], is_stopped: Callable[[], bool]
 ) -> Taken | None:
-    """Wait until nobody holds a journal, following it meanwhile. None: it was told to stop.
+    """Wait until no process holds a journal, following it meanwhile. None: stopped by an order.
 
     Args:
         path: The journal.
-        warm: Policy and book.
-        say: Gets lines for the log.
-        is_stopped: Asked every `LOOK_S`.
+        warm: Policy and followed book.
+        say: Receives log lines.
+        is_stopped: Polled every `LOOK_S`.
 
     Raises:
-        InputError: there is no journal to stand by for.
+        InputError: there is no journal to follow.
         JournalError: its directory cannot be written.
     """
     if not path.exists():
@@ -83,7 +83,7 @@ def stand_by(
 
 
 class _Waiting:
-    """Follows a journal where that can be, and says what it does, once."""
+    """Follows a journal if possible, and logs each change of its state once."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
@@ -94,7 +94,7 @@ class _Waiting:
         self.has_more = False
 
     def look(self, holder: Holder) -> None:
-        """Read what is new."""
+        """Read new entries."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:
             self._tell("its broker runs on another machine, so it is read when that has ended")
@@ -117,5 +117,5 @@ class _Waiting:
             self._say(f"rlsched broker stands by, process {os.getpid()}, for {self._path}: {what}")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._follower.close()

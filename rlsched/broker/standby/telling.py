@@ -1,4 +1,4 @@
-"""A standby that has taken over tells the broker before it, whenever that is there, to stop."""
+"""Orders the previous primary to stop after a take-over, as soon as it is reachable."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rlsched.wire.messages import LaterBroker, Serving
 
 ASK_S = 1.0
 TELL_S = 2.0
-"""How often it is tried."""
+"""Interval between attempts, seconds."""
 
 
 class Telling:
-    """Tells the broker that was copied, whenever it is there, that a later one serves.
+    """Reports to the copied broker, whenever it is reachable, that a later one serves.
 
     Args:
-        of: Its address.
-        home: The keys.
-        started: What began this broker's epoch.
-        supersede: Called with a higher epoch, where the other one is the later.
-        say: Gets a line for the log when it was there.
+        of: Address of that broker.
+        home: Key directory.
+        started: Entry that began this broker's epoch.
+        supersede: Called with the other broker's epoch, if that is higher.
+        say: Receives a log line when it was reached.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Telling:
         self._thread.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the thread."""
         self._stopping.set()
         self._thread.join()
 
@@ -55,7 +55,7 @@ class Telling:
                 try:
                     answer = connection.ask(self._message, Serving, ASK_S)
                     self._heard(answer)
-                except RlschedError:  # it is away, as it should be
+                except RlschedError:  # it is away, as expected
                     pass
                 self._stopping.wait(TELL_S)
 
@@ -64,4 +64,4 @@ class Telling:
             if answer.epoch > self._message.epoch:
                 self._supersede(answer.epoch)
             elif answer.epoch < self._message.epoch:
-                self._say(f"the broker at {self._of}, at epoch {answer.epoch}, was told to stop")
+                self._say(f"the broker at {self._of}, at epoch {answer.epoch}, received the order to stop")

@@ -1,4 +1,4 @@
-"""A journal that another broker writes, replayed as it grows: taking it over is a matter of its tail."""
+"""A journal that another broker writes, replayed as it grows, so that a take-over only replays its tail."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from rlsched.broker.base.past import Past
 
 PAGE = 10_000
-"""Entries of one look: while they are read, the broker's write-ahead log cannot begin anew."""
+"""Entries per read: during a read, the broker's write-ahead log cannot restart from its beginning."""
 
 
 class Warm:
-    """A policy that is compiled, and a book that is replayed as far as the journal was seen.
+    """A compiled policy, and a book that follows a journal.
 
     Args:
-        scheduler: Who will decide.
-        fallback: The name of the rule behind it, "" for none.
+        scheduler: Policy that will decide.
+        fallback: Name of the fallback rule, "" for none.
         prediction: As `Settings.prediction`.
         half_life_s: As `Ranks.half_life_s`.
-        past: As of `Predictions`.
+        past: As in `Predictions`.
 
     Attributes:
         last: Number of the last entry in the book.
         checksum: Its checksum; None before the first.
-        keeps_ended: Whether `ended` is asked.
+        keeps_ended: Whether to collect rows for `ended`.
     """
 
     keeps_ended = False
@@ -61,7 +61,7 @@ class Warm:
         self.forget()
 
     def forget(self) -> None:
-        """Begin again before the first entry."""
+        """Restart before the first entry."""
         self._ended: list[EndedJob] = []
         self.book = Book(Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s)
         permit(self.book.cluster, self.scheduler)
@@ -70,7 +70,7 @@ class Warm:
         self.checksum: int | None = None
 
     def apply(self, rows: list[Row], checksum: int | None) -> None:
-        """Replay the entries that follow; `checksum`: of the last of them.
+        """Replay the entries that follow; `checksum`: checksum of the last of them.
 
         Raises:
             JournalError: an entry does not follow; the book is empty again.
@@ -84,7 +84,7 @@ class Warm:
             self.last, self.checksum = rows[-1].n, checksum
 
     def ended(self) -> list[EndedJob]:
-        """Jobs that are over by the entries applied since this was asked last, if `keeps_ended`."""
+        """Rows of the jobs finished since the last call, if `keeps_ended`."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -94,16 +94,16 @@ class Warm:
         forget_some(self.book)
 
     def caught_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> Book:
-        """The book of all of this journal; of one that was not followed, from its newest snapshot.
+        """Return the up-to-date book of this journal; if it was not followed, from its newest snapshot.
 
         Args:
             journal: The journal.
-            say: Gets a line for each snapshot that cannot be used.
+            say: Receives a line for each unusable snapshot.
 
         Raises:
             JournalError: the journal is damaged.
         """
-        is_other = journal.checksum_of(self.last) != self.checksum  # it was restored meanwhile, say
+        is_other = journal.checksum_of(self.last) != self.checksum  # for example, it was restored meanwhile
         if not self.last or is_other or journal.ended_at < self.last:
             fresh = self.book.predictions if not self.last else Predictions(self._prediction, self._past)
             self.book = recovered(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
@@ -112,18 +112,18 @@ class Warm:
 
 
 class _Seen(NamedTuple):
-    """Which file is open."""
+    """Identity of the open file."""
 
     device: int
     inode: int
 
 
 class Follower:
-    """Reads what a broker on this machine commits, and never writes: SQLite's log needs one machine's memory.
+    """Reads the commits of a broker on this machine, and never writes: SQLite's log needs shared memory.
 
     Args:
         path: The journal.
-        warm: Gets its entries.
+        warm: Receives the entries.
     """
 
     def __init__(self, path: Path, warm: Warm) -> None:
@@ -132,7 +132,7 @@ class Follower:
         self._seen: _Seen | None = None
 
     def step(self) -> bool:
-        """Replay up to `PAGE` entries that are new. Whether there were so many: there may be more.
+        """Replay up to `PAGE` new entries; returns whether there may be more.
 
         Raises:
             JournalError: it cannot be read now, or is damaged.
@@ -154,7 +154,7 @@ class Follower:
             if reading.last is None:
                 raise JournalError(f"{self._path}: a journal of version 1 cannot be followed")
             if self._warm.last and reading.crc_of(self._warm.last) != self._warm.checksum:
-                self._warm.forget()  # it was compacted further than this one had read
+                self._warm.forget()  # it was compacted beyond the entries read here
             if reading.last == self._warm.last:
                 return [], None, False
             after = self._warm.last or reading.first - 1
@@ -164,7 +164,7 @@ class Follower:
             db.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
-        """The journal as it is named now: a restored one is another file."""
+        """Open the journal under its current name: a restored one is another file."""
         try:
             stat = self._path.stat()
         except OSError as error:
@@ -181,7 +181,7 @@ class Follower:
         return self._db
 
     def close(self) -> None:
-        """Let go of the file; before this process opens it for writing."""
+        """Close the file; required before this process opens it for writing."""
         if self._db is not None:
             self._db.close()
             self._db = None

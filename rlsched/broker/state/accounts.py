@@ -1,4 +1,4 @@
-"""Accounts: who may charge jobs to what, beside themselves."""
+"""Accounts: which accounts a user may charge jobs to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlsched.wire.messages import Member
 
 
 class Accounts:
-    """The accounts of each person; the first one is the default. An account is there while it has members."""
+    """Accounts of each user; the first is the default. An account exists while it has members."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
 
     def set(self, entry: MemberSet) -> None:
-        """A person has joined or left an account."""
+        """Apply a user's joining or leaving of an account."""
         accounts = self._of.setdefault(entry.person, [])
         if entry.member and entry.account not in accounts:
             accounts.append(entry.account)
@@ -22,14 +22,14 @@ class Accounts:
             accounts.remove(entry.account)
 
     def has(self, account: str, person: str) -> bool:
-        """Whether a person may charge jobs to an account."""
+        """Whether a user may charge jobs to an account."""
         return account in self._of.get(person, ())
 
     def charged(self, person: str, wanted: str) -> str:
-        """The account of a job that names this one, or none ("").
+        """Return the account to charge for a job that names `wanted`, or no account ("").
 
         Raises:
-            InputError: the person is no member of it.
+            InputError: the user is not a member of it.
         """
         accounts = self._of.get(person, [])
         if not wanted:
@@ -43,7 +43,7 @@ class Accounts:
         )
 
     def entries(self) -> list[MemberSet]:
-        """What makes these accounts anew, each person's default first."""
+        """Facts that recreate these accounts, each user's default first."""
         return [
             MemberSet(account=account, person=person, member=True)
             for person, accounts in self._of.items()
@@ -51,7 +51,7 @@ class Accounts:
         ]
 
     def members(self) -> list[Member]:
-        """All members, by account and person."""
+        """All members, by account and user."""
         found = [
             Member(account=account, person=person, default=position == 0)
             for person, accounts in self._of.items()

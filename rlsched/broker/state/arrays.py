@@ -1,9 +1,9 @@
 """Job arrays: one submission, many tasks, which become jobs a few at a time.
 
-An array has a number of its own; each of its tasks gets the next free job number when it comes to the queue.
-So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds those tasks alone
-that run or could run next. `WINDOW` of them wait at most: alike as they are, a policy gains nothing by more.
-An array that is held, waits for a time or for other jobs has no tasks yet (`gates`).
+An array has a number of its own; each of its tasks gets the next free job number when it enters the queue. So
+an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only the tasks that run
+or could run next. At most `WINDOW` of them wait: they are alike, so more of them would not help a policy. An
+array that is held, or waits for a begin time or for other jobs, has no tasks yet (`gates`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rlsched.broker.state.tasks import Head, count, minus, numbers, without
 from rlsched.wire.messages import DependsOn, Tasks
 
 WINDOW: Final = 64
-"""Tasks of an array that have never run and stand in the ledger, at most."""
+"""Maximum of tasks of an array in the ledger that have never run."""
 MOST_OVER: Final = 10_000
-"""So many arrays that are over can be asked for, at times a tenth more; the first ones are forgotten. Their
-tasks are jobs, and stay in the journal's table."""
+"""Finished arrays that are kept for queries, at times a tenth more; the oldest are forgotten. Their tasks are
+jobs, and stay in the journal's table."""
 NO_SEQ: Final = -1
-"""An array is not in the ledger."""
+"""Number in the ledger of an array, which is not there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,16 +35,16 @@ class JobArray(Head):
     """An array.
 
     Attributes:
-        spec: As submitted; once it is over, without command, environment and directory.
-        coming: Tasks that are still to become jobs, in order.
-        aside: Those that are held one by one, by `user` or `admin`; they are not among `coming`.
-        dropped: Those that were cancelled before they became jobs.
-        live: Task -> its job, of those that are not over.
-        fresh: Those of them that have never had GPUs.
-        outcomes: Tasks that are over, by state.
-        stopped: Why no more of them come, "" where they do.
-        end_s: When its last task was over; None before.
-        start_s: When its first task got GPUs; None before.
+        spec: As submitted; of a finished array without command, environment and directory.
+        coming: Tasks that are not jobs yet, in order.
+        aside: Tasks that are held individually, by `user` or `admin`; not included in `coming`.
+        dropped: Tasks that were cancelled before they became jobs.
+        live: Task -> its job, for unfinished jobs.
+        fresh: Tasks of `live` that have never had GPUs.
+        outcomes: Number of finished tasks, by state.
+        stopped: Reason why no more tasks become jobs, "" if they do.
+        end_s: End of its last task, Unix seconds; None before.
+        start_s: Time at which its first task got GPUs, Unix seconds; None before.
     """
 
     submit_s: float
@@ -60,22 +60,22 @@ class JobArray(Head):
 
     @property
     def number(self) -> int:
-        """What people call it."""
+        """Number of the array for users."""
         return self.spec.job
 
     @property
     def left(self) -> int:
-        """Tasks that are still to come, held or not."""
+        """Number of tasks that are not jobs yet, held or not."""
         return 0 if self.stopped else count(self.coming) + self.num_aside
 
     @property
     def num_aside(self) -> int:
-        """Tasks that are held one by one."""
+        """Number of tasks that are held individually."""
         return sum(map(count, self.aside.values()))
 
     @property
     def state(self) -> str:
-        """As of a job: completed where all tasks are, running while some run."""
+        """State as of a job: completed if all tasks are, running while some run."""
         if self.end_s is None:
             return "running" if len(self.live) > len(self.fresh) else "queued"
         if self.stopped or set(self.outcomes) == {"cancelled"}:
@@ -84,21 +84,21 @@ class JobArray(Head):
 
     @property
     def has_left(self) -> bool:
-        """Whether tasks are still to come."""
+        """Whether there are tasks that are not jobs yet."""
         return not self.stopped and bool(self.coming or self.aside)
 
     def wanted(self, held: int) -> int:
-        """How many tasks are to come now; `held`: of those that have, so many are held, and make way."""
+        """Number of tasks that should become jobs now. `held`: number of held fresh tasks."""
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
         return 0 if self.stopped or most <= 0 else sum(1 for _ in islice(numbers(self.coming), most))
 
 
 class Arrays:
-    """All arrays of a journal; of those that are over a few words.
+    """All arrays of a journal; finished arrays in short form.
 
     Args:
-        gates: Holds, times to begin and dependencies, of arrays too.
+        gates: Holds, begin times and dependencies, also for arrays.
     """
 
     def __init__(self, gates: Gates) -> None:
@@ -108,11 +108,11 @@ class Arrays:
         self.tokens: dict[str, int] = {}
 
     def of_token(self, token: str) -> JobArray | None:
-        """The array that was submitted with this token."""
+        """Array that was submitted with this token."""
         return self.known.get(self.tokens.get(token, -1))
 
     def take_up(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
-        """An array as it was, of a book that has been told its tasks."""
+        """Add an array restored from a base, to a book that already has its tasks."""
         self.known[array.number] = array
         self.tokens[array.spec.token] = array.number
         if array.end_s is None:
@@ -120,17 +120,17 @@ class Arrays:
             spec = msgspec.structs.replace(array.spec, held=held, depends_on=depends_on)
             self._gates.submitted(NO_SEQ, spec, now_s)
 
-    # ---- what happens -----------------------------------------------------------------------------
+    # ---- events -----------------------------------------------------------------------------------
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        """An array has come."""
+        """Add a submitted array."""
         array = JobArray(entry, submit_s=now_s, coming=entry.tasks)
         self.known[entry.job] = self.live[entry.job] = array
         self.tokens[entry.token] = entry.job
         self._gates.submitted(NO_SEQ, entry, now_s)
 
     def came(self, job: JobSubmitted) -> None:
-        """A job has come to the ledger; if it is a task, its array has one less to come."""
+        """Register a job that entered the ledger; if it is a task, its array has one fewer to come."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -138,7 +138,7 @@ class Arrays:
             array.fresh.add(job.task)
 
     def started(self, job: JobSubmitted, now_s: float) -> None:
-        """A job has got its GPUs; with the first of its tasks, an array has started."""
+        """Apply the start of a job; the first start of a task starts its array."""
         array = self.live.get(job.array)
         if array is not None:
             array.fresh.discard(job.task)
@@ -147,7 +147,7 @@ class Arrays:
                 self._gates.started(array.number, now_s)
 
     def over(self, job: JobSubmitted, state: str, now_s: float) -> None:
-        """A job is over, and with its last task an array."""
+        """Apply the end of a job; the end of the last task ends its array."""
         array = self.live.get(job.array)
         if array is not None:
             del array.live[job.task]
@@ -156,7 +156,7 @@ class Arrays:
             self._end(array, now_s)
 
     def held(self, entry: TasksHeld) -> None:
-        """Tasks that are to come are held, or released."""
+        """Hold or release tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         for by, tasks in array.aside.items():
@@ -168,7 +168,7 @@ class Arrays:
         array.aside = {by: tasks for by, tasks in array.aside.items() if tasks}
 
     def cancelled(self, entry: TasksCancelled, now_s: float) -> None:
-        """Tasks that were to come do not."""
+        """Cancel tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         array.aside = {by: left for by, tasks in array.aside.items() if (left := minus(tasks, entry.tasks))}
@@ -177,11 +177,11 @@ class Arrays:
         self._end(array, now_s)
 
     def update(self, entry: JobUpdated) -> None:
-        """What of an array is still to come is submitted otherwise."""
+        """Change the submission of the tasks that are not jobs yet."""
         self.live[entry.job].update(entry)
 
     def stop(self, number: int, reason: str, now_s: float) -> None:
-        """No more tasks of it come."""
+        """Make no more tasks of an array into jobs."""
         array = self.live[number]
         array.stopped = reason
         self._gates.stopped(number)  # tasks of it may still run
@@ -200,15 +200,15 @@ class Arrays:
             self._forget(over - MOST_OVER)
 
     def _forget(self, many: int) -> None:
-        """The first that were over. That follows from the facts alone: every replay forgets the same."""
+        """Forget the arrays that finished first; this depends only on the facts, as replays must agree."""
         over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
         for _, number in over[:many]:
             del self.tokens[self.known.pop(number).spec.token]
 
-    # ---- what is to come --------------------------------------------------------------------------
+    # ---- tasks to come ----------------------------------------------------------------------------
 
     def hungry(self) -> bool:
-        """Whether tasks are to come now."""
+        """Whether tasks should become jobs now."""
         return any(self._wanted(array) for array in self.live.values())
 
     def _wanted(self, array: JobArray) -> int:
@@ -217,7 +217,7 @@ class Arrays:
         return array.wanted(self._gates.held_among(array.live.values()))
 
     def drafts(self, after: int) -> list[JobSubmitted]:
-        """Tasks that are to come now, with the numbers after this one, not predicted yet."""
+        """Tasks that should become jobs now, numbered after this number, without predictions."""
         found: list[JobSubmitted] = []
         for array in self.live.values():
             for task in islice(numbers(array.coming), self._wanted(array)):
@@ -227,7 +227,7 @@ class Arrays:
         return found
 
     def said(self, number: int, jobs: dict[int, Job]) -> str:
-        """How far it is, in a line."""
+        """Progress of an array, in one line."""
         array = self.known[number]
         states = Counter(jobs[job].state for job in array.live.values())
         parts = [f"{array.left + states.pop('queued', 0):,} tasks wait"] if array.end_s is None else []

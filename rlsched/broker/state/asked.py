@@ -1,4 +1,4 @@
-"""What a job asks of its nodes, as the ledger counts it and as people read it."""
+"""Requests of a job as the ledger counts them and as users read them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ HIGH_QUANTILE: Final = 2.33
 
 
 class Sharing(TypedDict):
-    """What the ledger is told of a job that may come to share GPUs: arguments of `ClusterState.add_job`."""
+    """Arguments of `ClusterState.add_job` for a job that may share GPUs."""
 
     shares: bool
     gpu_need_mib: int
 
 
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
-    """What the ledger counts of a job; cores of journals before version 7 were written down alone.
+    """Demand of a job as the ledger counts it; cores of journals before version 7 were only recorded.
 
-    `learnt_gpu_mib`: GPU memory that it was seen to need; the larger of that and what was asked for counts.
+    `learnt_gpu_mib`: observed GPU memory use; the larger of it and the requested memory counts.
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
@@ -44,16 +44,16 @@ def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
 
 
 def needs(job: Job) -> Demand:
-    """What the ledger counts of a job that has been submitted, with what was learnt of it since."""
+    """Demand of a submitted job as the ledger counts it, with what was learnt since the submission."""
     return demand_of(job.spec, job.gpu_memory_mib)
 
 
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Sharing:
-    """Whether a job may share GPUs, and what it takes of their memory, as its submission says.
+    """Whether a job may share GPUs, and the GPU memory that it takes, by its submission.
 
-    `auto` shares where it is known what the job does to its neighbours: its workload is named, or jobs like
-    it have run and their GPU time was seen; and what it takes of GPU memory. The latter is the larger of what
-    was asked for and what 99 % of such jobs stay below, else the workload's in the catalogue.
+    With `auto`, a job shares if its effect on its neighbours is known (its workload is named, or similar jobs
+    have run and their GPU time was measured) and its GPU memory is known. The memory is the larger of the
+    requested memory and the bound that 99 % of such jobs stay below, else the workload's in the catalogue.
 
     `learnt_gpu_mib`: as in `demand_of`.
     """
@@ -70,10 +70,10 @@ def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Sharing:
 
 
 def runs_as(spec: JobSubmitted) -> int:
-    """Number of the catalogue's workload that a job is taken for, 0 where nothing is known of it.
+    """Number of the catalogue's workload that represents a job, 0 if no workload is known for it.
 
-    The one that its user named; else the one whose GPU time is nearest to what jobs like it were seen to use:
-    what tells most of how two jobs get on.
+    It is the workload that the user named, else the workload whose GPU time is nearest to that of similar
+    jobs: GPU time is the best predictor of how two jobs share a GPU.
     """
     named = workload_number(spec.workload)
     seen = [one.util_frac for one in spec.profiles.values() if one.util_frac is not None]
@@ -85,13 +85,13 @@ def runs_as(spec: JobSubmitted) -> int:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """GPU time of each workload of the catalogue, alone on its reference type, by number from 1."""
+    """GPU time of each catalogue workload without co-tenants on its reference type, by number from 1."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
 
 
 def demand_asked(message: Submit | DryRun) -> Demand:
-    """The same of a submission, or of one that is only thought of."""
+    """Demand of a submission or a dry run."""
     return Demand(
         gpus=message.num_gpus,
         gpu_types=tuple(types_asked(message.gpu_types)),
@@ -102,21 +102,21 @@ def demand_asked(message: Submit | DryRun) -> Demand:
 
 
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
-    """GPU types as the ledger has them, by name and each once: as the table spells those that it knows."""
+    """GPU types as in the ledger, sorted and unique: in the table's spelling where the table has them."""
     return sorted({asked_type(one) for one in gpu_types})
 
 
 def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int, int]:
-    """(cores, MiB of memory) of a rank with so many of a gang's GPUs; cores are whole ones.
+    """(whole cores, MiB of memory) of a rank with this number of a gang's GPUs.
 
-    `cpu_milli_each`: cores with each GPU that were decided on; -1: those that it asked for.
+    `cpu_milli_each`: cores with each GPU by the decision, thousandths; -1: as requested.
     """
     cpu_milli_each = demand.cpu_milli_each if cpu_milli_each < 0 else cpu_milli_each
     return -(-cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
 
 
 def beside_gpus(demand: Demand) -> str:
-    """Cores and memory of a job in words, "" where it asks for none."""
+    """Cores and memory of a job as text, "" if it requests none."""
     cores = -(-demand.cpu_milli // 1000)
     found = [f"{cores} core{'' if cores == 1 else 's'}"] if cores else []
     found += [f"{memory(demand.memory_mib)} of memory"] if demand.memory_mib else []
@@ -124,12 +124,12 @@ def beside_gpus(demand: Demand) -> str:
 
 
 def of_types(demand: Demand) -> str:
-    """`A100 or H100`, "" where any type will do."""
+    """GPU types as text, `A100 or H100`; "" if any type fits."""
     return " or ".join(demand.gpu_types)
 
 
 def beside_count(demand: Demand) -> str:
-    """All that a job asks for beside a number of GPUs, in words; "" where it asks for nothing."""
+    """All requests of a job other than its number of GPUs, as text; "" if there are none."""
     found = [beside_gpus(demand)] if demand.cpu_milli or demand.memory_mib else []
     kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
     size = f" of {memory(demand.gpu_memory_mib)}" if demand.gpu_memory_mib else ""
@@ -138,5 +138,5 @@ def beside_count(demand: Demand) -> str:
 
 
 def memory(mib: int) -> str:
-    """MiB as people say it, never more than it is."""
+    """Format MiB for users, rounded down."""
     return f"{mib} MiB" if mib < 1024 else f"{mib * 10 // 1024 / 10:g} GiB"

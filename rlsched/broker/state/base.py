@@ -1,11 +1,11 @@
-"""The base of a compacted journal: what its first entries came to, as a document for every version.
+"""Base of a compacted journal: the state after its first entries, as a document readable by all versions.
 
-It is plain MessagePack, by the names of the fields below, compressed by zlib, and cut into `BasePart`
-entries. A field that a reader does not know is passed over; one that is missing has its default. A change
-that a reader has to know of is another `VERSION`, and `read_base` then reads the ones before too.
+The document is plain MessagePack, keyed by the field names below, compressed by zlib, and cut into `BasePart`
+entries. Readers ignore unknown fields and use the defaults of missing ones. A change that readers must know
+about gets a new `VERSION`, and `read_base` then also reads earlier versions.
 
-It holds facts and sums alone, nothing that one version's code happens to keep. What predictors know is there
-as run times of jobs, from which any predictor learns anew.
+It holds only facts and sums, no internal structures of one version's code. The knowledge of predictors is
+stored as run times of jobs, from which any predictor can learn again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ cores and no memory."""
 _PART_BYTES: Final = 1 << 16
 _ENCODER: Final = msgspec.msgpack.Encoder()
 BASE_KIND: Final = "base_part"
-"""Kind of the entries of a base."""
+"""Kind of a base's entries."""
 
 
 class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the ledger, in its order; one that another took the place of stays, retired."""
+    """A node of the ledger, in its order; a node that another one replaced stays, retired."""
 
     spec: NodeSpec
     status: str
@@ -50,7 +50,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asks(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job asks for; all but its GPUs is 0 in bases before version 4."""
+    """Requests of a job; in bases before version 4 all of them but the GPUs are 0."""
 
     num_gpus: int
     cpu_milli: int = 0
@@ -60,7 +60,7 @@ class Asks(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand:
-        """What it asks for."""
+        """Demand of the job."""
         return Demand(
             gpus=self.num_gpus,
             cpu_milli=self.cpu_milli,
@@ -74,9 +74,9 @@ class LedgerJob(Asks, frozen=True, kw_only=True):
     """A live job in the ledger.
 
     Attributes:
-        status: waiting | running | leaving (preempted, and its processes are still there).
-        gpus: Of a running one, numbered over all nodes in their order, the first node's first.
-        tenant: Its place among those that share these GPUs.
+        status: waiting | running | leaving (preempted, with processes still running).
+        gpus: GPUs of a running job, numbered across all nodes in node order.
+        tenant: Its position among the jobs that share these GPUs.
         fields: Fields of the dtype `JOB` by name (`rlsched.cluster.arrays`).
     """
 
@@ -89,18 +89,18 @@ class LedgerJob(Asks, frozen=True, kw_only=True):
 
 
 class DemandClass(Asks, frozen=True, kw_only=True):
-    """What is counted of jobs that ask for as much, as `LedgerJob` does; fields of the dtype `DEMAND`."""
+    """Counters of a class of jobs with equal requests, see `LedgerJob`; fields of the dtype `DEMAND`."""
 
     burst_vc: str
     fields: dict[str, float]
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is counted for a policy that sets dials, by partition.
+    """Counters for a policy that sets dials, by partition.
 
     Attributes:
         counted: Fields of the dtype `COUNTED` by name.
-        dial: Likewise of `DIAL`: where the dials stand.
+        dial: Fields of `DIAL` by name: positions of the dials.
     """
 
     counted: dict[str, float | list[float]]
@@ -111,11 +111,11 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as schedulers see it.
 
     Attributes:
-        next_seq: The number that the next job gets in it.
-        decisions: The number of the next decision.
-        preemptible: Whether a job has ever come that may be preempted.
-        revises: Whether bursts have been learnt from, which few orders ask for.
-        policy_id: Who decided; it finds its dials where they stood.
+        next_seq: Number of the next job in the ledger.
+        decisions: Number of the next decision.
+        preemptible: Whether a preemptible job was ever submitted.
+        revises: Whether bursts are learnt from, which only few queue orders need.
+        policy_id: Id of the policy that decided; with the same id, its dials keep their positions.
     """
 
     nodes: list[LedgerNode]
@@ -132,13 +132,13 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):
-    """A job that has ended by itself, as predictors are told of it.
+    """A job that ended by itself, as input for predictors.
 
     Attributes:
         command: With `#` for numbers, as `rlsched.workload.predict.facts.stem` writes it.
-        limit_s: nan where there was none.
-        start_s: When it had its GPUs first; nan where it is not known.
-        features: As in `JobSubmitted.said`; empty where none were noted.
+        limit_s: Time limit, seconds; nan if there was none.
+        start_s: Time of its first start; nan if unknown.
+        features: As in `JobSubmitted.said`; empty if none were recorded.
     """
 
     vc: str
@@ -155,13 +155,13 @@ class Past(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What predictors have seen.
+    """Observations of the predictors.
 
     Attributes:
-        ended: Jobs that have ended by themselves so far.
-        run_times: (VC or `*`, GPUs or 0, count, sum of ln(seconds), of its squares), as `RunningMean` counts.
-        losses: Size of job -> predictor -> loss, as the hedge counts; empty where it was not asked.
-        past: The latest jobs that ended, in order.
+        ended: Number of jobs that have ended by themselves.
+        run_times: (VC or `*`, GPUs or 0, count, sum of ln(seconds), sum of squares), as `RunningMean` counts.
+        losses: Size of job -> predictor -> loss, as the hedge counts; empty if the hedge was not used.
+        past: Latest jobs that ended, in order.
     """
 
     ended: int = 0
@@ -174,15 +174,15 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
     """A live job.
 
     Attributes:
-        submitted: The very entry, with what was said of it.
-        job: `rlsched.broker.state.jobs.Job` by its fields' names, without `spec`; those at their default are
-            left out.
-        level: What it goes by now, with what age has added.
+        submitted: The original entry, with its prediction.
+        job: `rlsched.broker.state.jobs.Job` by field names, without `spec` and without fields at their
+            default.
+        level: Current level, with the increase by age.
         barred: Whether a quota keeps it out of the queue.
-        moves: (`start` or `stop`, when): when it got and lost its GPUs, as predictors are told.
-        held: By whom it is held, `user` or `admin`.
-        depends_on: What it still waits for.
-        changed: What of it is otherwise than submitted.
+        moves: (`start` or `stop`, time) of each allocation and loss of GPUs, as input for predictors.
+        held: Who holds it, `user` or `admin`.
+        depends_on: Dependencies that are still open.
+        changed: Changes since the submission.
     """
 
     submitted: JobSubmitted
@@ -196,10 +196,10 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
-    """A job array; of one that is over the number and the state are of interest alone.
+    """A job array; of a finished array only number and state are needed.
 
     Attributes:
-        array: `rlsched.broker.state.arrays.JobArray` by its fields' names, without `spec`.
+        array: `rlsched.broker.state.arrays.JobArray` by field names, without `spec`.
         held, depends_on: As of a job.
     """
 
@@ -210,11 +210,11 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
-    """What others than this broker's jobs have of a node.
+    """GPUs of a node that are held by others than this broker's jobs.
 
     Attributes:
-        node: Its name.
-        held: Each holding, and the number of the ledger's job that stands for it.
+        node: Name of the node.
+        held: Each holding, and the number of the ledger's job that represents it.
     """
 
     node: str
@@ -222,12 +222,12 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """What users, accounts and VCs have been charged.
+    """Charges of users, accounts and VCs.
 
     Attributes:
-        usage: By user, GPU-seconds, half of it forgotten every `half_life_s`, as of `usage_at_s`.
-        month: (kind, name, thousandths of a GPU x ms charged this month, up to when in Unix ms).
-        weights: By user, ln of the weight of all their jobs.
+        usage: By user, GPU-seconds as of `usage_at_s`, which decay by half every `half_life_s`.
+        month: (kind, name, thousandths of a GPU x ms charged this month, end of the charged time in Unix ms).
+        weights: By user, ln(weight) of all their jobs.
     """
 
     half_life_s: float
@@ -240,18 +240,18 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that stands for the entries that are gone. Names as in `rlsched.broker.state.book.Book`.
+    """The state that replaces deleted entries. Names as in `rlsched.broker.state.book.Book`.
 
     Attributes:
-        now_s: Time of the last of them, Unix seconds.
-        numbers: (first, how many) of each run of job numbers.
-        nodes: `rlsched.broker.state.nodes.Node` by its fields' names, in order of registration.
-        ran_on: By person, numbers of nodes that have started a job of theirs.
-        held: GPUs of others, by node.
-        profiles: What jobs of a kind use.
+        now_s: Time of the last deleted entry, Unix seconds.
+        numbers: (first, count) of each run of job numbers.
+        nodes: `rlsched.broker.state.nodes.Node` by field names, in order of registration.
+        ran_on: By user, numbers of the nodes that have started a job of the user.
+        held: GPUs held by others, by node.
+        profiles: Learnt resource use of jobs.
         shares: Whether GPUs are shared.
         awaited: Nodes that have not registered since the journal was restored.
-        chosen: What `rlsched policy set` chose last.
+        chosen: Policy that `rlsched policy set` chose last.
     """
 
     now_s: float
@@ -285,7 +285,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_base(base: Base) -> list[BasePart]:
-    """The entries of a base, in order."""
+    """Return the entries of a base, in order."""
     packed = zlib.compress(_ENCODER.encode(base))
     pieces = [packed[at : at + _PART_BYTES] for at in range(0, len(packed), _PART_BYTES)]
     return [
@@ -303,10 +303,10 @@ def write_base(base: Base) -> list[BasePart]:
 
 
 def read_base(parts: Sequence[BasePart]) -> Base:
-    """The base of its entries.
+    """Return the base of its entries.
 
     Raises:
-        JournalError: they are not all there, damaged, or of a later version.
+        JournalError: parts are missing, damaged, or of a later version.
     """
     if [part.part for part in parts] != list(range(1, parts[0].parts + 1)):
         raise JournalError(f"its base is not whole: expected {parts[0].parts} parts, got {len(parts)}")
@@ -322,10 +322,10 @@ def read_base(parts: Sequence[BasePart]) -> Base:
 
 
 def base_at_the_head(rows: Iterable[Row]) -> Base | None:
-    """The base that a journal begins with; None: it has all of its entries.
+    """Return the base at the start of a journal; None: the journal has all of its entries.
 
     Raises:
-        JournalError: it is not whole, or damaged.
+        JournalError: the base is incomplete or damaged.
     """
     parts: list[BasePart] = []
     for row in rows:

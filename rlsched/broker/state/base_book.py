@@ -1,4 +1,4 @@
-"""A book as a base holds it: written after a replay, and taken up by a book that knows nothing yet."""
+"""Conversion between a book and a base: written after a replay, read into an empty book."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from rlsched.wire.messages import Tasks
 def base_of(
     book: Known, noting: Noting, before: Learned | None, policy_id: str, *, preemptible: bool
 ) -> Base:
-    """What stands for all entries that a book was replayed from.
+    """Return the base that replaces all entries that a book was replayed from.
 
     Args:
         book: The book.
-        noting: Its predictions.
-        before: What the base held that the journal began with; nothing where it began with none.
-        policy_id: Who decided.
-        preemptible: Whether a job has ever come that may be preempted.
+        noting: Predictions of the book.
+        before: Observations in the base at the start of the journal; empty if there was no base.
+        policy_id: Id of the policy that decided.
+        preemptible: Whether a preemptible job was ever submitted.
     """
     usage, usage_at_s = book.usage.sums
     jobs = sorted(book.job_of_seq.values(), key=lambda job: job.seq)
@@ -103,7 +103,7 @@ def base_of(
 
 
 def take_up(book: Known, base: Base, policy_id: str) -> None:
-    """Let a book that has been told nothing be the one that the base was made of.
+    """Fill an empty book with the state of a base.
 
     Raises:
         JournalError: the book is not empty, or the base is damaged.
@@ -132,7 +132,7 @@ def take_up(book: Known, base: Base, policy_id: str) -> None:
     fill(book.cluster, base.ledger, workloads, policy_id, base.now_s)
     for holder in base.held:
         for _, seq in holder.held:
-            book.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are theirs alone
+            book.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are never shared
     book.models.weigh(base.speed_energy)
     book.models.share(base.shares)
     for node in nodes:
@@ -154,7 +154,7 @@ def take_up(book: Known, base: Base, policy_id: str) -> None:
 
 
 def _live(book: Known, job: Job) -> None:
-    """A live job is in the book, as it is in the ledger already."""
+    """Add a live job to the book; the ledger has it already."""
     entry, status = job.spec, int(book.cluster.arrays.job.status[book.cluster.slot_of(job.seq)])
     book.jobs[job.number] = book.job_of_seq[job.seq] = job
     book.tokens[entry.token] = job.number
@@ -190,7 +190,7 @@ def _job(one: BaseJob) -> Job:
 
 
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
-    """An array as it is kept; bases before version 3 say how many of its tasks have come."""
+    """Return an array as stored; bases before version 3 hold the number of its tasks that became jobs."""
     fields = dict(kept.array)
     if "come" in fields:
         come = list(islice(numbers(kept.submitted.tasks), fields.pop("come")))

@@ -1,4 +1,4 @@
-"""What predictors have seen, in a base: noted while a journal is replayed, and told to a new predictor."""
+"""Observations of predictors in a base: recorded during a replay, and replayed into a new predictor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""The latest jobs that ended are told to the next predictor."""
+"""Number of the latest ended jobs that are replayed into the next predictor."""
 _MOST_MOVES: Final = 4
 
 
@@ -37,10 +37,10 @@ class _Event(NamedTuple):
 
 
 class Noting(Predictions):
-    """Predictions that note what a base wants to hold of them.
+    """Predictions that also record the data for a base.
 
-    Attributes:
-        past: The latest jobs that ended.
+    past: Latest jobs that ended.
+        live: Live jobs, by number.
         live: Jobs that have not, by number.
     """
 
@@ -51,18 +51,18 @@ class Noting(Predictions):
         self._count = 0
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        """A job is in the journal."""
+        """Record a journalled submission."""
         if not entry.rejected:
             self.live[entry.job] = _Open(entry, now_s, [])
         super().submitted(entry, now_s)
 
     def started(self, job: int, now_s: float) -> None:
-        """A job has its GPUs."""
+        """Record a start."""
         self._move(job, "start", now_s)
         super().started(job, now_s)
 
     def stopped(self, job: int, now_s: float) -> None:
-        """A job is queued again."""
+        """Record that a job is queued again."""
         self._move(job, "stop", now_s)
         super().stopped(job, now_s)
 
@@ -70,10 +70,10 @@ class Noting(Predictions):
         moves = self.live[job].moves
         moves.append((what, now_s))
         if len(moves) > _MOST_MOVES:
-            del moves[1:3]  # its first start, and how it stands now
+            del moves[1:3]  # keep its first start and its current state
 
     def ended(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
-        """A job has run to its own end."""
+        """Record a job that ran to its own end."""
         entry, submit_s, moves = self.live.pop(spec.job)
         self._count += 1
         self.past.append(
@@ -94,12 +94,12 @@ class Noting(Predictions):
         super().ended(spec, duration_s, now_s)
 
     def gone(self, job: int) -> None:
-        """A job is over, and says nothing."""
+        """Forget a job that finished without a usable run time."""
         self.live.pop(job, None)
         super().gone(job)
 
     def learned(self, before: Learned) -> Learned:
-        """What a base holds of all this; `before`: what the base held that this journal began with."""
+        """Return the observations for a base; `before`: observations of the base that began this journal."""
         predictor = self.predictor
         losses = before.losses
         if predictor is not None:
@@ -117,10 +117,10 @@ class Noting(Predictions):
 
 
 def tell(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
-    """Tell predictions that know nothing of what a base holds: past jobs, and those that live.
+    """Replay the past and live jobs of a base into new predictions.
 
-    Sums and the hedge's weights are then as they were. The models that look at single jobs know the latest
-    `MOST_PAST` of them.
+    This restores the sums and the hedge's weights. Models that use single jobs get the latest `MOST_PAST`
+    jobs.
     """
     predictor = predictions.predictor
     events: list[_Event] = []
@@ -142,13 +142,13 @@ def tell(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> Non
             known = learned.losses.get(size, {})
             if known.keys() >= set(EXPERTS):
                 losses[row] = [known[name] for name in EXPERTS]
-            else:  # of other predictors: all are believed alike
+            else:  # of other predictors: all get equal weights
                 losses[row] = 0.0
         predictor.hedge.take_up(losses)
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""The order of one instant, as in a broker's turn; a job that came and ended in it ends last."""
+"""Order within an instant, as in a broker's turn; a job that came and ended in it ends last."""
 
 
 def _past_events(predictor: Predictor, job_id: str, past: Past) -> list[_Event]:

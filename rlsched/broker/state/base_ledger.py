@@ -1,4 +1,4 @@
-"""The ledger in a base: written from a `ClusterState`, and a `ClusterState` filled from it."""
+"""Conversion between a `ClusterState` and the ledger of a base."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ JOB_FIELDS: Final = (
     "generation",
     "level",
 )
-"""What is kept of a live job, beside what is known otherwise."""
+"""Stored fields of a live job that are not known otherwise."""
 BURST_FIELDS: Final = (
     "first_predicted_s",
     "burst",
@@ -70,7 +70,7 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Likewise where bursts are learnt from."""
+"""Additional stored fields if bursts are learnt from."""
 JOB_DERIVED: Final = (
     "seq",
     "key",
@@ -88,7 +88,7 @@ JOB_DERIVED: Final = (
     "gpu_need_mib",
     "head",
 )
-"""What is known otherwise: by `LedgerJob`, or by the submission."""
+"""Fields known otherwise: from `LedgerJob` or from the submission."""
 DEMAND_FIELDS: Final = (
     "arrived",
     "error_square",
@@ -104,12 +104,12 @@ DEMAND_FIELDS: Final = (
 
 
 def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledger:
-    """What a base holds of a cluster.
+    """Return the ledger of a cluster for a base.
 
     Args:
         state: The cluster.
-        policy_id: Who decided on it.
-        preemptible: Whether a job has ever come that may be preempted.
+        policy_id: Id of the policy that decided.
+        preemptible: Whether a preemptible job was ever submitted.
     """
     s, job = state.arrays, state.arrays.job
     revises = bool(s.order.code[0].revises)
@@ -171,13 +171,13 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
 def fill(
     state: ClusterState, ledger: Ledger, workloads: dict[int, int], policy_id: str, now_s: float
 ) -> None:
-    """Make an empty cluster the one of a base; jobs that a quota bars are still in the queues.
+    """Fill an empty cluster from a base; jobs that a quota bars are still in the queues.
 
     Args:
-        state: The cluster; what its scheduler may do is permitted already.
-        ledger: What the base holds of it.
+        state: The cluster, with the permissions of its scheduler already set.
+        ledger: The ledger of the base.
         workloads: Number in the catalogue of workloads, by job.
-        policy_id: Who decides on it.
+        policy_id: Id of the policy that decides.
         now_s: Time of the base, Unix seconds.
     """
     for name in ledger.gpu_types:
@@ -209,7 +209,7 @@ def fill(
         number = state.demand_number(one.demand)
         s.demand.burst_vc[number] = state.vc_number(one.burst_vc)
         _set(s.demand, number, one.fields, DEMAND_FIELDS)
-    s.scratch[0].look_s = -np.inf  # jobs are heard when they were to be
+    s.scratch[0].look_s = -np.inf  # jobs are looked at when due
     s.counters[0].next_seq, s.counters[0].decisions = ledger.next_seq, ledger.decisions
     if ledger.preemptible and s.order.may_change and not s.config[0].preempts:
         _let_preempt(s, now_s)
@@ -218,7 +218,7 @@ def fill(
 
 
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
-    """A job has a slot, its GPUs, and its place in the queues; the slot."""
+    """Give a job its slot, GPUs and queue position; returns the slot."""
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
     slot: int = kernels.add_job(
@@ -257,7 +257,7 @@ def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
 
 
 def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
-    """Jobs that share GPUs have the very places there that they had: who came first is the first."""
+    """Give jobs that share GPUs their previous seats: the first tenant stays the first."""
     gpu, job = state.arrays.gpu, state.arrays.job
     for _, one in running:
         for g in one.gpus:
@@ -270,7 +270,7 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """What was counted holds for every policy; where dials stand for the one that set them alone."""
+    """Restore counters, and dial positions if they were set by this policy."""
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):
         known = ledger.partitions.get(name)

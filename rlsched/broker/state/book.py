@@ -58,19 +58,20 @@ from rlsched.wire.states import JobState
 
 
 def _was_decided(entry: Entry) -> bool:
-    """By a scheduler; an engine that places jobs itself asks none."""
+    """Whether a scheduler decided it; starts that an engine made itself need none."""
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
 class Book(Known):
-    """What the broker knows, made by applying entries in order."""
+    """State of the broker, built by applying entries in order."""
 
     def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
         """Apply a journal.
 
         Args:
             rows: The journal.
-            scheduler: Who will decide; its dials are counted for, and set at the instants at which they were.
+            scheduler: Policy that will decide; its dials are counted for, and set at the same instants as
+                before.
 
         Raises:
             JournalError: an entry does not follow from those before it.
@@ -82,7 +83,7 @@ class Book(Known):
             scheduler.begin_instant(self.cluster, self.now_s)
 
     def follow(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
-        """Apply the entries after those that were applied before: a journal in parts, cut anywhere.
+        """Apply the entries after the entries applied so far: a journal in parts, cut anywhere.
 
         The first part is preceded by `permit`; after the last one, before anything is decided, the scheduler
         begins an instant, as in `replay`.
@@ -104,7 +105,7 @@ class Book(Known):
                 ) from error
 
     def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
-        """Let one fact be true.
+        """Apply a fact.
 
         Args:
             entry: The fact.
@@ -221,7 +222,7 @@ class Book(Known):
         return attempt
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, of use to predictions alone
+        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, which only predictions use
         job = Job(entry.job, spec, now_s, -1, "rejected" if entry.rejected else "queued")
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
@@ -323,7 +324,7 @@ class Book(Known):
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """An attempt has lost its GPUs in the ledger; those who shared them have more of them."""
+        """An attempt has lost its GPUs in the ledger; its co-tenants have a larger share of them."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]

@@ -1,4 +1,4 @@
-"""A job that is over, as one row: what reports ask for in columns, and the rest of what was known of it."""
+"""A finished job as one row: columns for queries, and the rest of the job's state."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class EndedJob(NamedTuple):
     """A row of the table `ended_jobs`, in the order of its columns.
 
     Attributes:
-        job: Its number.
-        token: Of its submission.
-        account: Whose budget it counts against, "" where there are no accounts.
+        job: Job number.
+        token: Submission token.
+        account: Charged account, "" without accounts.
         submit_s: Unix seconds, as all times.
-        start_s: When its first attempt got its GPUs; None: it never started.
-        end_s: When its last rank was over.
+        start_s: Time at which its first attempt got its GPUs; None: it never started.
+        end_s: End of its last rank.
         state: completed, failed, cancelled or rejected.
-        gpu_types: Of the nodes of its last attempt, sorted, with commas between.
-        nodes: Where that ran, such as `n0[0,1] n1[3]`.
-        gpu_s: GPU-seconds of all attempts, shares counted.
-        energy_j: Energy of all attempts, joules; None where no node has measured it.
-        wait_s: Queueing delay: first start less submission, seconds; None where it never started.
-        rest: The `Job` as msgpack, without what the other columns hold, and without what is as ever.
+        gpu_types: GPU types of its last attempt's nodes, sorted, comma-separated.
+        nodes: Placement of that attempt, such as `n0[0,1] n1[3]`.
+        gpu_s: GPU-seconds of all attempts; shared GPUs count in part.
+        energy_j: Energy of all attempts, joules; None if no node measured it.
+        wait_s: Queueing delay: first start minus submission, seconds; None if it never started.
+        rest: The `Job` as msgpack, without values of other columns and without defaults.
     """
 
     job: int
@@ -76,16 +76,16 @@ _IN_COLUMNS = {
 }
 """Fields of a `Job`, and the columns that hold them."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Likewise those of its submission."""
+"""Fields of the submission, and the columns that hold them."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
-"""What a job that is over has let go of."""
+"""Fields that a finished job has dropped."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
-"""Most of what fields hold, which is plain already."""
+"""Types of most field values, which are plain data already."""
 _encoder = msgspec.msgpack.Encoder()
 
 
 def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
-    """The row of a job that is over, made from the book at the very fact that ended it."""
+    """Row of a finished job, made from the book at the fact that ended it."""
     assert job.end_s is not None
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
@@ -121,7 +121,7 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
 
 
 def job_of(row: EndedJob) -> Job:
-    """The job of a row, as the book had it when it was over.
+    """Return the job of a row, in its state at its end.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -140,7 +140,7 @@ def job_of(row: EndedJob) -> Job:
 
 
 class AskedFor(msgspec.Struct, frozen=True):
-    """Of the submission of a job that is over: what lists want of it beside the columns."""
+    """Requests of a finished job that lists need in addition to the columns."""
 
     array: int = 0
     task: int = 0
@@ -155,7 +155,7 @@ _rest_decoder = msgspec.msgpack.Decoder(_Rest)
 
 
 def asked_of_row(row: EndedJob) -> AskedFor:
-    """What the job of a row asked for. It is read without the rest of the job.
+    """Return the requests of a row's job, without decoding the rest of the job.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -167,7 +167,7 @@ def asked_of_row(row: EndedJob) -> AskedFor:
 
 
 def plain(thing: Any) -> Any:
-    """Something of the book as plain data: fields by name, those at their default left out."""
+    """Return an object of the book as plain data: fields by name, without defaults."""
     kind = type(thing)
     if kind is list:
         return [plain(one) for one in thing]
@@ -175,7 +175,7 @@ def plain(thing: Any) -> Any:
     if known is None:
         return thing
     if getattr(getattr(kind, "__struct_config__", None), "array_like", False):
-        return msgspec.to_builtins(thing)  # such as tasks of an array, which are no fields by name
+        return msgspec.to_builtins(thing)  # such as tasks of an array, which have no named fields
     found = {}
     for name, default in known:
         value = getattr(thing, name)
@@ -186,7 +186,7 @@ def plain(thing: Any) -> Any:
 
 @cache
 def _fields(kind: type) -> list[tuple[str, Any]] | None:
-    """(field, default) of a dataclass or struct, a fresh object where there is no default; None: neither."""
+    """(field, default) of a dataclass or struct, a new object for no default; None for other classes."""
     required = object()
     if dataclasses.is_dataclass(kind):
         return [

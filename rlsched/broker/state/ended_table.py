@@ -1,7 +1,8 @@
-"""The table `ended_jobs` beside the journal's entries: one row a job that is over, made from the facts alone.
+"""Table `ended_jobs` of the journal: one row per finished job, derived from the facts only.
 
-It is written in the transaction of the facts that end a job. `meta.ended_at` is the number of the entry up to
-which it holds; where that lags behind the entries, a start of the broker makes up for it.
+Rows are written in the transaction of the facts that end a job. `meta.ended_at` is the number of the last
+entry that the table includes; if it lags behind the entries, the next start of the broker adds the missing
+rows.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ CREATE INDEX ended_by_vc ON ended_jobs (vc, end_s, job);
 CREATE INDEX ended_by_token ON ended_jobs (token);
 INSERT OR REPLACE INTO meta VALUES ('ended_at', '0');
 """
-ANEW = "`rlsched journal compact --remake-ended` makes the table anew, while no broker runs"
+ANEW = "`rlsched journal compact --remake-ended` rebuilds the table, while no broker runs"
 COLUMNS = ", ".join(EndedJob._fields)
 _INSERT = f"INSERT OR REPLACE INTO ended_jobs VALUES ({', '.join('?' * (len(EndedJob._fields) + 1))})"
 
 
 def put(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
-    """Write rows; one that is there already is replaced."""
+    """Write rows, replacing existing ones."""
     db.executemany(_INSERT, [(*row, row.checksum()) for row in rows])
 
 
 def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Write rows that come with their checksums from another journal, where the entries gave none.
+    """Write rows that come with their checksums from another journal, for jobs that the entries lack.
 
     Raises:
-        JournalError: one is damaged.
+        JournalError: a row is damaged.
     """
     for raw in rows:
         if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
@@ -55,29 +56,29 @@ def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def copied_to(db: sqlite3.Connection) -> int:
-    """The job up to which rows of another journal have been copied; -1: none are missing."""
+    """Last job up to which rows of another journal have been copied; -1: none are missing."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
     return -1 if found is None else int(found[0])
 
 
 def set_copied_to(db: sqlite3.Connection, job: int) -> None:
-    """Note how far they have been copied; -1: all of them."""
+    """Record the last copied job; -1: all rows are copied."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
 
 
 def holds_at(db: sqlite3.Connection, last: int) -> None:
-    """Let the table hold up to this entry."""
+    """Record that the table includes all entries up to this one."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'ended_at'", (str(last),))
 
 
 def begins_at(db: sqlite3.Connection, from_s: float) -> None:
-    """Rows of jobs that ended before this time (Unix seconds) are removed from now on."""
+    """Record that rows of jobs that ended before this time (Unix seconds) may be removed from now on."""
     from_s = max(from_s, began_at(db))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
 
 
 def began_at(db: sqlite3.Connection) -> float:
-    """The time (Unix seconds) before which rows may have been removed; 0: none was."""
+    """Time (Unix seconds) before which rows may have been removed; 0: none was removed."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
     try:
         return 0.0 if found is None else float(found[0])
@@ -88,12 +89,12 @@ def began_at(db: sqlite3.Connection) -> float:
 def differences(
     db: sqlite3.Connection, expected: Iterator[EndedJob], over_before: Callable[[], int]
 ) -> Iterator[str]:
-    """Lines on rows that are not what the facts say.
+    """Yield a line for each row that differs from the facts.
 
     Args:
         db: The journal.
         expected: All rows up to `ended_at`, in any order.
-        over_before: Asked after them: how many more there are, of jobs that were over before a base.
+        over_before: Called last: number of additional jobs that had finished before a base.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -116,7 +117,7 @@ def differences(
         return  # their rows were kept for long enough
     if before and found < before:
         yield (
-            f"ended jobs: {before} were over before the journal's base, and {max(found, 0)} of them have "
+            f"ended jobs: {before} had finished before the journal's base, and {max(found, 0)} of them have "
             "rows; `history` lacks the others, a backup from before may have them"
         )
     elif found != before:
@@ -124,12 +125,12 @@ def differences(
 
 
 class Filter(NamedTuple):
-    """Which rows; None and "" and the empty tuple: all of them.
+    """Filter of rows; None, "" and the empty tuple match all rows.
 
     Attributes:
-        since_s: Over at this time or later, Unix seconds.
-        until_s: Over before this time.
-        name: A pattern, as in a shell.
+        since_s: Ended at this time or later, Unix seconds.
+        until_s: Ended before this time.
+        name: Glob pattern.
     """
 
     since_s: float | None = None
@@ -142,11 +143,11 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reads the table. Each call takes a time that does not grow with it.
+    """Reads the table. The time of a call does not grow with the table.
 
     Args:
-        path: What to call the journal.
-        db: The journal, open.
+        path: Name of the journal in messages.
+        db: Open connection to the journal.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
@@ -155,16 +156,16 @@ class EndedTable:
     def scan(
         self, wanted: Filter, before: tuple[float, int] | None, rows: int, most: int
     ) -> tuple[list[EndedJob], tuple[float, int] | None]:
-        """Look at so many rows, newest first.
+        """Scan rows, newest first.
 
         Args:
-            wanted: Which to return.
+            wanted: Filter of the rows to return.
             before: Begin after this (end, job); None: with the newest.
-            rows: How many to look at, at most.
-            most: How many to return, at most.
+            rows: Maximum of rows to scan.
+            most: Maximum of rows to return.
 
         Returns:
-            The rows that are wanted, and where to go on; None: there are no more.
+            Matching rows, and the position to continue from; None: there are no more.
 
         Raises:
             JournalError: a row is damaged.
@@ -191,7 +192,7 @@ class EndedTable:
         """All rows, by number.
 
         Raises:
-            JournalError: one is damaged.
+            JournalError: a row is damaged.
         """
         query = f"SELECT {COLUMNS}, crc FROM ended_jobs ORDER BY job"
         with clearly(self._path), closing(self._db.execute(query)) as found:
@@ -199,7 +200,7 @@ class EndedTable:
                 yield self._sound(raw)
 
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """Rows with their checksums as they lie here, with a higher number than `after`, and whether all are.
+        """Return stored rows with their checksums, numbered above `after`, and whether they are all.
 
         Raises:
             JournalError: the file cannot be read.
@@ -216,7 +217,7 @@ class EndedTable:
         return page, True
 
     def row(self, number: int) -> EndedJob | None:
-        """The row of a job; None: it is not over, or there is none.
+        """Return the row of a job; None: the job has not finished or does not exist.
 
         Raises:
             JournalError: it is damaged.
@@ -224,7 +225,7 @@ class EndedTable:
         return self._one("job", number)
 
     def row_of_token(self, token: str) -> EndedJob | None:
-        """The row of the job that was submitted with this token; None: there is none that is over.
+        """Return the row of the job that was submitted with this token; None: no finished job has it.
 
         Raises:
             JournalError: it is damaged.
@@ -245,7 +246,7 @@ class EndedTable:
 
 
 _ROW_BYTES = 120
-"""Of a row in a message, without its texts."""
+"""Size of a row in a message without its texts."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "
@@ -254,7 +255,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """(index, WHERE, its values): rows in a row of an index."""
+    """(index, WHERE, its values): rows in the order of an index."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

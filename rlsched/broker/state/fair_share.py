@@ -1,8 +1,8 @@
-"""Fair share: what users have used against what they are due.
+"""Fair share: priority by past usage of users against their shares.
 
-It is Slurm's classic formula: a user who has used the part U of all that was used, and is due the part S, has
-the factor 2^(-U / S). What is used are GPU-seconds as charged: GPUs x SM clock x time, of which half is
-forgotten every half-life.
+This is Slurm's classic formula: a user with the fraction U of all usage, and the share S, has the factor
+2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x SM clock x time, which decay by half every
+half-life.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
-"""Whoever has used far too much still has a thousandth of the weight of who has used nothing."""
+"""Lowest weight: a user far above the share keeps a thousandth of the weight of a user without usage."""
 
 
 class Usage:
-    """GPU-seconds that users have been charged, fading.
+    """Decayed GPU-seconds charged to users.
 
     Args:
-        half_life_s: Half of it is forgotten after so long; infinite: nothing is.
+        half_life_s: Half-life of usage, seconds; infinite: no decay.
     """
 
     def __init__(self, half_life_s: float = math.inf) -> None:
@@ -31,15 +31,15 @@ class Usage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, faded up to then; when), what runs left out."""
+        """(GPU-seconds by user, decayed up to that time; the time), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def take_up(self, gpu_s: dict[str, float], at_s: float) -> None:
-        """What users had used at a time, as `sums` has it."""
+        """Restore the result of `sums`."""
         self._gpu_s, self._at_s = dict(gpu_s), at_s
 
     def used(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
-        """By user, GPU-seconds, what runs included."""
+        """GPU-seconds by user, including running attempts."""
         used = {user: gpu_s * self._left(now_s - self._at_s) for user, gpu_s in self._gpu_s.items()}
         for job in running:
             attempt = job.active
@@ -48,16 +48,16 @@ class Usage:
         return used
 
     def over(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> None:
-        """An attempt has left its GPUs."""
+        """Charge an attempt that has left its GPUs."""
         if attempt.seated_s < math.inf:
             self._fade(now_s)
             charge = self._charge(job, attempt, end_s, now_s)
             self._gpu_s[job.spec.user] = self._gpu_s.get(job.spec.user, 0.0) + charge
 
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
-        """What of an attempt is not forgotten by now: the integral of its GPUs x what is left of them.
+        """Decayed usage of an attempt: the integral of its GPUs x the decay factor.
 
-        Of GPUs that it shared its part counts, taken to be the same all along.
+        For shared GPUs its mean fraction counts, for the whole run.
         """
         ran_s, rate = max(end_s - attempt.seated_s, 0.0), job.spec.num_gpus * attempt.sm_clock_frac
         if attempt.lent_s > 0.0 and ran_s > 0.0:
@@ -84,7 +84,7 @@ def fair_ln_weights(
 
     Args:
         used_gpu_s: By user.
-        shares: What users are due, in any unit, above 0; 1 where it names nobody.
+        shares: Shares of users, in any unit, above 0; users without an entry have 1.
     """
     used_in_all = sum(used_gpu_s.values())
     if used_in_all <= 0.0:

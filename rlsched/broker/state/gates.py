@@ -1,8 +1,8 @@
-"""What keeps a waiting job out of the queue by its user's own word: a hold, a time to begin, other jobs.
+"""Gates set by users that keep a waiting job out of the queue: holds, begin times, dependencies.
 
-The words are Slurm's. `after` waits until the other job has started, `afterany` until it is over, `afterok`
-until it has completed, `afternotok` until it is over in any other way. A job whose others can no longer do
-what it waits for can never run: it is `hopeless`, and the broker cancels it.
+The terms are Slurm's. `after` waits until the other job has started, `afterany` until it has finished,
+`afterok` until it has completed, `afternotok` until it has finished in any other state. A job whose
+dependency can never be met can never run: it is `hopeless`, and the broker cancels it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Whether a job that is over in this state, or has just started (`running`), is what `kind` waits for.
+    """Whether a job in this final state, or just started (`running`), meets a dependency of this kind.
 
-    None: it may still become that.
+    None: it may still do so.
     """
     if state == "running":
         return True if kind == "after" else None
@@ -32,29 +32,29 @@ def is_met(kind: str, state: str) -> bool | None:
 
 
 class Gates:
-    """Bars waiting jobs, and lets them in.
+    """Keeps waiting jobs out of the queue, and lets them in.
 
     Args:
-        eligibility: Is told which.
+        eligibility: Receives the reasons.
 
     Attributes:
-        hopeless: Job -> why it can never run; whoever cancels them takes them out of here.
+        hopeless: Job -> reason why it can never run; the caller that cancels the jobs removes them.
     """
 
     def __init__(self, eligibility: Eligibility) -> None:
         self._eligibility = eligibility
         self._held: dict[int, str] = {}  # job -> `user` or `admin`
-        self._begins: dict[int, tuple[float, int]] = {}  # job -> when, and its seq
-        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and what it waits for
-        self._awaited: dict[int, dict[int, None]] = {}  # job -> those that wait for it
+        self._begins: dict[int, tuple[float, int]] = {}  # job -> begin time, and its seq
+        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and its open dependencies
+        self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf
-        """When `review` will let somebody in, Unix seconds; infinite where there is nobody."""
+        """Next time at which `review` will let a job in, Unix seconds; infinite if there is none."""
 
-    # ---- what happens to jobs ---------------------------------------------------------------------
+    # ---- events of jobs ---------------------------------------------------------------------------
 
     def submitted(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
-        """A job has come to the ledger and waits."""
+        """Register a waiting job that entered the ledger."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
         if entry.begin_s is not None and entry.begin_s > now_s:
@@ -65,12 +65,12 @@ class Gates:
             self.waits_for(seq, entry.job, entry.depends_on)
 
     def waits_for(self, seq: int, job: int, others: list[DependsOn]) -> None:
-        """It waits for these, none of which has done yet what it waits for."""
+        """Add open dependencies of a job."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
     def held(self, seq: int, entry: JobHeld, now_s: float) -> None:
-        """Somebody has held a waiting job, or released it."""
+        """Apply a hold or release of a waiting job."""
         if entry.by and entry.job not in self._held:
             self._hold(entry.job, seq, entry.by)
         elif entry.by:
@@ -79,7 +79,7 @@ class Gates:
             self._clear([seq], "Held", now_s)
 
     def changed(self, seq: int, entry: JobUpdated, now_s: float) -> None:
-        """It waits for another time, or for other jobs, than it did."""
+        """Apply a change of a job's begin time or dependencies."""
         job = entry.job
         if entry.begin_s is not None:
             waited = self._begins.pop(job, None) is not None
@@ -95,53 +95,53 @@ class Gates:
             self._turned(seq, "Dependency", waited, job in self._waits, now_s)
 
     def started(self, job: int, now_s: float) -> None:
-        """It has got its GPUs."""
+        """Apply the start of a job."""
         self._settle(job, "running", now_s)
 
     def over(self, job: int, state: str, now_s: float) -> None:
-        """It is over; it may have waited still."""
+        """Apply the end of a job, which may have been waiting."""
         self._held.pop(job, None)
         self.stopped(job)
         self._settle(job, state, now_s)
         self._awaited.pop(job, None)
 
     def stopped(self, job: int) -> None:
-        """It waits for nothing any more: it is over, or an array of which no more comes."""
+        """Remove the dependencies on a job: it has finished, or is an array without further tasks."""
         self._forget_waits(job)
         if self._begins.pop(job, None):
             self._plan()
         self.hopeless.pop(job, None)
 
     def review(self, now_s: float) -> None:
-        """Let those in whose time has come."""
+        """Let jobs in whose begin time has come."""
         due = [job for job, (begin_s, _) in self._begins.items() if begin_s <= now_s]
         if due:
             self._clear([self._begins.pop(job)[1] for job in due], "BeginTime", now_s)
             self._plan()
 
-    # ---- questions --------------------------------------------------------------------------------
+    # ---- queries ----------------------------------------------------------------------------------
 
     def holder(self, job: int) -> str:
-        """Who holds it, `user` or `admin`; "": nobody."""
+        """Holder of a job, `user` or `admin`; "" if it is not held."""
         return self._held.get(job, "")
 
     def held_among(self, jobs: Iterable[int]) -> int:
-        """How many of these are held."""
+        """Number of held jobs among these."""
         return sum(job in self._held for job in jobs) if self._held else 0
 
     def begins_s(self, job: int) -> float | None:
-        """Until when it waits, Unix seconds; None where it does not, or no longer."""
+        """Begin time that a job waits for, Unix seconds; None if it does not wait for one."""
         return self._begins[job][0] if job in self._begins else None
 
     def awaited(self, job: int) -> list[DependsOn]:
-        """What it still waits for."""
+        """Open dependencies of a job."""
         return self._waits.get(job, (0, []))[1]
 
     def is_open(self, job: int) -> bool:
-        """Whether nothing of this keeps it."""
+        """Whether no gate keeps a job out."""
         return not (job in self._held or job in self._begins or job in self._waits)
 
-    # ---- within -----------------------------------------------------------------------------------
+    # ---- internals --------------------------------------------------------------------------------
 
     def _bar(self, seq: int, reason: Reason) -> None:
         if seq >= 0:  # an array is not in the ledger
@@ -164,7 +164,7 @@ class Gates:
             self._awaited.setdefault(one.job, {})[job] = None
 
     def _forget_waits(self, job: int) -> bool:
-        """It waits for no others any more; whether it did."""
+        """Remove a job's dependencies; returns whether there were any."""
         found = self._waits.pop(job, None)
         for one in found[1] if found else ():
             self._awaited.get(one.job, {}).pop(job, None)
@@ -178,7 +178,7 @@ class Gates:
         self._bar(seq, "Held")
 
     def _settle(self, other: int, state: str, now_s: float) -> None:
-        """What this says to those that wait for it."""
+        """Apply a job's state to the jobs that depend on it."""
         enter: list[int] = []
         for job in list(self._awaited.get(other, ())):
             seq, waits = self._waits[job]

@@ -1,9 +1,9 @@
-"""GPUs that the broker cannot give away: an engine has given them to other jobs, or they are out of service.
+"""GPUs that the broker cannot allocate: held by other jobs of an engine, or out of service.
 
-Out of service are GPUs that their node has found lost, or in use by a foreign process.
+A GPU is out of service if its node found it lost, or in use by a foreign process.
 
-Each holding is a job of the ledger that is nobody's candidate: it has its GPUs from its first instant, is
-never preempted, and teaches no prediction. So rules, plans and rows see which GPUs are taken, and until when.
+Each holding is a job of the ledger that is never a candidate: it has its GPUs from its first instant, is
+never preempted, and is not learnt from. So rules, plans and rows see which GPUs are held, and until when.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlsched.wire.messages import Holding
 
 
 class HeldGpus:
-    """The holdings of all nodes.
+    """All holdings, by node.
 
     Args:
         cluster: The ledger.
@@ -31,7 +31,7 @@ class HeldGpus:
         self._of_node: dict[str, list[tuple[Holding, int]]] = {}
 
     def set(self, entry: GpusHeld, node: Node, now_s: float) -> None:
-        """Let these be all that is held of a node. What is held on is not touched."""
+        """Set all holdings of a node. Unchanged holdings are not touched."""
         known = self._of_node.pop(entry.name, [])
         for holding, seq in known:
             if holding not in entry.held:
@@ -48,15 +48,15 @@ class HeldGpus:
 
     @property
     def by_node(self) -> dict[str, list[tuple[Holding, int]]]:
-        """What is held, by node: each holding, and the number of the job that stands for it."""
+        """All holdings by node, each with the number of its job in the ledger."""
         return {name: list(held) for name, held in self._of_node.items()}
 
     def take_up(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
-        """Let this be what is held, as `by_node` had it; the ledger has these jobs already."""
+        """Restore the result of `by_node`; the ledger has these jobs already."""
         self._of_node = {name: list(held) for name, held in by_node.items()}
 
     def of(self, node: str) -> list[Holding]:
-        """What is held of a node."""
+        """Holdings of a node."""
         return [holding for holding, _ in self._of_node.get(node, [])]
 
     def in_words(self, node: str) -> list[str]:
@@ -71,7 +71,7 @@ class HeldGpus:
         return any(seq == other for held in self._of_node.values() for _, other in held)
 
     def possible(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
-        """What of these can be held now: GPUs that the node has, each once, and no job of ours."""
+        """Holdings that are possible now: GPUs of the node, each once, without a job of this broker."""
         return list(self._possible(self.of(name), node, wanted))
 
     def _possible(self, held: list[Holding], node: Node, wanted: list[Holding]) -> Iterator[Holding]:

@@ -1,4 +1,4 @@
-"""What the broker knows of each job, attempt and rank. Changed by `Book.apply` alone."""
+"""State of each job, attempt and rank. Only `Book.apply` changes it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlsched.wire.messages import RankUsage
 from rlsched.wire.states import ACTIVE, LIVE, JobState, RankState
 
 _NOBODY: set[tuple[int, int]] = set()
-"""Of attempts that are over; never added to."""
+"""Shared empty list of finished attempts; never modified."""
 NODE_STOPPED = "node_stopped"
-"""Reason of a rank that was ended since its node was stopped with its jobs."""
+"""Reason of a rank that was ended because its node was stopped with its jobs."""
 
 
 @dataclass(slots=True)
@@ -27,12 +27,12 @@ class Rank:
         node: Name of its node.
         gpus: GPU numbers on that node.
         state: `launching`, `running` or `ended`.
-        sm_clock_mhz: Highest SM clock that its GPUs are held to, as its node reports it; 0: nobody set one.
-        clock_note: Why not the one that was ordered.
-        ended_s: When it was over, by its node's report where there is one; Unix seconds, never before its
-            attempt's start nor after the journal's time.
-        ran_s: How long it ran by its node's report, seconds; None where there is none.
-        usage: What it used, once it is over; None where nobody measured it.
+        sm_clock_mhz: Highest SM clock that its GPUs are limited to, as its node reports it; 0: no limit set.
+        clock_note: Reason why the ordered clock was not set.
+        ended_s: End time, by its node's report where there is one; Unix seconds, never before its attempt's
+            start nor after the journal's time.
+        ran_s: Run time by its node's report, seconds; None without a report.
+        usage: Resource use, set at its end; None if not measured.
     """
 
     node: str
@@ -59,25 +59,27 @@ class Rank:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt of a job, from the decision that allocated its GPUs until all ranks are over.
+    """One attempt of a job, from the decision that allocated its GPUs until all ranks have ended.
 
     Attributes:
         number: 1 for the first.
-        start_s: When the GPUs were allocated, Unix seconds.
-        seated_s: When its GPUs were empty, Unix seconds; infinite while preempted jobs still leave them.
-        leaving: (job, rank) of those.
-        sm_clock_frac: SM clock that was decided on, of the highest.
-        cpu_milli_each: Cores with each GPU that were decided on, thousandths; -1: those that were asked for.
-        was_shared: Whether another job has had its GPUs too.
-        lent_s: GPU time that co-tenants have had of each of its GPUs, seconds ...
-        tenants: ... and the jobs on them, itself included, since ...
-        tenants_since_s: ... then, Unix seconds.
+        start_s: Time of the allocation, Unix seconds.
+        seated_s: Time at which its GPUs became empty, Unix seconds; infinite while preempted jobs are leaving
+            them.
+        leaving: (job, rank) of the ranks that are leaving.
+        sm_clock_frac: SM clock by the decision, as a fraction of the highest.
+        cpu_milli_each: Cores with each GPU by the decision, thousandths; -1: as requested.
+        was_shared: Whether another job has used its GPUs at the same time.
+        lent_s: GPU time used by co-tenants, seconds for each of its GPUs, until `tenants_since_s`.
+        tenants: Number of jobs on its GPUs, itself included.
+        tenants_since_s: Time since when there are `tenants` jobs, Unix seconds.
         decision: Number of the decision that started it.
-        source: Who decided.
-        ending: What the job becomes once all ranks are over; "" while it is to go on. `preempted`: queued, if
-            it has not come to its own end.
-        ending_reason: Why.
-        moved: Whether it is ended so that the job goes on elsewhere, its GPUs being needed together.
+        source: Source of the decision.
+        ending: State of the job after all ranks have ended; "" while the attempt goes on. `preempted`:
+            queued, unless the job ended by itself.
+        ending_reason: Reason of the ending.
+        moved: Whether it is ended so that the job continues elsewhere, because its GPUs are needed as a
+            block.
         charged: Whether another attempt counts against the job's retries.
         first_failure: The first exit code that was not 0, and its reason.
     """
@@ -102,21 +104,21 @@ class Attempt:
     tenants_since_s: float = 0.0
 
     def live_ranks(self) -> list[int]:
-        """Ranks that are not over."""
+        """Ranks that have not ended."""
         return [number for number, rank in enumerate(self.ranks) if rank.state != "ended"]
 
     @property
     def over(self) -> bool:
-        """Whether all ranks are over."""
+        """Whether all ranks have ended."""
         return not self.live_ranks()
 
     @property
     def held_s(self) -> float:
-        """How long it had its GPUs, seconds, all its ranks being over; of shared time its part."""
+        """How long it held its GPUs, seconds, after all its ranks ended; shared time counts in part."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def shares_with(self, tenants: int, now_s: float) -> None:
-        """So many jobs have its GPUs from now on, itself included."""
+        """Set the number of jobs on its GPUs from now on, itself included."""
         if self.tenants > 1:
             self.lent_s += (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
         self.was_shared = self.was_shared or tenants > 1
@@ -124,16 +126,16 @@ class Attempt:
 
     @property
     def energy_j(self) -> float | None:
-        """What its ranks that are over have used, joules; None where none was measured."""
+        """Energy of its ended ranks, joules; None if not measured."""
         used = [rank.usage.energy_mj for rank in self.ranks if rank.usage is not None]
         known = [energy_mj for energy_mj in used if energy_mj is not None]
         return sum(known) / 1e3 if known else None
 
     @property
     def run_s(self) -> float:
-        """How long its longest rank ran, seconds, all being over.
+        """Run time of its longest rank, seconds, after all ranks ended.
 
-        By what the nodes measured, else from when its GPUs were empty to the end: 0 where they never were.
+        As measured by the nodes, else from the time its GPUs were empty to the end: 0 if they never were.
         """
         return max(
             max(rank.ended_s - self.seated_s, 0.0) if rank.ran_s is None else rank.ran_s
@@ -143,14 +145,15 @@ class Attempt:
 
 @dataclass(slots=True)
 class Stopped:
-    """How an attempt ended after which its job was queued again.
+    """End of an attempt after which its job was queued again.
 
     Attributes:
-        number: Of the attempt.
-        start_s: When it got its GPUs, Unix seconds.
-        end_s: When its last rank was over, Unix seconds; the broker may have learnt that later.
-        reason: Why, in words.
-        with_node: Whether a node was stopped with its jobs, this one too, as at a restart of the cluster.
+        number: Attempt number.
+        start_s: Time of the allocation, Unix seconds.
+        end_s: End of its last rank, Unix seconds; the broker may have learnt of it later.
+        reason: Reason as text.
+        with_node: Whether a node was stopped with its jobs, including this one, as at a restart of the
+            cluster.
     """
 
     number: int
@@ -165,23 +168,23 @@ class Job:
     """A job from submission to its end.
 
     Attributes:
-        number: What people call it; never used twice in a journal.
-        spec: As submitted, with its prediction; once it is over, without what only a start needs.
+        number: Job number for users; never used twice in a journal.
+        spec: As submitted, with its prediction; of a finished job without the fields that only a start needs.
         seq: Its number in the `ClusterState`, -1 if it was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
-        retries: Attempts that ended without its doing, and were charged.
-        preemptions: Attempts that were ended for another job's sake.
-        moves: Those of them after which it was to go on elsewhere at once.
-        last_move: By which decision and for whom that was last, "" if never.
-        earlier_s: Run time of those that were preempted, seconds.
-        attempts: How many have begun.
-        first_start_s: When the first of them got its GPUs, Unix seconds; None before.
-        gpu_s: GPU-seconds of those that are over: GPUs, shares counted, times the time that it had them.
-        energy_j: What they used, joules; None where no node has measured it.
-        gpu_memory_mib: What its GPUs have to have, as an attempt has shown; 0: none has.
-        alone: It shares no GPUs, whatever was submitted: it was out of their memory once.
-        stopped: The last attempt after which it was queued again; None where there was none.
+        retries: Attempts that ended through no fault of the job, and were charged.
+        preemptions: Number of attempts that were ended for another job.
+        moves: Number of preempted attempts after which it was to continue elsewhere at once.
+        last_move: Decision of the last move, and the job that it was for; "" if never moved.
+        earlier_s: Run time of preempted attempts, seconds.
+        attempts: Number of attempts begun.
+        first_start_s: Start of the first attempt, Unix seconds; None before.
+        gpu_s: GPU-seconds of ended attempts: GPUs, shared ones in part, times the time that it had them.
+        energy_j: Energy of ended attempts, joules; None if no node measured it.
+        gpu_memory_mib: GPU memory that it needs by a failed attempt, MiB; 0: unknown.
+        `alone`: Whether it shares no GPUs, whatever was submitted, because it ran out of GPU memory once.
+        stopped: The last attempt after which it was queued again; None: there was none.
     """
 
     number: int
@@ -202,18 +205,18 @@ class Job:
     gpu_memory_mib: int = 0
     alone: bool = False
     stopped: Stopped | None = None
-    end_s: float | None = None  # of its last rank
+    end_s: float | None = None  # end of its last rank
     exit_code: int | None = None
     reason: str = ""
 
     @property
     def called(self) -> str:
-        """What people call it: its number, or `17_3` for task 3 of array 17."""
+        """Job id for users: its number, or `17_3` for task 3 of array 17."""
         return called(self.spec)
 
     @property
     def wait_s(self) -> float | None:
-        """Queueing delay, seconds: first start less submission; None where it has not started."""
+        """Queueing delay, seconds: first start minus submission; None if it has not started."""
         return None if self.first_start_s is None else self.first_start_s - self.submit_s
 
     def become(self, state: JobState) -> None:
@@ -226,7 +229,7 @@ class Job:
         self.state = state
 
     def forget_start(self) -> None:
-        """Over: let go of what only a start needs, and share the strings that many jobs have."""
+        """Drop what a finished job no longer needs, and share the strings that many jobs have."""
         self.spec = msgspec.structs.replace(
             self.spec,
             command=[],
@@ -245,7 +248,7 @@ class Job:
 
     @property
     def live(self) -> bool:
-        """Whether the job is not over."""
+        """Whether the job has not finished."""
         return self.state in LIVE
 
     @property
@@ -255,12 +258,12 @@ class Job:
 
 
 def called(job: JobSubmitted) -> str:
-    """What people call a job: its number, or `17_3` for task 3 of array 17."""
+    """Return the job id for users: its number, or `17_3` for task 3 of array 17."""
     return f"{job.array}_{job.task}" if job.array else str(job.job)
 
 
 def place_of(job: Job) -> str:
-    """Where the current or last attempt has its GPUs, such as `n0[0,1] n1[3]`."""
+    """Placement of the current or last attempt, such as `n0[0,1] n1[3]`."""
     if job.attempt is None:
         return ""
     return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)

@@ -1,4 +1,4 @@
-"""What the broker knows, and simple questions about it; `book` says how facts change it."""
+"""State of the broker, and simple queries; `book` defines how facts change it."""
 
 from __future__ import annotations
 
@@ -32,54 +32,54 @@ from rlsched.errors import JournalError
 
 
 class Known:
-    """Everything that the broker knows.
+    """State of the broker.
 
     Args:
-        predictions: Told of every submission, start and end, in order.
-        order: What the queue goes by.
-        half_life_s: Half of what a user has used is forgotten after so long; infinite: nothing is.
+        predictions: Receives every submission, start and end, in order.
+        order: Order of the queue.
+        half_life_s: Half-life of a user's usage, seconds; infinite: no decay.
 
     Attributes:
-        cluster: What the scheduler sees.
-        jobs: By number: those that are not over, and some of those that are (`forget`). See `job`.
-        ended_jobs: (when, number) of those of `jobs` that are over, in order.
-        numbers: Those of all jobs, ascending.
-        table: The journal's table of jobs that are over; None: all of them are in `jobs`.
+        cluster: Cluster state as the scheduler sees it.
+        jobs: By number: unfinished jobs, and the latest finished ones (`forget`). See `job`.
+        ended_jobs: (end, number) of the finished jobs in `jobs`, in order.
+        numbers: All job numbers, ascending.
+        table: The journal's table of finished jobs; None: all of them are in `jobs`.
         job_of_seq: Live jobs, by their number in `cluster`.
         number_of_seq: Job number of every job that has been in `cluster`.
         tokens: Submission token -> job number, of `jobs`. See `job_of_token`.
         nodes: By name, in order of registration.
-        epoch: Of the last broker that took the journal up, 0 before the first.
-        last_number: The highest job number that has been given, here or before a backup was restored.
-        last_attempt: Attempts that begin have higher numbers.
-        highest_attempt: The highest number of any attempt of any job.
-        restored_s: When the journal was restored from a backup last, Unix seconds; None: never.
-        taken_over: That was a standby's copy, and no backup.
-        awaited: Nodes that have not registered since then, and may run what the journal does not know.
+        epoch: Epoch of the last broker that opened the journal, 0 before the first.
+        last_number: Highest assigned job number, here or before a backup was restored.
+        last_attempt: New attempts get higher numbers.
+        highest_attempt: Highest number of any attempt of any job.
+        restored_s: Time of the last restore from a backup, Unix seconds; None: never.
+        taken_over: Whether the last restore took over a standby's copy.
+        awaited: Nodes that have not registered since the restore, and may run jobs that the journal lacks.
         identity: `BrokerStarted.cluster`.
-        chosen: `BrokerStarted.chosen` of the last one.
-        order: What the queue goes by.
+        chosen: `BrokerStarted.chosen` of the last start.
+        order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
-        asked_for_s: Partition -> when its last *wait* asked to be asked again, Unix seconds.
+        asked_for_s: Partition -> time for which its last *wait* requested the next decision, Unix seconds.
         decisions: Decisions by source.
-        contested: Those in which more than one row was legal, by source.
-        interventions: Decisions of the guard by its reason: the word before the colon.
-        outcomes: Jobs that are over, by state.
-        seats: Which preempted jobs have not left their GPUs yet.
-        models: Which models the ledger has: none, for SM clocks, or all, where GPUs are shared.
-        over: Told of each job that is over, at that very fact.
+        contested: Number of decisions in which more than one row was legal, by source.
+        interventions: Number of decisions of the guard by its reason: the word before the colon.
+        outcomes: Number of finished jobs, by state.
+        seats: Preempted jobs that have not left their GPUs yet.
+        models: Models of the ledger: none, models of SM clocks, or all, if GPUs are shared.
+        over: Called for each finished job, at the fact that ended it.
         priorities: Levels and weights of live jobs.
-        usage: What users have used.
-        profiles: What jobs of a kind use.
-        held: GPUs that others than this broker's jobs have.
-        eligibility: Which waiting jobs are kept out of the queue, and why.
+        usage: Usage of users.
+        profiles: Learnt resource use of jobs.
+        held: GPUs held by others than this broker's jobs.
+        eligibility: Waiting jobs that are kept out of the queue, and the reasons.
         arrays: Job arrays; their tasks are in `jobs`.
-        gates: Holds, times to begin and dependencies.
-        quotas: Limits of users, accounts and VCs, and what they have.
-        accounts: Who may charge jobs to what.
+        gates: Holds, begin times and dependencies.
+        quotas: Limits of users, accounts and VCs, and their usage.
+        accounts: Accounts that users may charge jobs to.
         health_failures: How often a node's own checks began to fail.
-        ran_on: By person: the nodes that have started a job of theirs, a bit for each node's number.
-        policy_id: Who decides; asked where a journal begins with a base.
+        ran_on: By user: nodes that have started a job of the user, a bit for each node's number.
+        policy_id: Id of the policy that decides; needed if a journal begins with a base.
     """
 
     def __init__(self, predictions: Predictions, order: Order, half_life_s: float = math.inf) -> None:
@@ -128,7 +128,7 @@ class Known:
         self._base: list[BasePart] = []
 
     def tell_nobody(self) -> None:
-        """From now on nobody is told of jobs that are over."""
+        """Stop the calls of `over` for finished jobs."""
         self.over = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
@@ -141,15 +141,15 @@ class Known:
         return known
 
     def gone(self) -> set[int]:
-        """Numbers of the ledger's nodes that others took the place of, or that an operator removed."""
+        """Numbers of the ledger's nodes that another node replaced, or that an operator removed."""
         there = {node.number for node in self.nodes.values() if not node.removed}
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Whether a gang would have other GPU numbers on one node than on another, where an engine cannot.
+        """Whether a gang would get different GPU numbers on its nodes, which an engine may not support.
 
-        Nodes of such an engine are all alike in their partition (`Members`), and a gang that no node holds
-        takes whole ones first: so its size says it, before anything is decided.
+        All nodes of such an engine are alike in their partition (`Members`), and a gang that exceeds one node
+        takes whole nodes first: so its size determines this before any decision.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of
@@ -162,23 +162,23 @@ class Known:
 
     @property
     def ended(self) -> int:
-        """Jobs that are over."""
+        """Number of finished jobs."""
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Jobs with a rank on a node that it ends by their `lost_after_s`, by number."""
+        """Jobs, by number, with a rank on a node that kills them after their `lost_after_s`."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
         return [job for job in jobs if job.spec.lost_after_s]
 
     def gave(self, job: int, attempt: int) -> bool:
-        """Whether this journal has begun such an attempt, or a later one of its job."""
+        """Whether this journal has begun this attempt, or a later one of its job."""
         known = self.job(job)
         return known is not None and known.attempt is not None and attempt <= known.attempt.number
 
     def job(self, number: int) -> Job | None:
-        """A job, also one that has been forgotten; None: there is none.
+        """Return a job, also a forgotten one; None: it does not exist.
 
         Raises:
             JournalError: its row is damaged.
@@ -190,7 +190,7 @@ class Known:
         return None if row is None else job_of(row)
 
     def called(self, number: int) -> str:
-        """What people call a job: its number, or `17_3` for task 3 of array 17."""
+        """Return the job id for users: its number, or `17_3` for task 3 of array 17."""
         try:
             job = self.job(number)
         except JournalError:
@@ -198,7 +198,7 @@ class Known:
         return str(number) if job is None else job.called
 
     def spec(self, number: int) -> JobSubmitted | None:
-        """What was submitted under this number, a job or an array; None: nothing.
+        """Return the submission with this number, a job or an array; None: it does not exist.
 
         Raises:
             JournalError: its row is damaged.
@@ -210,7 +210,7 @@ class Known:
         return None if job is None else job.spec
 
     def task(self, array: JobArray, task: int) -> int | None:
-        """The job that a task of an array is or was; None where it has not become one, or long ago.
+        """Return the job number of an array's task; None if it is not a job yet, or finished long ago.
 
         Raises:
             JournalError: a row is damaged.
@@ -222,7 +222,7 @@ class Known:
         return None if found is None else found.number
 
     def job_of_token(self, token: str) -> Job | None:
-        """The job that was submitted with this token; None: there is none.
+        """Return the job that was submitted with this token; None: it does not exist.
 
         Raises:
             JournalError: its row is damaged.
@@ -236,19 +236,19 @@ class Known:
         return None if row is None else job_of(row)
 
     def knows_token(self, token: str) -> bool:
-        """Whether a job was submitted with this token; not where its row is damaged."""
+        """Whether a job was submitted with this token; False if its row is damaged."""
         try:
             return self.job_of_token(token) is not None
         except JournalError:
             return False
 
     def forget(self, now_s: float, keep_s: float, most: int) -> None:
-        """Let jobs that are over leave the memory; the journal's table has them.
+        """Drop finished jobs from memory; the journal's table has them.
 
         Args:
-            now_s: Unix seconds; those of this instant stay, as they may not be in the journal yet.
-            keep_s: Those that have been over for longer leave ...
-            most: ... and the first of the others, until there are so many.
+            now_s: Unix seconds; jobs that ended at this instant stay, as they may not be in the journal yet.
+            keep_s: Jobs that finished longer ago than this are dropped ...
+            most: ... and then the oldest, down to this number.
         """
         while self.ended_jobs and self.ended_jobs[0][0] < now_s:
             over_s, number = self.ended_jobs[0]
@@ -260,4 +260,4 @@ class Known:
 
 
 def _nobody(job: Job) -> None:
-    """Told of a job that is over."""
+    """Ignore a finished job."""

@@ -1,4 +1,4 @@
-"""What an attempt that is over teaches of jobs like it, and what is said of that."""
+"""Learning of resource use from ended attempts, and its description."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.wire.messages import SeenUsage
 
 LEAST_MEASURED_S = 20
-"""An attempt that was looked at for less says little: programs load and warm up."""
+"""Minimum measured time: programs load and warm up in a shorter one."""
 
 
 def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> None:
-    """Take in what an attempt used, where all its ranks were measured for long enough on one GPU type.
+    """Learn from the usage of an attempt, if all its ranks were measured for long enough on one GPU type.
 
-    What it uses of a GPU alone is not learnt from one that shared it.
+    An attempt that shared GPUs teaches nothing about exclusive use of a GPU.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -48,13 +48,13 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def in_words(
     profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
 ) -> str:
-    """What was expected of a job when it was submitted, beside what is seen; "" where nothing was learnt.
+    """Expected use of a job at its submission, next to its observed use; "" if none was learnt.
 
     Args:
         profiles: As its submission has them, by GPU type.
-        gpu_type: It runs on; "" while it waits: the type that most attempts ran on.
-        seen: What it uses; None: not known, or it waits.
-        gpus: Of the job.
+        gpu_type: GPU type that it runs on; "" while it waits: the type of most attempts.
+        seen: Observed use; None: unknown, or the job waits.
+        gpus: Number of GPUs of the job.
     """
     if not gpu_type and profiles:
         gpu_type = max(profiles, key=lambda name: _count(profiles[name]))
@@ -80,7 +80,7 @@ def _count(profile: WorkloadProfile) -> int:
 
 
 def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:
-    """`GPU 78 % (80 % seen)`."""
+    """Format `GPU 78 % (80 % seen)`."""
     assert callable(said)
     if expected is None:
         return ""

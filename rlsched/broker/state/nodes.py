@@ -1,4 +1,4 @@
-"""What the broker knows of each node, and how the scheduler sees it."""
+"""State of each node in the broker, and its state in the ledger."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Node:
 
     Attributes:
         number: Its number in the `ClusterState`.
-        spec: As it registered last.
-        up: Whether it may run jobs: no operator has declared it down, and it woke when it was to.
+        spec: As last registered.
+        up: Whether it may run jobs: no operator has declared it down, and it woke up when ordered.
         away: Whether it is unreachable: it has missed its heartbeats, or its daemon was stopped.
-        removed: Whether an operator has taken it out of the cluster; it may register again.
+        removed: Whether an operator has removed it from the cluster; it may register again.
         gone_reason: Why it is unreachable or down.
-        live_jobs: Jobs that have a rank there which is not over.
-        drained_until_s: When it gets new jobs again, Unix seconds; infinite: when somebody says so; 0: it
-            gets them now.
-        drained_reason: Why it gets none.
-        unhealthy: Why it gets none by its own checks; "" where they pass.
+        live_jobs: Jobs that have a rank there which has not ended.
+        drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes it; 0: not
+            drained.
+        drained_reason: Reason of the drain.
+        unhealthy: Failure of its own checks; "" if they pass.
         sleep: `asleep` or `waking`; "": neither.
-        off_s: Of one that sleeps: by then it is off, Unix seconds.
-        resume_s: Of one that wakes: its command is run from then on.
-        wakes_by_s: ... and it is given up if it has not come by then.
+        off_s: For a sleeping node: time by which it is off.
+        resume_s: For a waking node: time from which its command runs.
+        wakes_by_s: For a waking node: time-out after which it is given up.
     """
 
     number: int
@@ -63,16 +63,16 @@ class Node:
 
     @property
     def drained(self) -> bool:
-        """Whether it is told to get no new jobs, by an operator or after a refusal."""
+        """Whether it is drained, by an operator or after a refusal."""
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Whether what registers under its name has other GPUs or another owner: for a ledger, another."""
+        """Whether a registration has other GPUs or another owner, and so is another node for the ledger."""
         return (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     @property
     def may_run_jobs(self) -> bool:
-        """Whether jobs may run there, for all that is known."""
+        """Whether jobs may run there, as far as is known."""
         return bool(self.live_jobs) or (self.up and not self.sleep)
 
     @property
@@ -86,7 +86,7 @@ class Node:
 
     @property
     def reason(self) -> str:
-        """Why it is in this state; "" where it is up."""
+        """Reason of this state; "" if it is up."""
         told = [self.drained_reason] if self.drained else []
         drained = "; ".join([*told, *([self.unhealthy] if self.unhealthy else [])])
         if self.sleep and self.up:
@@ -97,7 +97,7 @@ class Node:
 def change_node(
     nodes: dict[str, Node], cluster: ClusterState, models: LedgerModels, change: NodeEntry
 ) -> None:
-    """Let a fact about a node be true: in `nodes`, by name, and in the state that the scheduler sees."""
+    """Apply a fact about a node to `nodes`, by name, and to the scheduler's state."""
     known = nodes.get(change.name)
     if isinstance(change, NodeUp) and known is not None and known.is_other(change):
         cluster.retire_node(known.number)
@@ -156,7 +156,7 @@ def change_node(
             node.drained_until_s, node.unhealthy, node.sleep = 0.0, "", ""
     status = _STATUS[node.state]
     if status == NODE_UP and not node.spec.capabilities.places:
-        status = NODE_DRAINED  # nothing is started from here
+        status = NODE_DRAINED  # no starts from here
     if cluster.arrays.node.status[node.number] != status:
         _SHOW[status](cluster, node.number)
 

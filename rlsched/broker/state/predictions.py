@@ -1,8 +1,8 @@
-"""What the broker predicts of a job that is submitted, learnt from its own journal, live and after a restart.
+"""Predictions of submitted jobs, learnt from the broker's own journal, live and after a restart.
 
-The `Predictor` is the one of `rlsched trace predict`. Its predictions are journalled with the submission, and
-so is what each of its parts said. A restart reads both: predictions and the hedge's weights are as they
-were. Only boosting starts unfitted, and is fitted anew in the background.
+The `Predictor` is the one of `rlsched trace predict`. Its predictions are journalled with the submission,
+together with the prediction of each of its parts. A restart reads both: predictions and the hedge's weights
+are restored. Only boosting starts unfitted, and is fitted again in the background.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
 FEATURES_BYTES: Final = len(FEATURES) * 4
 _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
-"""Of what is kept."""
+"""Data type of stored predictions."""
 _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
 class _Open(NamedTuple):
-    """A job that has not ended: what was said of it, and what the running mean said."""
+    """A job that has not ended: its prediction, and that of the running mean."""
 
     predicted: Floats  # (BINS,)
     mean: Floats
 
 
 class Predictions:
-    """Told by the `Book` what happens, in the order of the journal.
+    """Predictions of jobs; the `Book` calls its methods in the order of the journal.
 
     Args:
         kind: `running-mean`: its median and spread, as in a simulator where the trace has no predictions;
             `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None: the hedge.
-        past: Jobs of before the journal, which are told first; the same at every start.
+        past: Jobs from before the journal, which are replayed first; the same at every start.
 
     Attributes:
-        made_for: What a snapshot of it depends on.
-        recent: Ended jobs against their predictions.
+        made_for: Key of everything that a snapshot of it depends on.
+        recent: Ended jobs compared with their predictions.
 
     Raises:
         InputError: an unknown kind, or the hedge without scikit-learn.
@@ -99,12 +99,12 @@ class Predictions:
     # ---- predictions -------------------------------------------------------------------------------------
 
     def predict(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
-        """Submissions of one instant, with their predictions, in order; `submitted` has to follow each."""
+        """Return submissions of an instant with predictions, in order; `submitted` must follow for each."""
         if self._predictor is None:
             return [self._by_mean(draft) for draft in drafts]
         facts = [_facts(draft) for draft in drafts]
         for fact in facts:
-            if self._predictor.history.knows(fact.job_id):  # its number was not given, as something raised
+            if self._predictor.history.knows(fact.job_id):  # an error meant that its number was not assigned
                 self._predictor.observe_gone(fact.job_id)
         foreseen = self._predictor.foresee(facts, now_s)
         points = point_and_spread(
@@ -135,19 +135,19 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """(BINS,) what is predicted of a live job; None: the lognormal that its submission says."""
+        """(BINS,) prediction of a live job; None: the lognormal given in its submission."""
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
 
     def remaining_s(self, job: int, age_s: float) -> float:
-        """Time that a job of this age still runs, with even odds, given that it has lasted so long."""
+        """Median remaining run time of a job of this age, seconds."""
         return remaining_median_s(self._open[job].predicted, age_s)
 
-    # ---- what happens, told by the book -------------------------------------------------------------
+    # ---- events, sent by the book -------------------------------------------------------------------
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        """A job is in the journal; its prediction is what that says."""
-        if self._predictor is None or entry.job not in self._open:  # else `predict` has just said it
+        """Apply a journalled submission, with the prediction in it."""
+        if self._predictor is None or entry.job not in self._open:  # else `predict` has just made it
             self._recall(entry, now_s)
         if entry.rejected:
             self.gone(entry.job)
@@ -166,17 +166,17 @@ class Predictions:
             self._open[entry.job] = _Open(said[0], said[1 + _MEAN])
 
     def started(self, job: int, now_s: float) -> None:
-        """A job has its GPUs, for the first time or again."""
+        """Apply a start of a job, the first or a later one."""
         if self._predictor is not None:
             self._predictor.observe_start(str(job), now_s)
 
     def stopped(self, job: int, now_s: float) -> None:
-        """A job is queued again."""
+        """Apply that a job is queued again."""
         if self._predictor is not None:
             self._predictor.observe_stop(str(job), now_s)
 
     def ended(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
-        """A job has run to its own end, for `duration_s`."""
+        """Apply the end of a job that ran to its own end, for `duration_s`."""
         if self._predictor is not None:
             self._predictor.observe_end(str(spec.job), duration_s, now_s)
         else:
@@ -185,14 +185,14 @@ class Predictions:
         self.recent.add(now_s, duration_s, spec.num_gpus, known.predicted, known.mean)
 
     def gone(self, job: int) -> None:
-        """A job is over without a run time that says anything."""
+        """Forget a job that finished without a usable run time."""
         del self._open[job]
         if self._predictor is not None:
             self._predictor.observe_gone(str(job))
 
     @property
     def predictor(self) -> Predictor | None:
-        """The hedge and its predictors; None: the running mean alone is asked."""
+        """The hedge and its predictors; None: only the running mean is used."""
         return self._predictor
 
     @property
@@ -200,20 +200,20 @@ class Predictions:
         """The running mean."""
         return self._mean
 
-    # ---- fits, made elsewhere -----------------------------------------------------------------------
+    # ---- fits by another process --------------------------------------------------------------------
 
     def fit_due(self) -> bool:
-        """Whether boosting wants another fit, and none is under way."""
+        """Whether boosting needs another fit, and none is running."""
         return self._predictor is not None and self._fitting is None and self._predictor.fit_due()
 
     def training(self, now_s: float) -> TrainingSet:
-        """What a fit needs; `install` or `fit_failed` has to follow."""
+        """Return the training data of a fit; `install` or `fit_failed` must follow."""
         assert self._predictor is not None
         self._fitting = self._predictor.ended
         return self._predictor.training(now_s)
 
     def install(self, fitted: HazardModel, now_s: float) -> None:
-        """The fit is there: use it from now on."""
+        """Use a finished fit from now on."""
         assert self._predictor is not None
         assert self._fitting is not None
         self._predictor.install(fitted)
@@ -221,7 +221,7 @@ class Predictions:
         self._fitted, self._fitting, self._fit_error = (now_s, self._fitting), None, None
 
     def fit_failed(self, why: str) -> None:
-        """The fit came to nothing; the one before stays, and another is due."""
+        """Record a failed fit; the one before stays, and another is due."""
         assert self._predictor is not None
         self._predictor.withdraw()
         self._fitting, self._fit_error = None, why
@@ -229,7 +229,7 @@ class Predictions:
     # ---- report -------------------------------------------------------------------------------------
 
     def report(self, now_s: float) -> PredictionReport:
-        """Who predicts, and how well that went lately."""
+        """Report which predictors are in use, and their recent accuracy."""
         last, week = self.recent.compared(now_s)
         predictor = self._predictor
         hedges = predictor is not None
@@ -249,7 +249,7 @@ class Predictions:
         )
 
     def curves(self, now_s: float) -> dict[str, float]:
-        """Scalars for TensorBoard, of the last jobs; empty before enough have ended, or if none has since."""
+        """TensorBoard scalars of the last jobs; empty before enough have ended, or if none ended since."""
         last, _ = self.recent.compared(now_s)
         if self.recent.count == self._drawn or last.predicted is None or last.running_mean is None:
             return {}
@@ -290,7 +290,7 @@ def _packed(mixed: Floats, foreseen: Foreseen) -> bytes:
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
-    """((1 + EXPERTS, BINS) what was said, features); None where nothing was, or by another kind of hedge."""
+    """((1 + EXPERTS, BINS) predictions, features); None without predictions, or of another kind of hedge."""
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None
     said = np.frombuffer(entry.said[:_SAID_BYTES], "<f8").reshape(1 + len(EXPERTS), BINS)

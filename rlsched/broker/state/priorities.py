@@ -1,6 +1,6 @@
-"""Which jobs go before others: the priority that they came with, what age adds to it, and fair share.
+"""Order of jobs: submitted priority, increase by age, and fair share.
 
-A level and a weight for each job is all that the order of the queue knows of this (`decide.order.keys`).
+The queue order only uses a level and a weight of each job (`decide.order.keys`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlsched.wire.messages import Priority
 
 LEVELS: Final[dict[Priority, int]] = {"low": -1, "normal": 0, "high": 1, "urgent": 2}
 WORTH_TELLING: Final = 0.01
-"""A change of ln(weight) that is journalled."""
+"""Minimum change of ln(weight) that is journalled."""
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 
@@ -28,12 +28,12 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     """How the broker ranks jobs.
 
     Attributes:
-        half_life_s: Half of what a user has used is forgotten after so long; infinite: no fair share.
-        age_s: A waiting job goes up one priority after so long, to `high` at most; infinite: never.
-        highest: The highest priority that somebody who is no admin may ask for.
-        preemptible: Jobs of this priority and below may be preempted, though they do not say so; None: those
-            alone that say so.
-        every_s: How often shares and ages are looked at.
+        half_life_s: Half-life of a user's usage, seconds; infinite: no fair share.
+        age_s: Waiting time after which a job goes up one priority, to `high` at most; infinite: never.
+        highest: Highest priority that a non-admin may request.
+        preemptible: Jobs of this priority and below may be preempted without requesting it; None: only jobs
+            that request it.
+        every_s: Interval at which shares and ages are reviewed.
     """
 
     half_life_s: float = math.inf
@@ -43,10 +43,10 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float = 60.0
 
     def check(self, priority: Priority) -> None:
-        """Find out whether somebody who is no admin may ask for this.
+        """Check whether a non-admin may request this priority.
 
         Raises:
-            InputError: they may not.
+            InputError: only admins may.
         """
         if LEVELS[priority] > LEVELS[self.highest]:
             raise InputError(
@@ -55,7 +55,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def may_be_preempted(self, priority: Priority) -> bool:
-        """Whether a job may be, by its priority alone."""
+        """Whether jobs of this priority may be preempted without requesting it."""
         return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
 
 
@@ -65,13 +65,13 @@ class _Live(NamedTuple):
 
 
 class Priorities:
-    """Level and weight of every live job, as the journal's facts make them; and what users have used.
+    """Level and weight of every live job, and the usage of users, as the journal's facts define them.
 
     Args:
-        cluster: Where the order of the queue is kept.
+        cluster: The ledger, which holds the order of the queue.
 
     Attributes:
-        ln_weights: By user, of those whose weight is not 1.
+        ln_weights: By user, if the weight is not 1.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -81,36 +81,36 @@ class Priorities:
         self._levels: dict[int, int] = {}
 
     def of(self, entry: JobSubmitted) -> tuple[int, float]:
-        """Level and ln(weight) of a job that comes."""
+        """Level and ln(weight) of a submitted job."""
         return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
 
     def came(self, entry: JobSubmitted, seq: int) -> None:
-        """A job is live."""
+        """Add a live job."""
         self._live[entry.job] = _Live(seq, entry.user)
         self._levels[entry.job] = LEVELS[entry.priority]
 
     def take_up(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
-        """Weights and levels of live jobs as a base has them; the ledger has them already."""
+        """Restore weights and levels of live jobs from a base; the ledger has them already."""
         self.ln_weights.update(ln_weights)
         self._levels.update(levels)
 
     def set(self, job: int, priority: Priority, now_s: float) -> None:
-        """A live job has another priority; what age adds to it is looked at anew."""
+        """Set the priority of a live job; the increase by age is computed again."""
         seq, user = self._live[job]
         self._levels[job] = LEVELS[priority]
         self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
 
     def gone(self, job: int) -> None:
-        """It is over."""
+        """Forget a finished job."""
         self._live.pop(job, None)
         self._levels.pop(job, None)
 
     def level(self, job: int) -> int:
-        """Of a live job, with what age has added."""
+        """Level of a live job, with the increase by age."""
         return self._levels[job]
 
     def rank(self, entry: JobsRanked, now_s: float) -> None:
-        """Weights and levels are others from now on."""
+        """Apply new weights and levels."""
         self.ln_weights.update(entry.ln_weights)
         self._levels.update((job, level) for job, level in entry.levels.items() if job in self._live)
         for job, (seq, user) in self._live.items():
@@ -128,7 +128,7 @@ def ranked(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """What of weights and levels is to change now; None: nothing."""
+    """Changes of weights and levels that are due; None: there are none."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
@@ -150,10 +150,10 @@ def ranked(
 
 
 def level_of(ranks: Ranks, job: Job, now_s: float) -> int:
-    """Level of a waiting job by its priority, how long ago it was submitted, and what ended it before.
+    """Level of a waiting job by its priority, its waiting time, and the end of its last attempt.
 
-    A job that was ended with its node goes one priority higher, to `high` at most: it had its GPUs, and after
-    a restart of the cluster jobs that came later would take its place.
+    A job that was ended with its node goes one priority higher, to `high` at most: it had GPUs, and after a
+    restart of the cluster later jobs would take its place.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

@@ -1,8 +1,8 @@
-"""Quotas: what users, accounts and VCs may have at once and in a month, and what they have.
+"""Quotas: limits of users, accounts and VCs, at once and per month, and their usage.
 
-GPUs at once are had from the decision that allocates them until the last process of the attempt is over. A
-GPU's time is charged while it is allocated: from that decision until the end, or until the GPUs are given to
-others. All counts are whole numbers: thousandths of a GPU, milliseconds.
+GPUs count from the decision that allocates them until the last process of the attempt has ended. GPU time is
+charged while the GPU is allocated: from that decision until the end, or until the GPUs are given to other
+jobs. All counts are integers: thousandths of a GPU, milliseconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
-"""The name of what holds for all that have no limit of their own."""
+"""Name of the limits of all users, accounts or VCs without limits of their own."""
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
 PartyKey = tuple[PartyKind, str]
 
 
 class Owner(NamedTuple):
-    """Whom a job is charged to; "" for no account, and for no VC."""
+    """Parties that a job is charged to; "" for no account, and for no VC."""
 
     user: str
     account: str
     vc: str
 
     def parties(self) -> Iterator[PartyKey]:
-        """Kind and name of each."""
+        """Kind and name of each party."""
         yield "user", self.user
         if self.account:
             yield "account", self.account
@@ -44,19 +44,19 @@ class Owner(NamedTuple):
 
 
 def owner_of(job: JobSubmitted) -> Owner:
-    """Whom a job is charged to."""
+    """Parties that a job is charged to."""
     return Owner(job.user, job.account, job.vc)
 
 
 class Quota(NamedTuple):
-    """Limits; None: there is none."""
+    """Limits; None: unlimited."""
 
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
 
     def or_else(self, other: Quota) -> Quota:
-        """These limits, and the other's where there is none."""
+        """These limits, completed by the other's."""
         return Quota(
             other.gpus if self.gpus is None else self.gpus,
             other.jobs if self.jobs is None else self.jobs,
@@ -73,9 +73,9 @@ class Party:
 
     Attributes:
         quota: Limits in force.
-        jobs: Waiting and running ones.
-        held_milli: GPUs that its processes have, thousandths.
-        charged_milli: GPUs whose time is charged now, thousandths.
+        jobs: Number of waiting and running jobs.
+        held_milli: GPUs held by its processes, thousandths.
+        charged_milli: GPUs that are being charged, thousandths.
         used: GPU time charged in the month of `since_ms`, up to then; thousandths of a GPU times ms.
         since_ms: Unix time.
     """
@@ -90,7 +90,7 @@ class Party:
     since_ms: int = 0
 
     def settle(self, now_ms: int, month_ms: int) -> None:
-        """Charge up to now; `month_ms`: when this month began."""
+        """Charge up to now; `month_ms`: start of this month."""
         self.used = self.used_by(now_ms, month_ms)
         self.since_ms = now_ms
 
@@ -100,18 +100,18 @@ class Party:
         return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
 
     def __str__(self) -> str:
-        """As people call it."""
+        """Return the name for users."""
         lead = {"user": "", "account": "account ", "vc": "VC "}[self.kind]
         return lead + (self.name or "nobody")
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Jobs of the same parties that ask for as many GPUs: all that wait are eligible, or none is.
+    """Jobs of the same parties and number of GPUs: all waiting ones are eligible, or none is.
 
     Attributes:
-        seqs: Those that wait, by their number in the ledger.
-        barred: Whether they are not eligible; of no meaning while none waits.
+        seqs: Waiting jobs, by their number in the ledger.
+        barred: Whether they are not eligible; meaningless while none waits.
     """
 
     gpu_milli: int
@@ -121,10 +121,10 @@ class Group:
 
 
 class Quotas:
-    """Counts what is had and charged, and bars waiting jobs for which there is no room.
+    """Counts held and charged GPUs, and bars waiting jobs that exceed a quota.
 
     Args:
-        eligibility: Is told which.
+        eligibility: Receives the barred jobs.
     """
 
     def __init__(self, eligibility: Eligibility) -> None:
@@ -134,16 +134,16 @@ class Quotas:
         self._groups: dict[tuple[Owner, int], Group] = {}
         self._group_of: dict[int, Group] = {}
         self._charged: set[int] = set()
-        self._waiting: dict[Party, dict[Group, None]] = {}  # those of its groups of which some jobs wait
-        self._timed: dict[Party, int] = {}  # when to look at it again, ms
+        self._waiting: dict[Party, dict[Group, None]] = {}  # groups of a party in which jobs wait
+        self._timed: dict[Party, int] = {}  # when to review it, ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
-        """When `review` may change something though nothing happens until then, Unix seconds."""
+        """Next time at which `review` may change something without another event, Unix seconds."""
 
-    # ---- what happens to jobs ---------------------------------------------------------------------
+    # ---- events of jobs ---------------------------------------------------------------------------
 
     def submitted(self, seq: int, owner: Owner, num_gpus: int, now_s: float) -> None:
-        """A job has come to the ledger and waits."""
+        """Register a waiting job that entered the ledger."""
         gpu_milli = num_gpus * 1000
         group = self._groups.get((owner, gpu_milli))
         if group is None:
@@ -155,26 +155,26 @@ class Quotas:
         self._wait(seq, group, now_s)
 
     def decided(self, action: Action, now_s: float) -> None:
-        """An action has been applied to the ledger."""
+        """Apply an action that was applied to the ledger."""
         if isinstance(action, Start):
             self.started(action.seq, now_s)
         elif isinstance(action, Preempt):
             self.preempted(action.seq, now_s)
 
     def started(self, seq: int, now_s: float) -> None:
-        """GPUs have been allocated to a waiting job."""
+        """Apply the start of a waiting job."""
         group = self._wait_no_longer(seq, now_s)
         self._charged.add(seq)
         self._change(group, group.gpu_milli, group.gpu_milli, now_s)
 
     def preempted(self, seq: int, now_s: float) -> None:
-        """A running job's GPUs are given to others; its processes are still to leave."""
+        """Apply that a running job's GPUs are given to other jobs; its processes are still leaving."""
         self._charged.remove(seq)
         group = self._group_of[seq]
         self._change(group, 0, -group.gpu_milli, now_s)
 
     def over(self, seq: int, now_s: float, *, waits: bool) -> None:
-        """An attempt is over, and its job waits again, in the ledger already, or is gone."""
+        """Apply the end of an attempt; its job waits again, in the ledger already, or has finished."""
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
         self._charged.discard(seq)
@@ -185,13 +185,13 @@ class Quotas:
             self._forget(seq, group)
 
     def gone(self, seq: int, now_s: float) -> None:
-        """A waiting job has been cancelled."""
+        """Apply the cancellation of a waiting job."""
         self._forget(seq, self._wait_no_longer(seq, now_s))
 
-    # ---- limits, and time -------------------------------------------------------------------------
+    # ---- limits and time --------------------------------------------------------------------------
 
     def set(self, entry: QuotaSet, now_s: float) -> None:
-        """These limits hold from now on."""
+        """Set limits."""
         key, quota = (entry.kind, entry.name), Quota(entry.gpus, entry.jobs, entry.gpu_hours)
         if quota == UNLIMITED:
             self._own.pop(key, None)
@@ -203,19 +203,19 @@ class Quotas:
                 self._look_at(party, now_s)
 
     def review(self, now_s: float) -> None:
-        """A month has begun, or somebody's GPU-hours may be used up: see who is eligible now."""
+        """Update eligibility: a month has begun, or GPU-hours may be used up."""
         now_ms = round(now_s * 1000)
         for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
             self._look_at(party, now_s)
 
     def entries(self) -> list[QuotaSet]:
-        """What sets all these limits anew."""
+        """Facts that recreate all these limits."""
         return [
             QuotaSet(kind=kind, name=name, **quota._asdict()) for (kind, name), quota in self._own.items()
         ]
 
     def charged(self) -> list[tuple[str, str, int, int]]:
-        """(kind, name, what is charged this month, up to when) of everybody who has been."""
+        """(kind, name, charge of this month, end of the charged time) of all charged parties."""
         return [
             (party.kind, party.name, party.used, party.since_ms)
             for party in self._parties.values()
@@ -229,9 +229,9 @@ class Quotas:
         barred: Sequence[int],
         now_s: float,
     ) -> None:
-        """Limits, charges and barred jobs as they were; the live jobs are told already, and no limit is set.
+        """Restore limits, charges and barred jobs; the live jobs are counted already, and no limit is set.
 
-        What has become due by now is due still: `review` is told of it, as it would have been.
+        Reviews that are due by now stay due: `review` will find them.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -251,21 +251,21 @@ class Quotas:
                 self._timed[party] = round(now_s * 1000)
         self.due_s = min(self._timed.values()) / 1000 if self._timed else math.inf
 
-    # ---- words ------------------------------------------------------------------------------------
+    # ---- descriptions -----------------------------------------------------------------------------
 
     def own(self, kind: PartyKind, name: str) -> Quota:
-        """The limits that were set for this name."""
+        """Limits that were set for this name."""
         return self._own.get((kind, name), UNLIMITED)
 
     def named(self, kind: PartyKind) -> frozenset[str]:
-        """Names that have a limit of their own."""
+        """Names that have limits of their own."""
         return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
 
     def check(self, owner: Owner, num_gpus: int, beside: Counter[PartyKey]) -> None:
-        """See whether a job may be submitted, after those of `beside`, which counts the jobs of each party.
+        """Check whether a job may be submitted after the jobs of `beside`, which counts jobs by party.
 
         Raises:
-            InputError: it may not.
+            InputError: a quota forbids it.
         """
         for key in owner.parties() if self._own else ():
             party = self._parties.get(key) or Party(*key, self._in_force(key))
@@ -273,7 +273,7 @@ class Quotas:
             if quota.jobs is not None and jobs >= quota.jobs:
                 raise InputError(
                     f"quota: {party} has {jobs} of {quota.jobs} jobs, waiting and running; "
-                    "submit when one is over"
+                    "submit when one has finished"
                 )
             if quota.gpus is not None and num_gpus > quota.gpus:
                 raise InputError(
@@ -283,12 +283,12 @@ class Quotas:
                 raise InputError(f"quota: {party} may use no GPU-hours")
 
     def reasons(self, seq: int, now_s: float) -> list[str]:
-        """Why a waiting job is not eligible, a line for each limit."""
+        """Reasons why a waiting job is not eligible, a line for each limit."""
         group = self._group_of[seq]
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
     def rows(self, now_s: float) -> list[QuotaInfo]:
-        """All limits, and what is had and used beside each; defaults first, then by name."""
+        """All limits, each with its usage; defaults first, then by name."""
         self._turn_month(round(now_s * 1000))
         limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
         order = sorted(
@@ -328,7 +328,7 @@ class Quotas:
                 f"the next begins {again:%Y-%m-%d} UTC"
             )
 
-    # ---- within -----------------------------------------------------------------------------------
+    # ---- internals --------------------------------------------------------------------------------
 
     def _in_force(self, key: PartyKey) -> Quota:
         quota = self._own.get(key, UNLIMITED).or_else(self._own.get((key[0], DEFAULT), UNLIMITED))
@@ -341,7 +341,7 @@ class Quotas:
         return party
 
     def _wait(self, seq: int, group: Group, now_s: float) -> None:
-        """A job waits, as those of its group do."""
+        """Add a waiting job to its group, which decides its eligibility."""
         if not group.seqs:
             for party in group.parties:
                 self._waiting.setdefault(party, {})[group] = None
@@ -367,7 +367,7 @@ class Quotas:
             party.jobs -= 1
 
     def _change(self, group: Group, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """The parties of a group have so much more, and are charged for so much more."""
+        """Add to the held and charged GPUs of a group's parties."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False
@@ -381,7 +381,7 @@ class Quotas:
                 self._look_at(party, now_s)
 
     def _look_at(self, party: Party, now_s: float) -> None:
-        """See which waiting jobs of a party are eligible now, and when to look again."""
+        """Update the eligibility of a party's waiting jobs, and the time of the next review."""
         for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
@@ -409,7 +409,7 @@ class Quotas:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """When a party's GPU-hours are used up, or begin anew; of those without such a limit never."""
+        """Schedule a review for when a party's GPU-hours are used up or start again, if they are limited."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):

@@ -1,4 +1,4 @@
-"""GPUs that the ledger has given away, and that preempted jobs have not left yet."""
+"""GPUs that the ledger has given to other jobs, and that preempted jobs have not left yet."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class Seats:
-    """Who leaves, and who waits for it. A preempted job counts as leaving until its attempt is over.
+    """Leaving jobs, and jobs that wait for their GPUs. A preempted job leaves until its attempt has ended.
 
     Attributes:
-        emptied: Jobs whose GPUs have become empty; whoever launches them clears it.
+        emptied: Jobs whose GPUs have become empty; cleared by the code that launches them.
     """
 
     def __init__(self) -> None:
@@ -20,9 +20,9 @@ class Seats:
         self._leaving: dict[int, Job] = {}
 
     def preempted(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
-        """A job's GPUs have been given away. One that is being ended already goes on to what it becomes.
+        """Give a job's GPUs away. A job that is being ended already keeps its ending.
 
-        `moved_for`: what people call the job that it is moved for; None: it gives way to others.
+        `moved_for`: id of the job that it is moved for; None: it gives way to other jobs.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -33,15 +33,15 @@ class Seats:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """A job was preempted before, and is still leaving; its attempt says the rest."""
+        """Restore a job that is still leaving after a preemption; its attempt holds the rest."""
         self._leaving[job.number] = job
 
     def over(self, job: Job) -> None:
-        """A job's attempt is over."""
+        """Remove a job whose attempt has ended."""
         self._leaving.pop(job.number, None)
 
     def take(self, job: Job, attempt: Attempt) -> bool:
-        """Let a new attempt wait for those that have not left its GPUs yet; whether there are none."""
+        """Let a new attempt wait for the ranks that are still on its GPUs; returns whether there are none."""
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         for other in self._leaving.values():
             theirs = other.active
@@ -57,7 +57,7 @@ class Seats:
         return not attempt.leaving
 
     def left(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """A rank is over: those of these jobs whose GPUs are all empty now."""
+        """Remove an ended rank; returns the given jobs whose GPUs are all empty now."""
         if number not in self._leaving:
             return []
         emptied = []

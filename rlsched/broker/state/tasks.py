@@ -1,4 +1,4 @@
-"""Tasks of job arrays as numbers, in words, and as submissions of their own; see `arrays`."""
+"""Tasks of job arrays as numbers, as text, and as separate submissions; see `arrays`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rlsched.wire.messages import Tasks
 
 MAX_TASKS: Final = 1_000_000
 MAX_TASK: Final = 4_000_000
-"""The highest number of one, as in Slurm."""
+"""Highest task number, as in Slurm."""
 
 
 def count(tasks: list[Tasks]) -> int:
-    """How many tasks there are."""
+    """Return the number of tasks."""
     return sum((one.last - one.first) // one.step + 1 for one in tasks)
 
 
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
-    """As people write them: `8-99,200`; with a bound, it may be longer and without what follows."""
+    """Format tasks as users write them: `8-99,200`; stops after the first part beyond `most_chars`."""
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
         if left < 0:
@@ -38,18 +38,18 @@ def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
 
 
 def numbers(tasks: list[Tasks]) -> Iterator[int]:
-    """Each of them, in order."""
+    """Yield each task, in order."""
     for one in tasks:
         yield from range(one.first, one.last + 1, one.step)
 
 
 def has(tasks: list[Tasks], task: int) -> bool:
-    """Whether a task is among them."""
+    """Whether a task is included."""
     return any(task in range(one.first, one.last + 1, one.step) for one in tasks)
 
 
 def are_distinct(tasks: list[Tasks]) -> bool:
-    """Whether no task is among them twice: a byte for each number up to the highest, and no object."""
+    """Whether no task occurs twice: uses a byte for each number up to the highest, and no objects."""
     seen = bytearray(max((one.last for one in tasks), default=0) + 1)
     for one in tasks:
         last = one.last + 1
@@ -60,7 +60,7 @@ def are_distinct(tasks: list[Tasks]) -> bool:
 
 
 def joined(tasks: list[Tasks]) -> list[Tasks]:
-    """The same tasks in the same order, with steps where single ones are as far apart: `0,2,4` is `0-4:2`."""
+    """Return the same tasks in order, with steps for equally spaced single tasks: `0,2,4` is `0-4:2`."""
     found: list[Tasks] = []
     at = 0
     while at < len(tasks):
@@ -81,7 +81,7 @@ def joined(tasks: list[Tasks]) -> list[Tasks]:
 
 
 def without(tasks: list[Tasks], task: int) -> list[Tasks]:
-    """Those of these tasks that are not this one; quick where it is one of the first."""
+    """Return these tasks without one of them; fast if it is one of the first."""
     for at, one in enumerate(tasks):
         mine = range(one.first, one.last + 1, one.step)
         if task in mine:
@@ -92,7 +92,7 @@ def without(tasks: list[Tasks], task: int) -> list[Tasks]:
 
 
 def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
-    """Those of these tasks that are not among the others, in their order."""
+    """Return these tasks without the other ones, in their order."""
     spans = _spans(gone)
     ends = [last for _, last in spans]
     found: list[Tasks] = []
@@ -109,12 +109,12 @@ def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
 
 
 def common(tasks: list[Tasks], others: list[Tasks]) -> list[Tasks]:
-    """Those of these tasks that are among the others too, in their order."""
+    """Return the tasks that both have, in the order of the first."""
     return minus(tasks, minus(tasks, others))
 
 
 def _spans(tasks: list[Tasks]) -> list[tuple[int, int]]:
-    """The first and last of each run of numbers without a gap, ascending."""
+    """Return the first and last of each run of numbers without a gap, ascending."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(span for one in tasks for span in _runs(one)):
         if found and first <= found[-1][1] + 1:
@@ -137,7 +137,7 @@ def _slice(mine: range, low: int, high: int) -> list[Tasks]:
 
 
 def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
-    """A task as a submission of its own."""
+    """Return a task as a separate submission."""
     number, task = str(head.job), str(entry.task)
     own = {"RLSCHED_ARRAY_JOB": number, "RLSCHED_ARRAY_TASK": task}
     slurms = {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": task}
@@ -161,25 +161,25 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class Head:
-    """What tasks of an array that are still to come are submitted as.
+    """Submission of an array's tasks that are not jobs yet.
 
     Attributes:
-        spec: As submitted, with what was changed for all of it.
-        changes: What was changed, in order, where some of it was for single tasks.
+        spec: As submitted, with the changes of the whole array.
+        changes: All changes, in order, if some were for single tasks.
     """
 
     spec: JobSubmitted
     changes: list[JobUpdated] = field(default_factory=list)
 
     def update(self, entry: JobUpdated) -> None:
-        """Something is otherwise from now on."""
+        """Apply a change."""
         if not entry.tasks:
             self.spec = updated(self.spec, entry)
         if entry.tasks or self.changes:
             self.changes.append(entry)
 
     def task(self, entry: TaskSubmitted) -> JobSubmitted:
-        """A task as a submission of its own."""
+        """Return a task as a separate submission."""
         spec = task_of(self.spec, entry)
         for change in self.changes:
             if not change.tasks or has(change.tasks, entry.task):
@@ -189,10 +189,10 @@ class Head:
 
 
 class Heads(dict[int, Head]):
-    """The arrays of a journal, for those who read it from its beginning; see `Head`."""
+    """Arrays of a journal that is read from its beginning; see `Head`."""
 
     def note(self, entry: Entry) -> None:
-        """An entry was read."""
+        """Note an entry."""
         if isinstance(entry, JobSubmitted) and entry.tasks:
             self[entry.job] = Head(entry)
         elif isinstance(entry, JobUpdated) and entry.job in self:

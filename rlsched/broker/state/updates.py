@@ -1,4 +1,4 @@
-"""What of a job may change after its submission, and what it is then. See `gates` for what it waits for."""
+"""Changes of a job after its submission. See `gates` for changes of its dependencies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rlsched.wire.messages import Update
 
 WHILE_RUNNING: Final = ("name", "priority", "share")
-"""What may change of a job that has GPUs: its processes know nothing of it. Co-tenants stay."""
+"""Fields of a job with GPUs that may change: its processes do not depend on them. Co-tenants stay."""
 OF_TASKS: Final = ("name", "priority", "time_limit_s", "lost_after_s", "gpu_types", "share")
-"""What may change of single tasks that are no jobs yet."""
+"""Fields of single tasks that may change before they are jobs."""
 CHANGEABLE: Final = (*OF_TASKS, "begin_s", "depends_on", "array_limit")
 WORDS: Final = {
     "name": "--name",
@@ -32,17 +32,17 @@ WORDS: Final = {
     "array_limit": "--array-limit",
     "gpu_types": "--gpu-type",
 }
-"""What people call them."""
+"""Names of the fields for users."""
 
 
 def changes_of(order: Update) -> list[str]:
-    """What an order wants to change, by name."""
+    """Return the names of the fields that an order changes."""
     found = [name for name in CHANGEABLE if getattr(order, name) is not None]
     return [*found, "depends_on"] if order.singleton and order.depends_on is None else found
 
 
 def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
-    """A submission with its changes."""
+    """Return a submission with its changes."""
     found: dict[str, Any] = {
         name: value for name in CHANGEABLE if (value := getattr(entry, name)) is not None
     }
@@ -52,7 +52,7 @@ def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
 
 
 def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
-    """What has changed since the submission, apart from what it waits for; None: nothing."""
+    """Return the changes since the submission, without dependencies; None: there are none."""
     found = {
         name: getattr(now, name)
         for name in (*OF_TASKS, "begin_s", "array_limit")
@@ -72,9 +72,9 @@ def change_ledger(
     entry: JobUpdated,
     now_s: float,
 ) -> None:
-    """Let the ledger know of a change of a live job, whose submission is now `spec`.
+    """Apply a change of a live job, whose submission is now `spec`, to the ledger.
 
-    `seq`: its number there, -1 of an array.
+    `seq`: its number there, -1 for an array.
     """
     gates.changed(seq, entry, now_s)
     if seq < 0:

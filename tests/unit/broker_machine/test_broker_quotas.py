@@ -183,7 +183,7 @@ def test_a_job_too_many_is_refused_in_one_line_and_takes_no_number(journal: Jour
     limit(broker, "user", "alice", jobs=2)
     replies = ask(broker, ALICE, *(submit(4) for _ in range(3)))
     assert replies[2] == Refused(
-        message="quota: alice has 2 of 2 jobs, waiting and running; submit when one is over"
+        message="quota: alice has 2 of 2 jobs, waiting and running; submit when one has finished"
     )
     assert ask(broker, BOB, submit(4)) == [Submitted(job=3)]
     end(broker, 1)
@@ -212,7 +212,7 @@ def test_what_is_refused_is_not_predicted_and_what_comes_next_is(journal: Journa
         ask(broker, ALICE, submit())
     assert ask(broker, BOB, submit()) == [Submitted(job=2)]
     assert ask(broker, ALICE, submit()) == [
-        Refused(message="quota: alice has 1 of 1 jobs, waiting and running; submit when one is over")
+        Refused(message="quota: alice has 1 of 1 jobs, waiting and running; submit when one has finished")
     ]
 
 
