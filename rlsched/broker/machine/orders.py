@@ -185,7 +185,7 @@ class JobOrders:
                 if odd:
                     said = f"{array.number}_{in_words(everything)}"
                     raise InputError(
-                        f"job {said} is not in the queue yet: {WORDS[odd[0]]} cannot change for one task; "
+                        f"job {said} is not in the queue yet: {WORDS[odd[0]]} cannot change per task; "
                         f"change it for the whole array {array.number}"
                     )
                 entry = self._update_of(order, array.spec, waits=True)

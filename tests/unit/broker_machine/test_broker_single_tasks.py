@@ -128,7 +128,7 @@ def test_one_task_is_changed_before_and_after_it_comes(journal: Journal) -> None
     settle(broker)
     assert ask(broker, Update(job=many, tasks=tasks("1,3"), name="odd", time_limit_s=9.0)) == Ok()
     said = refused(broker, Update(job=many, tasks=tasks("3"), begin_s=5e9))
-    assert said.startswith(f"job {many}_3 is not in the queue yet: --begin cannot change for one task")
+    assert said.startswith(f"job {many}_3 is not in the queue yet: --begin cannot change per task")
     finish(broker, job_of(broker, many, 0))
     settle(broker)
     spec = broker.book.jobs[job_of(broker, many, 1)].spec
