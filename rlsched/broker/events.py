@@ -1,4 +1,4 @@
-"""What goes into the broker's state machine, and what comes out."""
+"""Inputs and outputs of the broker's state machine: events and effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Node
 
 
 class ClientAsked(msgspec.Struct, frozen=True):
-    """A client's request. `peer` and `request` come back with the reply; `by` is whom its key belongs to."""
+    """A client's request. The reply repeats `peer` and `request`; `by` is the owner of the client's key."""
 
     peer: bytes
     request: int
@@ -30,25 +30,25 @@ class NodeSaid(msgspec.Struct, frozen=True):
     request: int
     message: NodeMessage
     wall_s: float | None = None
-    """What this machine's clock said as it came, Unix seconds; None where nobody looked."""
+    """Time of receipt by this machine's clock, Unix seconds; None if the clock was not read."""
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time has passed, and everything that had arrived by now has been handed in."""
+    """A timer tick: every message received by this time is in this batch or an earlier one."""
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The time has come that the scheduler asked for (`Machine.due_s`); says nothing of what has arrived."""
+    """The time that the scheduler asked for (`Machine.due_s`) has come. Messages may still be unread."""
 
 
 class Intake(msgspec.Struct, frozen=True):
-    """From now on new submissions are refused with this line; "": they are taken."""
+    """New submissions are refused with this line from now on; "": they are accepted."""
 
     refusal: str
 
 
 class PowerDone(msgspec.Struct, frozen=True):
-    """The operator's command to power a node up or down is over; `error`: why it failed, "" if it did not."""
+    """The operator's command to power a node up or down has ended; `error`: why it failed, "" on success."""
 
     node: str
     order: Literal["suspend", "resume"]
@@ -59,11 +59,11 @@ Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone
 
 
 class Journal(msgspec.Struct, frozen=True):
-    """Commit these, as one, before any effect that follows."""
+    """Commit these entries in one transaction, before any later effect."""
 
     entries: list[Entry]
     over: list[EndedJob] = []
-    """Jobs that are over by them."""
+    """Jobs that these entries end."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Tell a node; a message that cannot be delivered is dropped, and said again when the node is back."""
+    """Send a message to a node. If undeliverable, it is dropped, and sent again when the node is back."""
 
     node: str
     message: BrokerToNode
@@ -83,20 +83,20 @@ class SendNode(msgspec.Struct, frozen=True):
 
 
 class DropNode(msgspec.Struct, frozen=True):
-    """Forget the node's connection: its lease is over, and it has to say hello again."""
+    """Close the node's connection: its lease has expired, and the node has to register again."""
 
     node: str
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Keep these decision records, and what happened to jobs and nodes, off the critical path."""
+    """Store these decision records, and events of jobs and nodes, off the critical path."""
 
     records: list[DecisionRecord]
     happened: list[JobEvent | NodeEvent] = []
 
 
 class PowerNode(msgspec.Struct, frozen=True):
-    """Run the operator's command for a node; what becomes of it is told by `PowerDone`."""
+    """Run the operator's command for a node; its result comes back as `PowerDone`."""
 
     node: str
     order: Literal["suspend", "resume"]

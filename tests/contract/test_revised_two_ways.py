@@ -90,7 +90,7 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     revised = [int(job.seq[slot]) for slot in waiting if job.predicted_s[slot] != job.first_predicted_s[slot]]
     assert revised
     told = explain(broker.book, broker.book.job_of_seq[revised[0]], None, broker.now_s)
-    assert any("by what jobs like it have done" in line for line in told.details)
+    assert any("revised since, from similar jobs" in line for line in told.details)
     ran = [broker.book.job_of_seq[seq].seq for seq in broker.book.cluster.running()]
     broker.wait(600.0)
     assert broker.ask(DownNode(node="n0")) == Ok()  # its jobs are queued again

@@ -278,7 +278,7 @@ def test_a_lock_that_is_refused_lets_the_job_run_at_full_clock_and_is_not_tried_
     assert client.wait(first).exit_code == 0
     assert client.job(first).sm_clocks_mhz == [0]
     assert run(["why", str(first)]) == 0
-    assert "node n0 left its clocks alone: NVML, lock_sm_clock" in capfd.readouterr().out
+    assert "node n0 did not set its clocks: NVML, lock_sm_clock" in capfd.readouterr().out
     until(lambda: (told := registered(client)) is not None and told.max_sm_clock_mhz == 0)
     second = client.submit(["true"])
     assert client.wait(second).exit_code == 0

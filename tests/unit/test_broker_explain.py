@@ -203,7 +203,7 @@ def test_a_start_that_was_the_only_way_is_told_as_such(journal: Journal) -> None
     broker = HandBroker(Forced(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 1)
-    assert why(broker, 1).details[0].endswith("as attempt 1, nobody had to choose (decision 0)")
+    assert why(broker, 1).details[0].endswith("as attempt 1, with no alternative (decision 0)")
 
 
 def test_an_ended_job_tells_how(journal: Journal) -> None:

@@ -206,8 +206,8 @@ def test_a_broker_that_was_told_stays_stopped_until_its_journal_is_a_later_one(t
     superseded = Superseded(tmp_path)
     superseded.check(1)
     superseded.by(0, "")
-    with pytest.raises(SupersededError, match=r"serves, at epoch 1002 \(it says so\)"):
-        superseded.by(1_002, "it says so")
+    with pytest.raises(SupersededError, match=r"serves, at epoch 1002 \(it reported itself\)"):
+        superseded.by(1_002, "it reported itself")
     with pytest.raises(SupersededError, match="as recorded here"):
         Superseded(tmp_path).check(2)
     Superseded(tmp_path).check(1_003)

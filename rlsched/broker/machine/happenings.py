@@ -1,4 +1,4 @@
-"""Facts of the journal as events of the store of decisions: what happened to jobs and nodes."""
+"""Converts facts of the journal to job and node events for the store of decisions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Happened = JobEvent | NodeEvent
 
 
 def happened(entry: Entry, book: Book, now_s: float) -> list[Happened]:
-    """What a fact comes to; empty of most.
+    """Return the events of a fact; most facts have none.
 
     Args:
         entry: The fact.
-        book: As it is with this fact, and none after it.
-        now_s: When, Unix seconds.
+        book: The state just after this fact.
+        now_s: Time of the fact, Unix seconds.
     """
     match entry:
         case JobSubmitted() if entry.tasks:
@@ -65,7 +65,7 @@ def happened(entry: Entry, book: Book, now_s: float) -> list[Happened]:
 
 
 def as_it_stands(book: Book) -> list[Happened]:
-    """What a store that begins now has to know: nodes, and live jobs from their submission on."""
+    """Return the first events of a new store: all nodes, and live jobs from their submission on."""
     found: list[Happened] = [_of_node(node, book.now_s) for node in book.nodes.values()]
     for job in book.job_of_seq.values():
         found.append(_event(job, "submit", job.submit_s, predicted_s=job.spec.predicted_s))

@@ -1,4 +1,4 @@
-"""Output that a client asks for: a node is asked, and what it reads goes back."""
+"""Reads of job output: forwards a client's request to the job's node, and the node's answer to the client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlsched.wire.messages import FetchLog, LogChunk, LogData, ReadLog, Refused
 
 MAX_LOG_BYTES = 1 << 16
 MAX_LOG_READS = 16
-"""Of one person's reads of output that nodes have not answered yet: more would keep a node busy with them."""
+"""Most unanswered reads of output per user; more would keep a node busy with them."""
 _TOO_MANY_READS = (
     f"{MAX_LOG_READS} of your reads of output wait for an answer already; ask again when one has come"
 )
@@ -29,11 +29,11 @@ class _LogWait:
 
 
 class LogReads:
-    """Reads that are under way.
+    """Reads of output that wait for a node's answer.
 
     Args:
-        book: What is known.
-        timeout_s: How long a node may take.
+        book: The state.
+        timeout_s: Time in which a node must answer, seconds.
         out: Output of the batch.
     """
 
@@ -48,7 +48,7 @@ class LogReads:
         self._next_request = 1
 
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
-        """Ask the job's node for a piece of its output, or say why that cannot be. The job is known."""
+        """Request a piece of output from the job's node, or refuse with the reason. The job must exist."""
         job = self._book.job(wanted.job)
         assert job is not None
         attempt = job.attempt
@@ -91,7 +91,7 @@ class LogReads:
         )
 
     def data(self, node: str, request: int, data: LogData) -> None:
-        """A node has read a piece of output. Nothing, from a node that was not asked."""
+        """Forward a piece of output that a node has read. Data from a node that was not asked is ignored."""
         wait = self._waits.get(request)
         if wait is None or wait.node != node:
             return
@@ -106,7 +106,7 @@ class LogReads:
         )
 
     def expire(self, now_s: float) -> None:
-        """Answer for the nodes that did not."""
+        """Refuse the reads that a node has not answered in time."""
         late = [request for request, wait in self._waits.items() if now_s - wait.asked_s >= self._timeout_s]
         for request in late:
             wait = self._waits.pop(request)

@@ -79,25 +79,25 @@ from rlsched.wire.messages import (
 _log = logging.getLogger("rlsched.broker")
 _Kind = TypeVar("_Kind")
 LISTENS_EVERY_S = 0.5
-"""A broker that listens hands in a batch at least so often; a longer gap says that it did not."""
+"""Longest time between batches while the broker receives messages; a longer gap means that it did not."""
 
 
 class Machine:
-    """Applies events to the book, decides once a batch, and says what is to be journalled and sent.
+    """Applies events to the book, decides once a batch, and returns entries to journal and messages to send.
 
     Args:
-        book: As the journal made it.
+        book: The state as recovered from the journal.
         scheduler: The policy.
         started: The fact that begins this broker's epoch; journalled with the first batch.
         now_s: When it started, Unix seconds; later than everything in the book.
-        ended: Jobs that are over, as the journal has them.
-        limits: Its times.
-        ranks: Which jobs go before others.
+        ended: The journal's table of finished jobs.
+        limits: The broker's times.
+        ranks: Priorities and fair share.
         memory: The last record of each job.
         troubles: Counts records that could not be `made`, or `remembered`.
-        vitals: What reports tell of the loop around it.
-        forecasts: What is said of starts and ends to come.
-        sleep: How idle nodes sleep; None: they do not.
+        vitals: Returns figures of the broker's loop, for reports.
+        forecasts: Forecast starts and ends of jobs.
+        sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: When the process began to serve, Unix seconds; None: now.
 
     Attributes:
@@ -185,18 +185,18 @@ class Machine:
         )
 
     def due_s(self) -> float:
-        """When the scheduler asked to be asked again, Unix seconds; infinite where it did not."""
+        """Time at which the scheduler asked to decide again, Unix seconds; infinite if it did not ask."""
         if self.book.arrays.hungry():
             return self.now_s
         due_s = min(self.book.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
 
     def later_epoch(self) -> int:
-        """The epoch of a later broker of this cluster that most nodes know, 0 where they know none."""
+        """Epoch of a later broker of this cluster, as reported by a majority of nodes, else 0."""
         return self._members.later_epoch()
 
     def ask_next(self) -> None:
-        """Let the scheduler be asked in the next batch, whatever happens in it."""
+        """Run the scheduler in the next batch, whatever events that has."""
         self._dirty = True
 
     # ---- a batch ----------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Machine:
         node, message = event.node, event.message
         if isinstance(message, Hello | LaterBroker):
             return True
-        if self._members.foreign.is_known(node):  # its job numbers are those of another cluster
+        if self._members.foreign.is_known(node):  # its job numbers belong to another cluster
             if isinstance(message, Heartbeat):
                 self._out.send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
             return False
@@ -380,7 +380,7 @@ class Machine:
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _rank(self) -> None:
-        """Look at shares and ages, where it is time to."""
+        """Review fair shares and ages, if a review is due."""
         if self.now_s - self._ranked_s < self._ranks.every_s:
             return
         self._ranked_s = self.now_s
@@ -390,13 +390,13 @@ class Machine:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
-        """A job has been queued again; what ended its attempt may have changed its place in the queue."""
+        """Set the priority level of a requeued job: the end of its attempt may have changed the level."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.book.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """`launching_s`: since then nodes may start it at least, Unix seconds."""
+        """Handle a job's timers. `launching_s`: earliest time at which nodes could start it, Unix seconds."""
         attempt = job.active
         if attempt is None:
             return
@@ -419,13 +419,13 @@ class Machine:
                 )
 
     def _let_tasks_come(self) -> None:
-        """Tasks of arrays that are to come now become jobs."""
+        """Turn the array tasks that are due into jobs."""
         drafts = self.book.arrays.drafts(self.book.last_number) if self.book.arrays.live else []
         if not drafts:
             return
         try:
             drafts = self.book.predictions.predict(drafts, self.now_s)
-        except Exception as error:  # whatever a predictor makes of it
+        except Exception as error:  # any error of a predictor
             for array in sorted({draft.array for draft in drafts}):
                 _log.error("the tasks of array %d cannot be predicted", array, exc_info=error)
                 self._out.record(
@@ -474,7 +474,7 @@ class Machine:
             elif isinstance(decision.action, Preempt):
                 self._attempts.kill(self.book.job_of_seq[decision.action.seq])
         self._ask_again_s = self.due_s()
-        if self.now_s < self._held_until_s:  # else nothing is kept back, in a queue that may be long
+        if self.now_s < self._held_until_s:  # otherwise no job is kept back, and the queue may be long
             self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster, self.now_s))
 
     def _job_name(self, seq: int) -> str:
@@ -484,7 +484,7 @@ class Machine:
         return self.book.called(self.book.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
-        """Keep a decision's record; one that cannot be made or remembered changes nothing else."""
+        """Keep a decision's record. A failure to make or remember it changes nothing else."""
         record = decision.record
         if record is None:
             if decision.record_failed:
@@ -508,7 +508,7 @@ class Machine:
         self.book.seats.emptied.clear()
 
     def _forget_due(self, now_s: float) -> bool:
-        """Forget the times to ask again at that have come; whether there were any."""
+        """Remove the requested decision times that have come; return whether there were any."""
         asked_for_s = self.book.asked_for_s
         due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
         for partition in due:

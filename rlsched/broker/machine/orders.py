@@ -1,4 +1,4 @@
-"""Orders about jobs: cancel, hold, release, requeue, update; and what a new one may wait for."""
+"""Orders about jobs: cancel, hold, release, requeue, update; and dependencies of new jobs."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
 
 WITHDRAWN: Final = "withdrawn by its engine"
-"""Why a job is cancelled that its engine no longer offers, see `rlsched.engine`."""
+"""Reason of a job that is cancelled because its engine no longer offers it, see `rlsched.engine`."""
 MOST_DEPENDENCIES: Final = 1_000
 
 
 class JobOrders:
-    """Carries them out.
+    """Carries out orders about jobs.
 
     Args:
-        book: What is known.
+        book: The state.
         attempts: The launch protocol.
-        time_limits: Those of jobs that run.
+        time_limits: Time limits of running jobs.
         limits: The broker's times.
         out: Output of the batch.
     """
@@ -59,15 +59,15 @@ class JobOrders:
         self._limits = limits
 
     def obey(self, order: JobOrder, job: Job, by: Peer) -> None:
-        """Carry an order out; said twice, it does nothing more.
+        """Carry out an order. A repeated order has no further effect.
 
         Raises:
-            InputError: the job is over, or in a state in which this cannot be.
+            InputError: the job has ended, or its state does not allow the order.
         """
         if not job.live:
             if isinstance(order, Cancel) and job.state == "cancelled":
                 return
-            raise InputError(f"job {job.called} is over already: {job.state}")
+            raise InputError(f"job {job.called} has ended already: {job.state}")
         match order:
             case Cancel(waiting=True) if job.state != "queued":
                 raise InputError(f"job {job.called} does not wait any more: it is {job.state}, and goes on")
@@ -84,15 +84,15 @@ class JobOrders:
                 self._update(order, job, by)
 
     def obey_all(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry an order out for an array: for what is still to come of it, and for each task that there is.
+        """Carry out an order for an array: for the tasks still to come, and for each task that is a job.
 
         Raises:
-            InputError: it is over, or an admin holds it.
+            InputError: the array has ended, or an admin holds it.
         """
         if array.end_s is not None:
             if isinstance(order, Cancel) and array.state == "cancelled":
                 return
-            raise InputError(f"array {array.number} is over already: {array.state}")
+            raise InputError(f"array {array.number} has ended already: {array.state}")
         tasks = [self._book.jobs[number] for number in array.live.values()]
         waiting = [job for job in tasks if job.state == "queued"]
         match order:
@@ -117,10 +117,10 @@ class JobOrders:
             self.obey(order, job, by)
 
     def obey_some(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry an order out for some tasks of an array, whether they are jobs yet or not.
+        """Carry out an order for some tasks of an array, whether they are jobs yet or not.
 
         Raises:
-            InputError: the array has no such task, none of them is left, or this cannot be of one of them.
+            InputError: the array has no such task, none of them is left, or one of them does not allow it.
         """
         own, number = array.spec.tasks, array.number
         strange = minus(order.tasks, own)
@@ -131,12 +131,12 @@ class JobOrders:
             self._say_over(order, array)
         passes_over = isinstance(order, Hold | Update) or (isinstance(order, Cancel) and order.waiting)
         if count(order.tasks) > 1 and passes_over:
-            jobs = [job for job in jobs if job.state == "queued"]  # a range passes over those that run
+            jobs = [job for job in jobs if job.state == "queued"]  # a range skips running tasks
         for job in jobs:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """None of these tasks is live, or to come."""
+        """Refuse an order for tasks that have all ended, except a cancel of cancelled tasks."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._book.task(array, order.tasks[0].first)
@@ -145,17 +145,17 @@ class JobOrders:
         if not (is_gone and isinstance(order, Cancel)):
             said = in_words(order.tasks)
             which = (
-                f"task {said} of array {array.number} is"
+                f"task {said} of array {array.number} has"
                 if count(order.tasks) == 1
-                else f"tasks {said} of array {array.number} are"
+                else f"tasks {said} of array {array.number} have"
             )
-            raise InputError(f"{which} over already")
+            raise InputError(f"{which} ended already")
 
     def _set_aside(self, array: JobArray, order: JobOrder, by: Peer) -> bool:
-        """Carry an order out for those of its tasks that are no jobs yet; whether there are any.
+        """Carry out an order for the tasks that are not jobs yet; return whether there are any.
 
         Raises:
-            InputError: an admin holds them, or this cannot be of tasks that are no jobs yet.
+            InputError: an admin holds them, or the order does not apply to tasks that are not jobs yet.
         """
         if array.end_s is not None or array.stopped:
             return False
@@ -176,7 +176,7 @@ class JobOrders:
                 theirs = [] if by.role == "admin" else held.get("admin", [])
                 if theirs:
                     said = f"{array.number}_{in_words(theirs)}"
-                    raise InputError(f"job {said} is held by an admin, who alone can release it")
+                    raise InputError(f"job {said} is held by an admin; only an admin can release it")
                 tasks = [one for some in held.values() for one in some]
                 if tasks:
                     self._out.record(TasksHeld(array=array.number, tasks=tasks, by=""))
@@ -185,8 +185,8 @@ class JobOrders:
                 if odd:
                     said = f"{array.number}_{in_words(everything)}"
                     raise InputError(
-                        f"job {said} is not in the queue yet: of it alone {WORDS[odd[0]]} cannot change; "
-                        f"that of the whole array {array.number} can"
+                        f"job {said} is not in the queue yet: {WORDS[odd[0]]} cannot change per task; "
+                        f"change it for the whole array {array.number}"
                     )
                 entry = self._update_of(order, array.spec, waits=True)
                 self._out.record(msgspec.structs.replace(entry, tasks=everything))
@@ -204,10 +204,10 @@ class JobOrders:
     def _update_of(
         self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
     ) -> JobUpdated:
-        """The fact that an update comes to; `limits`: the time limit may change though it does not wait.
+        """Return the fact for an update. `limits`: the time limit may change although the job does not wait.
 
         Raises:
-            InputError: something of it cannot change, now or ever, or can never be.
+            InputError: a value cannot change, now or ever, or a new value can never be met.
         """
         number = name or str(spec.job)
         changes = changes_of(order)
@@ -217,7 +217,7 @@ class JobOrders:
         late = [one for one in changes if one not in always] if not waits else []
         if late:
             raise InputError(
-                f"job {number} has GPUs: {WORDS[late[0]]} changes of waiting jobs alone; "
+                f"job {number} has GPUs: {WORDS[late[0]]} can change only while a job waits; "
                 f"`rlsched requeue {number}` ends it and queues it again"
             )
         if order.array_limit is not None and not spec.tasks:
@@ -250,10 +250,10 @@ class JobOrders:
         )
 
     def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:
-        """Find out whether a job would wait for itself.
+        """Check that a job would not wait for itself.
 
         Raises:
-            InputError: it would.
+            InputError: it would wait for itself.
         """
         left, seen = [one.job for one in others], set[int]()
         while left:
@@ -291,16 +291,15 @@ class JobOrders:
     def _release(self, job: JobSubmitted, by: Peer) -> None:
         holder = self._book.gates.holder(job.job)
         if holder == "admin" and by.role != "admin":
-            raise InputError(f"job {called(job)} is held by an admin, who alone can release it")
+            raise InputError(f"job {called(job)} is held by an admin; only an admin can release it")
         if holder:
             self._out.record(JobHeld(job=job.job, by=""))
 
     def waits_for(self, submit: Submit) -> list[DependsOn]:
-        """What a new job waits for, without what has been so already.
+        """Return the dependencies of a new job, without the ones that are met already.
 
         Raises:
-            InputError: there is no such job, it can no longer become what is waited for, or there are too
-                many.
+            InputError: there is no such job, a dependency can no longer be met, or there are too many.
         """
         return self._waits_for(submit.depends_on)
 
@@ -322,13 +321,13 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """A job that also waits for all live jobs and arrays of its user's before it of the same name.
+        """Return the job with dependencies on all earlier live jobs and arrays of its user and name.
 
-        A new one is to be journalled next: those that came with it in one batch count too, if they are; else
-        `beside` says how many of them will be.
+        Call it just before the job is journalled, so that earlier jobs of the same batch count. `beside`:
+        number of such jobs that are not journalled yet.
 
         Raises:
-            InputError: there are too many.
+            InputError: there are too many dependencies.
         """
         live: list[Job | JobArray] = [*self._book.job_of_seq.values(), *self._book.arrays.live.values()]
         alike = sorted(
@@ -336,7 +335,7 @@ class JobOrders:
             for one in live
             if one.spec.user == entry.user and one.spec.name == entry.name
             if one.number < entry.job and one.number != entry.array
-            if one.spec.array not in self._book.arrays.live  # of a task, its array
+            if one.spec.array not in self._book.arrays.live  # an array stands for its tasks
         )
         found = dict.fromkeys([*entry.depends_on, *(DependsOn("afterany", number) for number in alike)])
         _check_number(len(found) + beside)

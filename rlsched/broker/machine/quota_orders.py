@@ -1,4 +1,4 @@
-"""What operators order about quotas and accounts, checked, and what everybody may see of them."""
+"""Operators' orders about quotas and accounts, checked, and the pages that show them to all users."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Row = TypeVar("Row")
 Limit = TypeVar("Limit", int | None, float | None)
 MAX_PAGE_ROWS = 500
 MAX_COUNT = 1_000_000_000
-"""Of GPUs, jobs, GPU-hours in a limit."""
+"""Highest limit of GPUs, jobs or GPU-hours."""
 
 
 def changed_quota(quotas: Quotas, order: SetQuota) -> QuotaSet:
-    """The fact that an order makes true.
+    """Return the fact for an order.
 
     Raises:
-        InputError: the name cannot be, or a limit is out of range, or none is given.
+        InputError: the name is invalid, a limit is out of range, or no limit is given.
     """
     check_party(order.kind, order.name)
     own = quotas.own(order.kind, order.name)
@@ -44,10 +44,10 @@ def changed_quota(quotas: Quotas, order: SetQuota) -> QuotaSet:
 
 
 def changed_member(accounts: Accounts, order: SetMember) -> MemberSet | None:
-    """The fact that an order makes true; None where it is true already.
+    """Return the fact for an order; None if it is true already.
 
     Raises:
-        InputError: a name cannot be, or who is to leave is no member.
+        InputError: a name is invalid, or the user to remove is not a member.
     """
     check_party("account", order.account)
     check_party("user", order.person)
@@ -60,10 +60,10 @@ def changed_member(accounts: Accounts, order: SetMember) -> MemberSet | None:
 
 
 def check_party(kind: str, name: str) -> None:
-    """Whether there can be such a user, account or VC.
+    """Check the name of a user, account or VC.
 
     Raises:
-        InputError: there cannot.
+        InputError: the name is invalid.
     """
     if not 0 < len(name) <= MAX_PERSON_CHARACTERS or CONTROL.search(name):
         raise InputError(
@@ -73,19 +73,19 @@ def check_party(kind: str, name: str) -> None:
 
 
 def quotas_page(quotas: Quotas, first: int, now_s: float) -> QuotasPage:
-    """A page of the quotas from a place in their order on."""
+    """Return a page of the quotas, from row `first` on."""
     page, omitted = _page(quotas.rows(now_s), first)
     return QuotasPage(quotas=page, omitted=omitted)
 
 
 def accounts_page(accounts: Accounts, first: int) -> AccountsPage:
-    """A page of the members of accounts from a place in their order on."""
+    """Return a page of the members of accounts, from row `first` on."""
     page, omitted = _page(accounts.members(), first)
     return AccountsPage(members=page, omitted=omitted)
 
 
 def _page(rows: list[Row], first: int) -> tuple[list[Row], int]:
-    """(some rows, how many follow)."""
+    """Return (rows of the page, number of rows after it)."""
     first = max(first, 0)
     page = rows[first : first + MAX_PAGE_ROWS]
     return page, max(len(rows) - first - len(page), 0)

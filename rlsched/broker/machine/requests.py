@@ -1,4 +1,4 @@
-"""What clients ask: submissions and cancels before the decisions of a batch, questions when there is time."""
+"""Requests of clients: submissions and orders before a batch's decisions, questions when there is time."""
 
 from __future__ import annotations
 
@@ -76,32 +76,32 @@ CHANGES = (
     *(Submit, SubmitMany, *JobOrder.__args__, Begin),
     *(DrainNode, ResumeNode, DownNode, RemoveNode, SetQuota, SetMember),
 )
-"""What changes something, and is done before the decisions of its batch; all else is a question."""
+"""Requests that change something, carried out before their batch's decisions. All others are questions."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = JobOrder | ReadLog | Begin
-"""What only the job's user and admins may ask."""
+"""Requests that only the job's user and admins may make."""
 
 
 class Requests:
     """Answers clients.
 
     Args:
-        book: What is known.
+        book: The state.
         attempts: The launch protocol.
-        time_limits: Those of jobs that run.
+        time_limits: Time limits of running jobs.
         members: The nodes.
         node_orders: Carries out orders about nodes.
         memory: The last record of each job.
         limits: The broker's times.
-        ranks: Which jobs go before others, and who may ask for that.
+        ranks: Priorities, and the highest that a user may request.
         out: Output of the batch.
-        reports: How the broker does.
-        ended: Jobs that are over.
-        forecasts: What is said of starts and ends to come.
+        reports: Status reports of the broker.
+        ended: Table of finished jobs.
+        forecasts: Forecast starts and ends of jobs.
 
     Attributes:
-        logs: Reads of output that nodes are asked for.
-        submitting: Takes submissions.
+        logs: Reads of output that wait for nodes.
+        submitting: Accepts submissions.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Carry out `CHANGES`, in order; new jobs that follow each other are predicted together."""
+        """Carry out `CHANGES`, in order. Consecutive new jobs are predicted together."""
         signed = [one for one in map(self._signed, asked) if one is not None]
         for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
             self._change_run(list(run), now_s)
@@ -179,7 +179,7 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """A submission in the name of its key's person; None where that was refused."""
+        """Return a submission in the name of its key's owner; None if it was refused."""
         if not isinstance(asked.message, Submit):
             return asked
         try:
@@ -189,7 +189,7 @@ class Requests:
             return None
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
-        """Why whoever asks may not rule over this job, None if they may."""
+        """Return the refusal if the sender may not control this job, else None."""
         spec = self._book.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
         if spec is None or rules_over(asked.by, spec.user, spec.token):
             return None
@@ -229,7 +229,7 @@ class Requests:
     # ---- questions --------------------------------------------------------------------------------
 
     def answer(self, asked: ClientAsked, now_s: float) -> None:
-        """Everything that changes nothing. A question that cannot be answered is refused in one line."""
+        """Answer a question, or refuse it in one line if that raises an error."""
         try:
             self._answer(asked, now_s)
         except Exception as error:
@@ -323,7 +323,7 @@ class Requests:
 
 
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
-    """A request that nobody foresaw harms nobody but who sent it."""
+    """Log a request that raised an error, and refuse it; other requests are not affected."""
     kind = type(asked.message).__name__
     what = (
         "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"

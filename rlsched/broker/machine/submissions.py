@@ -1,4 +1,4 @@
-"""What a submission may look like. What passes here can be journalled, launched and listed."""
+"""Checks of submissions. A submission that passes can be journalled, launched and listed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAX_GANG_GPUS = 65_536
 MAX_CORES = 1 << 24
 MAX_MEMORY_MIB = 1 << 40
 MOST_AT_ONCE = 500
-"""Submissions in one message: the broker does nothing else meanwhile."""
+"""Most submissions in one message; the broker does nothing else while it handles them."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Of arguments and environment together, UTF-8, one more for each: a launch holds them and much else."""
+"""Most bytes of arguments and environment, UTF-8, one more for each: they must fit a launch message."""
 MAX_NAME_CHARACTERS = 200
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
@@ -35,7 +35,7 @@ _MAX_CHARACTERS = {
 
 
 def wrong(message: Submit) -> str:
-    """What is wrong with a submission, in one line; "" if nothing."""
+    """Return the error of a submission, in one line; "" if it is valid."""
     if not message.token:
         return "a submission needs a token"
     if not message.command or not message.command[0]:
@@ -44,7 +44,7 @@ def wrong(message: Submit) -> str:
 
 
 def wrong_change(message: Update) -> str:
-    """What is wrong with a change, in one line; "" if nothing."""
+    """Return the error of a change, in one line; "" if it is valid."""
     if message.name is not None:
         if not message.name:
             return "name: expected some characters"
@@ -60,7 +60,7 @@ def wrong_change(message: Update) -> str:
 
 
 def wrong_tasks(tasks: list[Tasks]) -> str:
-    """What is wrong with tasks of an array, of a submission or of an order, in one line; "" if nothing."""
+    """Return the error of array tasks in a submission or an order, in one line; "" if they are valid."""
     if any(not (0 <= one.first <= one.last <= MAX_TASK and one.step > 0) for one in tasks):
         return f"tasks: expected numbers of 0 to {MAX_TASK:,}, the first not above the last"
     if count(tasks) > MAX_TASKS:
@@ -69,7 +69,7 @@ def wrong_tasks(tasks: list[Tasks]) -> str:
 
 
 def wrong_question(question: DryRun) -> str:
-    """What is wrong with a dry run, in one line, as of a submission; "" if nothing."""
+    """Return the error of a dry run, in one line, as for a submission; "" if it is valid."""
     as_if = Submit(
         token="dry run",
         command=["true"],
@@ -87,7 +87,7 @@ def wrong_question(question: DryRun) -> str:
 
 
 def name_of(message: Submit) -> str:
-    """What the job is called: by its submitter, else after the program."""
+    """Return the job's name: as submitted, else the name of its program."""
     if message.name:
         return message.name
     return visible(message.command[0].rpartition("/")[2])[:MAX_NAME_CHARACTERS]
@@ -147,7 +147,7 @@ def _wrong_number(message: Submit) -> str:
         return refusal
     weight = message.speed_energy
     if weight is not None and not 0.0 <= weight <= 1.0:
-        return f"speed_energy must be 0 (speed alone) to 1 (energy alone), got {weight:g}"
+        return f"speed_energy must be 0 (speed only) to 1 (energy only), got {weight:g}"
     return _wrong_types(message.gpu_types) or _wrong_tasks(message) or _wrong_words(message)
 
 

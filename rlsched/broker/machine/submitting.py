@@ -1,4 +1,4 @@
-"""Submissions become entries: signed, checked, predicted together, one by one or many at once."""
+"""Turns submissions into entries: signed, checked and predicted, one by one or many at once."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Drafts(NamedTuple):
-    """What becomes of the submissions of a batch, by token."""
+    """Entries and refusals for the submissions of a batch, by token."""
 
     entries: dict[str, JobSubmitted]
     refused: dict[str, str]
 
 
 class Submitting:
-    """Takes submissions.
+    """Accepts submissions.
 
     Args:
-        book: What is known.
-        ranks: Who may ask for which priority.
+        book: The state.
+        ranks: Priorities, and the highest that a user may request.
         limits: The broker's times.
-        orders: Knows what a job may wait for.
+        orders: Checks dependencies.
         out: Output of the batch.
 
     Attributes:
-        refusal: What new submissions are answered with, "" where they are taken.
+        refusal: Answer to new submissions while they are refused; "" while they are accepted.
     """
 
     def __init__(self, book: Book, ranks: Ranks, limits: Limits, orders: JobOrders, out: Outbox) -> None:
@@ -56,20 +56,20 @@ class Submitting:
         self.refusal = ""
 
     def signed_by(self, by: Peer, submit: Submit) -> Submit:
-        """A submission in the name of its key's person.
+        """Return a submission in the name of its key's owner.
 
         Raises:
-            InputError: it asks for somebody else's name, or for a priority that is not for this key.
+            InputError: it names another user, or requests a priority that this key may not request.
         """
         if by.role != "admin":
             self._ranks.check(submit.priority)
         return signed(by, submit)
 
     def submit_many(self, many: SubmitMany, by: Peer, now_s: float) -> ClientReply:
-        """Queue all of them, or none.
+        """Queue all jobs of a message, or none.
 
         Raises:
-            InputError: one of them is refused, or there are too many.
+            InputError: a job is refused, or there are too many.
         """
         if len(many.jobs) > MOST_AT_ONCE:
             raise InputError(f"expected at most {MOST_AT_ONCE} jobs in a message, got {len(many.jobs)}")
@@ -103,7 +103,7 @@ class Submitting:
         return SubmittedMany(jobs=found)
 
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
-        """Why a job of many cannot wait for all that are called as it is; `called`: those before it."""
+        """Return why a job of many cannot wait for all of its name, else "". `called`: jobs before it."""
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
         except InputError as error:
@@ -111,20 +111,20 @@ class Submitting:
         return ""
 
     def drafts(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """What becomes of these submissions, which follow each other; they are predicted together."""
+        """Return entries and refusals for consecutive submissions, which are predicted together."""
         try:
             return self._predicted(messages, now_s)
         except Exception:
             return self._one_by_one(messages, now_s)
 
     def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
-        """Journal it, unless that was done or it is refused."""
+        """Journal a submission, unless it is journalled already or refused."""
         array = self._book.arrays.of_token(message.token)
         if array is not None:
             return Submitted(job=array.number)
         number = self._book.tokens.get(message.token)
         job = None if number is None else self._book.jobs[number]
-        if job is None and message.token not in drafts.entries:  # those that are have been looked up
+        if job is None and message.token not in drafts.entries:  # tokens in `entries` were looked up before
             job = self._book.job_of_token(message.token)
         if job is None:
             refusal = self.refusal or drafts.refused.get(message.token)
@@ -150,11 +150,11 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """The submissions among these that are new and make sense, numbered and predicted."""
+        """Return the new and valid submissions, numbered and predicted."""
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Predict them."""
+        """Predict the run times of the entries."""
         if found.entries:
             predicted = self._book.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)
@@ -163,9 +163,9 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """The submissions among these that are new and make sense, numbered.
+        """Return the new and valid submissions, numbered.
 
-        `beside`: jobs of each party that will be submitted before these; `numbered`: all such jobs.
+        `beside`: number of jobs of each party that will be submitted before these; `numbered`: of all.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
@@ -189,11 +189,11 @@ class Submitting:
         return found
 
     def _is_known(self, token: str) -> bool:
-        """Whether it has been submitted, and is said again."""
+        """Whether a submission with this token was accepted before."""
         return self._book.job_of_token(token) is not None or self._book.arrays.of_token(token) is not None
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """One of them raises: the others get their predictions all the same."""
+        """Predict submissions one at a time, so that an error in one does not affect the others."""
         found, beside = Drafts({}, {}), Counter[PartyKey]()
         for message in messages:
             if message.token in found.entries:
@@ -208,10 +208,10 @@ class Submitting:
         return found
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
-        """A submission as it will be journalled, not predicted yet.
+        """Return a submission as it will be journalled, not predicted yet.
 
         Raises:
-            InputError: its user may not charge it to its account, or it waits for what can never be.
+            InputError: its user may not charge it to its account, or a dependency can never be met.
         """
         return JobSubmitted(
             job=number,
@@ -251,6 +251,6 @@ class Submitting:
         )
 
     def _refused_by_nodes(self, message: Submit) -> str:
-        """Why no node that has registered can ever run it, "" if one can."""
+        """Return why no registered node can ever run the job, "" if one can."""
         unknown = unknown_vc(self._book, message.vc)
         return unknown or never_runs(self._book, message.vc, demand_asked(message))

@@ -1,1 +1,1 @@
-"""Nodes: registration, leases, sleep, what they measure, and what an engine is."""
+"""Nodes: registration, leases, sleep, measurements, and the engine protocol."""

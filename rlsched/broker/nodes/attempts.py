@@ -1,12 +1,12 @@
-"""How attempts begin, go on and end: facts from what nodes report, and what nodes are told.
+"""Starts, follows and ends attempts: turns reports of nodes into facts, and sends orders to nodes.
 
-A started attempt is never started twice: its number grows with every start, a node starts (job, attempt,
-rank) at most once and obeys the highest broker epoch alone, and an attempt is given up only when every rank
-has ended, its node has ended it for `--lost-after`, or an operator or a reboot says that it is dead.
+An attempt is never started twice: its number grows with every start, a node starts (job, attempt, rank) at
+most once and obeys only the highest broker epoch, and an attempt is given up only when every rank has ended,
+its node has ended it after `--lost-after`, or an operator's order or a reboot shows that it is dead.
 
-A preempted job's GPUs are given away in the ledger at once, and in truth when its ranks are over: an attempt
-that has got such a GPU is launched, all its ranks together, once the last of them is empty. The job itself
-is no candidate before all its ranks are over.
+The ledger reassigns the GPUs of a preempted job at once. The attempt that gets them is launched, all its
+ranks together, once the last of these GPUs is empty. The preempted job is a candidate again only when all
+its ranks have ended.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
-"""A rank that says that it ran for longer says nothing."""
+"""Longest run time that a node may report, seconds; a longer one is ignored."""
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
@@ -65,7 +65,7 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Reasons for which a rank ended and its job is queued again, uncharged: in words."""
+"""Ends of a rank after which the job is queued again without counting a retry, in words."""
 MAX_REASON_CHARACTERS = 300
 
 
@@ -104,7 +104,7 @@ class Attempts:
     # ---- what an engine begins itself ---------------------------------------------------------------
 
     def begun(self, job: Job, order: Begin) -> str:
-        """An engine that places jobs itself has started a job. Returns why that cannot be, "" where it is."""
+        """Record a start by an engine that places jobs itself. Returns the reason if refused, else ""."""
         cluster, ranks = self._book.cluster, dict(zip(order.nodes, order.gpus, strict=False))
         if job.active is not None:
             if {rank.node: rank.gpus for rank in job.active.ranks} != ranks:
@@ -145,7 +145,7 @@ class Attempts:
     # ---- what nodes report ------------------------------------------------------------------------
 
     def launched(self, node: str, message: Launched) -> None:
-        """The process of a rank runs. If the broker has given the rank up, its node is told to end it."""
+        """Record that a rank's process runs. If the broker has given it up, order the node to end it."""
         if self._in_state(node, message.key, "launching", "running") is None:
             order = Kill(
                 epoch=self._book.epoch,
@@ -242,7 +242,7 @@ class Attempts:
         self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def lost(self, node: str, job: Job, why: str, outcome: Ending = "queued") -> None:
-        """The ranks of a job on this node are gone, and the job becomes `outcome`."""
+        """Record the ranks of a job on this node as lost; the job becomes `outcome`."""
         attempt = job.active
         if attempt is None:
             return
@@ -265,7 +265,7 @@ class Attempts:
             why = f"node {ended.node} {_NOT_ITS_DOING[ended.reason]}"
             self.end(job, "queued", why, charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
-            self.end(job, "queued", "was out of GPU memory beside others: it goes back alone", charged=False)
+            self.end(job, "queued", "was out of GPU memory on shared GPUs: it shares no more", charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
             small = memory(self._gpu_memory_mib(ended.node))
             why = f"was out of GPU memory on GPUs of {small}: it goes back once, to larger ones"
@@ -298,9 +298,9 @@ class Attempts:
             self._finish(job, attempt)
 
     def kill(self, job: Job, *, node: str | None = None) -> None:
-        """Tell every node (or one) that still has a rank of the current attempt to end it.
+        """Order every node (or one) that still has a rank of the current attempt to end it.
 
-        Said again, that makes no grace longer.
+        A repeated order does not extend the grace.
         """
         attempt = job.active
         if attempt is None:
@@ -319,7 +319,7 @@ class Attempts:
                 self._out.send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
     def grace_s(self, job: Job | None) -> float:
-        """Between SIGTERM and SIGKILL of a job, seconds; None: of one that the journal does not know."""
+        """Time between SIGTERM and SIGKILL of a job, seconds; None: a job that the journal does not know."""
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
@@ -340,13 +340,13 @@ class Attempts:
         )
 
     def _gpu_memory_mib(self, node: str) -> int:
-        """What the smallest GPU of a node has; 0: nobody knows."""
+        """Memory of a node's smallest GPU, MiB; 0 if not known."""
         return self._book.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
-        """GPU memory that a job needs whose attempt was out of it: more than it had. 0: nothing was learnt.
+        """GPU memory that a job needs after an attempt ran out of it, MiB: more than it had; 0: not known.
 
-        Once a job: what fails again on a larger GPU has failed. 0 too where no larger GPU could be given.
+        Applied once per job: if it runs out again on a larger GPU, it fails. Also 0 if no larger GPU exists.
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
@@ -358,9 +358,9 @@ class Attempts:
     # ---- starting ---------------------------------------------------------------------------------
 
     def launch(self, job: Job, *, node: str | None = None) -> None:
-        """Tell the nodes (or one of them) to start the ranks that have not acknowledged.
+        """Order the nodes (or one of them) to start the ranks that have not acknowledged.
 
-        Nobody is told while preempted jobs have not left the GPUs. A job whose order is too long fails.
+        No order is sent before preempted jobs have left the GPUs. A job whose order is too long fails.
         """
         attempt = job.active
         if attempt is None or attempt.leaving:
@@ -402,17 +402,17 @@ class Attempts:
                 self._out.send(rank.node, order)
 
     def _master(self, attempt: Attempt) -> str:
-        """Where the ranks reach the first one's node: by its name, where only its own machine would."""
+        """Address of rank 0's node: the node's name if only its own machine can reach its host."""
         hosts = [self._book.nodes[rank.node].spec.host for rank in attempt.ranks]
         if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
             return attempt.ranks[0].node
         return hosts[0]
 
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
-        """Tell the nodes (or one of them) of a launched attempt's ranks the clock that it is to have.
+        """Send the clock of a launched attempt to the nodes (or one of them) of its ranks.
 
-        Those that report this clock already are not told; one that could not set it is told again when it
-        registers again, or at the next change.
+        A node that reports this clock already receives no order. A node that could not set it receives the
+        order again when it registers again, or at the next change.
         """
         attempt = job.active
         if attempt is None or attempt.leaving or attempt.ending:
@@ -433,12 +433,12 @@ class Attempts:
                 )
 
     def _clock_mhz(self, node: str, attempt: Attempt) -> int:
-        """SM clock that a node is told to hold an attempt's GPUs to, 0 for none."""
+        """SM clock at which a node should hold an attempt's GPUs, MHz; 0 for none."""
         return nearest_mhz(self._book.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
 def _has_come_to_its_own_end(attempt: Attempt) -> bool:
-    """Whether an attempt was over before the order to end it arrived, on every node."""
+    """Whether an attempt ended by itself on every node, before the order to end it arrived."""
     return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
 
 
@@ -464,14 +464,14 @@ def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 
 
 def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """The same of an attempt that was not ended by an order."""
+    """Return the same for an attempt that was not ended by an order."""
     if attempt.first_failure is None:
         return "completed", 0, ""
     return "failed", attempt.first_failure[0], _how(*attempt.first_failure, job)
 
 
 def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """The same of a preempted attempt.
+    """Return the same for a preempted attempt.
 
     It has ended by itself if every rank left exit code 0, in its grace too, or if no rank was lost or ended
     by the order: it failed before the order arrived. Otherwise the job is queued again.
@@ -486,7 +486,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
-    """(exit code, reason) as a rank can have ended; a node's word is checked where it enters."""
+    """Return the reported (exit code, reason), with impossible values replaced."""
     if reason not in END_REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
         reason = ""
     return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason

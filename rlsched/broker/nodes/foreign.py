@@ -1,7 +1,7 @@
-"""Nodes that answer to this broker's address and belong to another cluster: seen, and given no orders.
+"""Nodes that connect to this broker and belong to another cluster: listed, and given no orders.
 
-A node that runs jobs of another cluster keeps them, whatever broker it meets: that broker's journal may be
-new only because the right one is lost. It says `Hello` again and again, under the cluster that it belongs to.
+A node that runs jobs of another cluster keeps them, whichever broker it connects to: the broker's journal may
+be new only because the right one is lost. The node repeats its `Hello`, which names its own cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlsched.wire.messages import Hello, NodeInfo
 
 _log = logging.getLogger("rlsched.broker")
 MOST = 10_000
-"""Nodes that are kept in mind; names are those of keys that an admin has made."""
+"""Most nodes that are remembered. Each name belongs to a key that an admin has made."""
 
 
 class _Seen(NamedTuple):
@@ -25,10 +25,10 @@ class _Seen(NamedTuple):
 
 
 class ForeignNodes:
-    """Which nodes of other clusters were heard of lately.
+    """Nodes of other clusters that have connected recently.
 
     Args:
-        lease_s: One that is silent for so long is forgotten.
+        lease_s: Time without a message after which a node is no longer listed, seconds.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -36,7 +36,7 @@ class ForeignNodes:
         self._seen: dict[str, _Seen] = {}
 
     def hello(self, name: str, hello: Hello, now_s: float) -> None:
-        """A node has said which cluster it belongs to."""
+        """Note the cluster that a node belongs to."""
         running = sum(report.state == "running" for report in hello.attempts)
         known = self._seen.get(name)
         if running and (known is None or known.hello.cluster != hello.cluster):
@@ -51,15 +51,15 @@ class ForeignNodes:
             self._seen[name] = _Seen(hello, running, now_s)
 
     def forget(self, name: str) -> None:
-        """It is a node of this cluster now."""
+        """Remove a node that has joined this cluster."""
         self._seen.pop(name, None)
 
     def is_known(self, name: str) -> bool:
-        """Whether a node spoke as one of another cluster last."""
+        """Whether the last `Hello` of a node named another cluster."""
         return name in self._seen
 
     def infos(self, now_s: float) -> dict[str, NodeInfo]:
-        """Those that run jobs and were heard of lately, as people see them."""
+        """Return rows of the nodes that run jobs and have sent a message recently."""
         return {
             name: _info(name, seen)
             for name, seen in self._seen.items()

@@ -1,4 +1,4 @@
-"""Leases of nodes: when each was heard from last, and which have missed their heartbeats."""
+"""Leases of nodes: time of each node's last message, and nodes that have missed their heartbeats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Leases:
     Args:
         book: The state.
         limits: The broker's times.
-        now_s: When the broker started, Unix seconds: leases of nodes that the journal has as up begin then.
+        now_s: Start of the broker, Unix seconds: leases of nodes that are up in the journal begin then.
     """
 
     def __init__(self, book: Book, limits: Limits, now_s: float) -> None:
@@ -27,11 +27,11 @@ class Leases:
         self._seen_s[node] = now_s
 
     def came(self, node: str) -> None:
-        """A node that had stopped its daemon is back."""
+        """Note that the daemon of a node runs (again)."""
         self._left.discard(node)
 
     def left(self, node: str) -> None:
-        """The daemon of a node is being stopped."""
+        """Note that the daemon of a node is being stopped."""
         self._left.add(node)
 
     def seen_s(self, node: str) -> float:
@@ -47,7 +47,7 @@ class Leases:
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
-        """Seconds since the last message of a node, without those in which the broker did not receive any."""
+        """Seconds since a node's last message, without the time in which the broker received no messages."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
     def expired(self, now_s: float) -> list[str]:
@@ -57,7 +57,7 @@ class Leases:
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
     def lost_jobs(self, now_s: float) -> list[tuple[str, Job]]:
-        """Jobs to queue again, each with its node, which has ended them for their `lost_after_s`."""
+        """Jobs to queue again, each with its node, which has ended them after their `lost_after_s`."""
         return [
             (name, job)
             for name in self._quiet(now_s)  # no job has a shorter time than the lease
@@ -71,7 +71,7 @@ class Leases:
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def _quiet(self, now_s: float) -> list[str]:
-        """Nodes silent for a lease or longer: usually none, of thousands that are looked at."""
+        """Nodes without a message for a lease or longer: usually none of thousands."""
         least_s = self._limits.lease_s
         if now_s - self._listened_s < least_s:
             return []

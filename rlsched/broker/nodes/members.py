@@ -43,32 +43,32 @@ MOST_OF_NODE = {
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
 }
-"""What a node may say that it has: more is a mistake, and does not fit the ledger."""
+"""Most resources that a node may report: more is a mistake, and does not fit the ledger."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
 MAX_HOST_CHARS = 255
 MAX_CLOCKS = 1_000
-"""SM clocks that a node may say it can set; an H200 has about a hundred."""
+"""Most SM clocks that a node may report; an H200 has about a hundred."""
 _log = logging.getLogger("rlsched.broker")
 
 
 class Members:
-    """Who is part of the cluster, and who is alive.
+    """The nodes of the cluster: registration, heartbeats and health.
 
     Attributes:
-        metered: What nodes have measured lately.
+        metered: Latest measurements of nodes.
         foreign: Nodes that belong to another cluster.
         leases: The leases of nodes.
 
     Args:
-        book: What is known.
+        book: The state.
         attempts: The launch protocol.
-        time_limits: Those of jobs that run.
+        time_limits: Time limits of running jobs.
         leases: The leases of nodes.
         limits: The broker's times.
         out: Output of the batch.
-        now_s: When the broker started: nodes that the journal has as up have their whole times to come back.
+        now_s: Start of the broker, Unix seconds: nodes that are up in the journal get a full lease from then.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class Members:
         self._power_w: dict[str, float] = {}
         self.metered = MeteredUsage(book)
         self._later: dict[str, int] = {}
-        self._engine_away_s: dict[str, float] = {}  # when such a node was heard of last
+        self._engine_away_s: dict[str, float] = {}  # last heartbeat of such a node, Unix seconds
         self._held: dict[str, list[Holding]] = {}
         self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
-        """A node says that it has obeyed a broker of this epoch."""
+        """Note that a node has obeyed a broker of this epoch."""
         known = self._book.nodes.get(node)
         if known is not None and cluster == self._book.identity and epoch > self._book.epoch:
             self._later[node] = epoch
 
     def later_epoch(self) -> int:
-        """The epoch of a later broker of this cluster, 0 while not more than half of the nodes know one.
+        """Epoch of a later broker of this cluster, as reported by a majority of nodes, else 0.
 
-        One node's word is not enough: what a job may do to its node must not stop the broker.
+        One node's report is not enough: a job that manipulates its node must not stop the broker.
         """
         if not self._later:
             return 0
@@ -114,7 +114,7 @@ class Members:
         return max(later) if 2 * len(later) > len(nodes) else 0
 
     def heartbeat(self, node: str, request: int, now_s: float, heartbeat: Heartbeat) -> None:
-        """A registered node is alive. It has received its `Welcome`, so it goes by this broker's times."""
+        """Handle a heartbeat of a registered node, which uses this broker's times since its `Welcome`."""
         power_w = heartbeat.power_w
         if power_w is not None and 0.0 <= power_w < math.inf:
             self._power_w[node] = power_w
@@ -127,13 +127,13 @@ class Members:
             self._out.send(node, HeartbeatAck(), request)
 
     def power_w(self, node: str) -> float | None:
-        """What its GPUs draw, W, by its last heartbeat; None where it did not say, or is not up."""
+        """Power draw of a node's GPUs at its last heartbeat, W; None if not reported, or not up."""
         if self._book.nodes[node].state not in ("up", "drained"):
             return None
         return self._power_w.get(node, self.metered.power_w(node))
 
     def _health(self, node: str, unhealthy: str) -> None:
-        """What its own checks say; journalled where that is news."""
+        """Journal the result of a node's own health checks, if it has changed."""
         if not unhealthy and not self._book.nodes[node].unhealthy:
             return
         unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
@@ -145,16 +145,16 @@ class Members:
             self._engine_away_s[node] = now_s
 
     def engine_back_s(self, node: str, now_s: float) -> float:
-        """Since when a node's engine could obey, Unix seconds: now at the earliest, while it is away."""
+        """Time since which a node's engine has been reachable, Unix seconds; now while it is away."""
         away_s = self._engine_away_s.get(node, 0.0)
         return now_s if now_s - away_s <= 2 * self._limits.heartbeat_s else away_s
 
     def are_own(self, names: Iterable[str]) -> bool:
-        """Whether these nodes are all rlsched's own: another engine may be slow without the job's doing."""
+        """Whether these nodes are all rlsched's own: a slow engine is not the job's fault."""
         return all(self._book.nodes[name].spec.capabilities.is_own for name in names)
 
     def held(self, node: str, held: list[Holding]) -> None:
-        """These are all GPUs of a node that others have; `hold` makes it true."""
+        """Note all GPUs of a node that other jobs have; `hold` records them."""
         self._held[node] = [
             Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
             for one in held[:MAX_GPUS_PER_NODE]
@@ -166,7 +166,7 @@ class Members:
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def hold(self) -> None:
-        """Let no GPU be offered that others have: what can be held now is, and the rest once it is free."""
+        """Hold the GPUs that other jobs have, so that none is offered: free ones now, the rest once free."""
         for name in sorted(self._held):
             known = self._book.nodes[name]
             found = self._book.held.possible(name, known, self._held[name])
@@ -181,9 +181,9 @@ class Members:
             self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float, wall_s: float | None = None) -> None:
-        """Register a node, and bring what it reports and what the book has into line.
+        """Register a node, and reconcile its report with the book.
 
-        `wall_s`: what this machine's clock said as it came, Unix seconds; the node's is compared with it.
+        `wall_s`: time of receipt by this machine's clock, Unix seconds; compared with the node's clock.
         """
         refusal = self._refusal(name, hello) or self._elsewhere(name, hello, now_s)
         if refusal:
@@ -244,12 +244,12 @@ class Members:
         self.settle(now_s)
 
     def settle(self, now_s: float) -> None:
-        """After a restored journal was taken up: go on once no node is awaited any more."""
+        """After a restore of the journal: launch again once no node is awaited any more."""
         if self.strangers.settle(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
-        """Launch what was under way when the journal was taken up, now that all is known which runs."""
+        """Launch the attempts of a restored journal, now that all nodes have reported what they run."""
         for name in sorted(self._greeted):
             for number in sorted(self._book.nodes[name].live_jobs):
                 job = self._book.jobs[number]
@@ -257,7 +257,7 @@ class Members:
                     self._attempts.launch(job, node=name)
 
     def clock_skew_s(self, node: str) -> float | None:
-        """How far a node's clock was ahead at its last heartbeat, seconds; None where it did not say."""
+        """How far a node's clock was ahead at its last heartbeat, seconds; None if not reported."""
         return self._clock_skew_s.get(node)
 
     def compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
@@ -265,8 +265,8 @@ class Members:
 
         Args:
             name: The node.
-            theirs_s: What its clock showed when it sent the message, Unix seconds; None where it did not say.
-            ours_s: What this machine's clock showed on arrival, Unix seconds.
+            theirs_s: The node's time when it sent the message, Unix seconds; None if not reported.
+            ours_s: This machine's time on arrival, Unix seconds.
         """
         before_s = self._clock_skew_s.pop(name, 0.0)
         if theirs_s is None or ours_s is None or not math.isfinite(theirs_s):
@@ -286,9 +286,9 @@ class Members:
     def _welcome(
         self, name: str, hello: Hello, request: int, strangers: Container[tuple[int, int]] = ()
     ) -> list[AttemptReport]:
-        """Answer a node, and tell it what to forget; what it reports that is under way.
+        """Answer a node with the attempts to forget; return its reports of current attempts.
 
-        `strangers`: what it is not to forget, though this journal does not know it.
+        `strangers`: attempts that the node must keep although this journal does not know them.
         """
         reports = [report for report in hello.attempts if self._attempts.current(name, report.key)]
         current = {(report.job, report.attempt) for report in reports}
@@ -359,9 +359,9 @@ class Members:
         return None
 
     def _changed(self, name: str, hello: Hello, request: int) -> None:
-        """A node came back with other GPUs, and the ledger has jobs on those that it had.
+        """Handle a node that came back with other GPUs while the ledger has jobs on its earlier ones.
 
-        Numbers of GPUs may mean others now: its jobs begin again, and it registers once they are over.
+        GPU numbers may have changed, so its jobs are queued again. The node registers once they have ended.
         """
         node = self._book.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
@@ -379,7 +379,7 @@ class Members:
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
-        """Nodes with other GPUs than they had, and no jobs on those any more: they are to say hello again."""
+        """Nodes with changed GPUs and no more jobs on the earlier ones: they have to register again."""
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._book.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready
@@ -388,9 +388,9 @@ class Members:
         return bool(node.live_jobs or self._book.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Why this daemon is another one than the node's, "" if it is not, or may take its place.
+        """Refusal of a second daemon of a node, "" if this is the only one, or may replace the other.
 
-        One directory has one daemon at a time. From another one, nothing is known of ranks that still run.
+        One directory has one daemon at a time. A daemon in another directory does not know the running ranks.
         """
         node = self._book.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -413,9 +413,9 @@ class Members:
         )
 
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
-        """Ranks that should be here and were not reported: launch, end again, or give up.
+        """Launch, end again or give up the ranks that this node should have and did not report.
 
-        After a reboot nobody knows whether those that were being started ran.
+        After a reboot it is not known whether ranks that were being started ran.
         """
         gone = "was rebooted" if rebooted else "came back without it"
         for number in sorted(self._book.nodes[name].live_jobs):

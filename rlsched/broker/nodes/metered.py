@@ -1,4 +1,4 @@
-"""What nodes have measured lately: in memory alone, told anew within a minute, and no part of the journal."""
+"""Latest measurements of nodes: in memory only, reported again within a minute, not journalled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
 
 MAX_DAY_CHARS = 10
 STALE_S = 180.0
-"""Figures of a rank that was not told of for so long are no longer what it uses."""
+"""Age above which the figures of a rank are ignored, seconds."""
 
 
 class _Rank(NamedTuple):
@@ -29,7 +29,7 @@ class _OfNode(NamedTuple):
 
 
 class NodeUse(NamedTuple):
-    """What jobs use of a node; None where nothing has been measured."""
+    """Resources of a node that jobs use; None if not measured."""
 
     energy_day_j: float | None = None
     gpu_frac: float | None = None
@@ -41,7 +41,7 @@ class MeteredUsage:
     """The latest figures of each rank and node.
 
     Args:
-        book: What is known; a rank that is not under way there is forgotten.
+        book: The state; figures of ranks that do not run there are removed.
     """
 
     def __init__(self, book: Book) -> None:
@@ -49,10 +49,10 @@ class MeteredUsage:
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
-        self._most = 64  # then those that are over are looked for
+        self._most = 64  # above this number of ranks, ended ones are removed
 
     def told(self, node: str, message: Metered, now_s: float) -> None:
-        """A node says what it has measured. What cannot be so is passed over."""
+        """Store the measurements that a node reports. Implausible values are ignored."""
         self._latest_s = now_s
         self._nodes[node] = _OfNode(
             now_s, _positive(message.power_w), message.day[:MAX_DAY_CHARS], _positive(message.energy_day_j)
@@ -72,26 +72,26 @@ class MeteredUsage:
         return active.ranks[one.rank].node == node
 
     def _forget(self) -> None:
-        """Ranks that are over."""
+        """Remove ranks that have ended."""
         self._ranks = {
             key: found for key, found in self._ranks.items() if self._is_of(found.node, found.told)
         }
         self._most = 2 * len(self._ranks) + 64
 
     def power_w(self, node: str) -> float | None:
-        """What its GPUs draw, W; None where it has not said."""
+        """Power draw of a node's GPUs, W; None if not reported."""
         found = self._nodes.get(node)
         return None if found is None else found.power_w
 
     def energy_day_j(self) -> float | None:
-        """What all GPUs have drawn today, joules: of the nodes that have the latest date."""
+        """Energy that all GPUs have drawn today, joules: sum over the nodes that report the latest date."""
         said = [one for one in self._nodes.values() if one.energy_day_j is not None]
         today = max((one.day for one in said), default="")
         known = [one.energy_day_j for one in said if one.day == today and one.energy_day_j is not None]
         return sum(known) if known else None
 
     def node(self, name: str, now_s: float) -> NodeUse:
-        """What jobs use of a node."""
+        """Return the resources of a node that jobs use."""
         node = self._book.nodes[name]
         of_day = self._nodes.get(name)
         energy_day_j = None if of_day is None else of_day.energy_day_j
@@ -115,7 +115,7 @@ class MeteredUsage:
         )
 
     def job(self, job: Job, now_s: float) -> SeenUsage | None:
-        """What a job uses: of one that is over what its last attempt has used; None: nobody measured it."""
+        """Return a job's usage; of a finished job, that of its last attempt. None: not measured."""
         attempt = job.attempt
         if attempt is None:
             return None
@@ -139,14 +139,14 @@ class MeteredUsage:
         return seen(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
     def energy_j(self, job: Job, now_s: float) -> float | None:
-        """What a job has used in all attempts up to now, joules; None where no node has measured it."""
+        """Return the energy of all attempts of a job up to now, joules; None if no node has measured it."""
         now = self.job(job, now_s) if job.active is not None else None
         if now is None or now.energy_j is None:
             return job.energy_j
         return (job.energy_j or 0.0) + now.energy_j
 
     def used(self, now_s: float) -> dict[str, float]:
-        """Of all running jobs that are measured."""
+        """Return the total usage of all measured running jobs."""
         found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
         for (number, rank), one in self._ranks.items():
             job = self._book.jobs.get(number)
@@ -162,7 +162,7 @@ class MeteredUsage:
         return found if any(found.values()) else {}
 
     def _of(self, job: int, attempt: Attempt | None, rank: int, now_s: float) -> RankMetered | None:
-        """What was told of a rank of this very attempt, and not long ago."""
+        """Return the latest figures of a rank of this attempt; None if there are none, or too old ones."""
         found = self._ranks.get((job, rank))
         if found is None or attempt is None or found.told.attempt != attempt.number:
             return None
@@ -172,13 +172,13 @@ class MeteredUsage:
 def seen(
     ranks: Iterable[tuple[int, RankUsage]], at_s: float | None, energy_j: float | None
 ) -> SeenUsage | None:
-    """Ranks, each with its number of GPUs, as one job; None where there is none."""
+    """Combine the usage of ranks, each with its number of GPUs, into that of a job; None without ranks."""
     found = list(ranks)
     if not found:
         return None
 
     def mean(field: str) -> float | None:
-        """Over GPUs."""
+        """Mean over GPUs."""
         known = [(gpus or 1, value) for gpus, one in found if (value := getattr(one, field)) is not None]
         return sum(gpus * value for gpus, value in known) / sum(gpus for gpus, _ in known) if known else None
 

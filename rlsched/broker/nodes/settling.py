@@ -1,8 +1,8 @@
-"""After a restart of the broker: nodes come back one by one, and new work waits for all of them.
+"""Restart of the broker: new jobs wait until all nodes have registered again.
 
 Nodes that were unreachable when the broker started register within seconds of each other. A broker that
-decided with the first of them would start a small job where a gang that is ahead needs all of them. So a node
-that comes back gets no new jobs before the others are back too, or the time is over.
+decided after the first registration would start a small job on nodes that a gang further ahead needs. So a
+node that comes back gets no new jobs until the others are back too, at most for a lease.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ REASON: Final = "no new jobs before the other nodes are back after the restart o
 
 
 class Settling:
-    """Which nodes are awaited; none where none was unreachable.
+    """Nodes that are awaited; none if none was unreachable at the start.
 
     Args:
-        book: What is known, as the journal made it.
+        book: The state as recovered from the journal.
         out: Output of the batch.
-        until_s: How long they are awaited, Unix seconds.
+        until_s: End of the wait, Unix seconds.
     """
 
     def __init__(self, book: Book, out: Outbox, until_s: float) -> None:
@@ -31,7 +31,7 @@ class Settling:
         self._back: list[str] = []
 
     def registered(self, name: str, now_s: float) -> None:
-        """A node has registered: it waits for the others, or was the last one."""
+        """Drain a node that has registered until the others have too; after the last one, resume them all."""
         if name not in self._awaited:
             return
         self._awaited.discard(name)

@@ -1,8 +1,8 @@
-"""Nodes that sleep: when idle ones are powered down and sleeping ones up, and what comes of it.
+"""Powers idle nodes down, and sleeping nodes up.
 
-The services are the simulator's (`rlsched.power_down`), one for the nodes of a partition that are alike. An
-order is a fact before its command is run. A broker that is killed in between runs a command to power up once
-more, which harms nobody, and none to power down: a node that goes on speaking is up.
+The services are the simulator's (`rlsched.power_down`), one for each set of identical nodes of a partition.
+An order is journalled before its command is run. A broker that is killed in between repeats a command to
+power up, which is harmless, and none to power down: a node that still sends heartbeats is up.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from rlsched.power_down.service import PowerDownService
 from rlsched.power_down.states import NodeState, NodeStates, Sleep, Wake
 
 NEED_S: Final = 1.0
-"""While jobs wait and nodes sleep, it looks so often whether they need one."""
+"""Interval at which the broker checks whether waiting jobs need a sleeping node, seconds."""
 _STATE: Final = {"": NodeState.ON, "asleep": NodeState.ASLEEP, "waking": NodeState.BOOTING}
 _log = logging.getLogger("rlsched.broker")
 
 
 class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes sleep online.
+    """Rules for powering nodes down and up online.
 
     Attributes:
-        plan: The services.
-        suspend_timeout_s: A node is off so long after the order, and may be powered up again then.
-        resume_timeout_s: A node that has not registered so long after its command was run is down.
-        keep_awake: So many nodes stay awake, at least.
-        exclude: Patterns of names of nodes that never sleep, as in a shell.
+        plan: The power-down services.
+        suspend_timeout_s: Time from the order until a node is off and may be powered up again, seconds.
+        resume_timeout_s: Time from the resume command after which an unregistered node is down, seconds.
+        keep_awake: Least number of nodes that stay awake.
+        exclude: Glob patterns of names of nodes that never sleep.
     """
 
     plan: PowerDownPlan
@@ -61,9 +61,9 @@ class Sleepers:
     """Orders nodes to sleep and to wake.
 
     Args:
-        book: What is known.
-        plan: How nodes sleep; None: they do not, and one that sleeps by an earlier broker's order is down.
-        heard_s: When a node was heard of last by this broker, Unix seconds; 0: never.
+        book: The state.
+        plan: The rules; None: nodes do not sleep, and a node that an earlier broker put to sleep is down.
+        heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0: none.
         out: Output of the batch.
     """
 
@@ -83,7 +83,7 @@ class Sleepers:
         self._power = PowerByState.of()
 
     def step(self, now_s: float) -> None:
-        """Time has passed."""
+        """Follow nodes that sleep or wake, and review at intervals which nodes should."""
         sleeping = [(name, node) for name, node in self._book.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:
@@ -91,7 +91,7 @@ class Sleepers:
                     NodeDown(name=name, reason="asleep, and this broker has no command to wake it")
                 )
             elif now_s >= node.off_s and self._heard_s(name) >= node.off_s:
-                self._out.record(node.spec)  # it speaks: it never slept, or somebody has powered it up
+                self._out.record(node.spec)  # it sends messages: it never slept, or was powered up by hand
             elif node.sleep == "waking":
                 self._wakes(name, node, now_s)
         if self._plan is None:
@@ -105,7 +105,7 @@ class Sleepers:
             self._review(self._plan, now_s)
 
     def done(self, told: PowerDone, now_s: float) -> None:
-        """A command is over."""
+        """Handle the end of a command."""
         node = self._book.nodes.get(told.node)
         if node is None or not told.error or self._plan is None:
             return
@@ -119,7 +119,7 @@ class Sleepers:
             self._out.record(NodeDown(name=told.node, reason=f"its resume command failed: {error}"))
 
     def wake(self, name: str, now_s: float) -> str:
-        """Let a node that sleeps, or that is down, be powered up by an operator's order; why it cannot be."""
+        """Power up a sleeping or down node by an operator's order. Returns the reason if refused, else ""."""
         node = self._book.nodes[name]
         if self._plan is None:
             return f"node {name} is not drained: it is {node.state}"
@@ -129,7 +129,7 @@ class Sleepers:
         return ""
 
     def _wakes(self, name: str, node: Node, now_s: float) -> None:
-        """See to a node that is to come up."""
+        """Run the resume command of a waking node once it is off; mark the node down after its time-out."""
         if now_s >= node.wakes_by_s:
             waited = span(node.wakes_by_s - node.resume_s)
             self._out.record(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
@@ -150,7 +150,7 @@ class Sleepers:
         return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
 
     def _review(self, plan: SleepPlan, now_s: float) -> None:
-        """Ask the services, and note what they say."""
+        """Ask the services which nodes should sleep or wake, and give the orders."""
         cluster, nodes = self._book.cluster, self._book.nodes
         names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
         sets = node_sets(cluster, sorted(names))
@@ -187,7 +187,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """(n,) whether each of these nodes runs something; those that do not are idle since when they did."""
+        """(n,) bool: whether each of these nodes runs a job. Also notes since when the others are idle."""
         held = self._book.cluster.arrays.node.view(np.ndarray)
         nodes = [self._book.nodes[name] for name in names]
         busy = np.array(
@@ -201,7 +201,7 @@ class Sleepers:
     def _states(
         self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
     ) -> NodeStates:
-        """How the nodes of a set stand, for its service; one that is not to sleep has never been idle."""
+        """States of a set's nodes, for its service. A node that must not sleep counts as never idle."""
         states = NodeStates(len(names), self._power, now_s)
         states.busy[:] = busy
         for at, name in enumerate(names):
@@ -213,7 +213,7 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Whether a node's jobs could be another's: it is up or sleeps, takes jobs, and rlsched starts them."""
+    """Whether a node can replace another: it is up or sleeps, accepts jobs, and rlsched starts them."""
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)
     return node.up and takes and can.is_own and can.places

@@ -1,20 +1,20 @@
 """Attempts that nodes run and a restored journal does not know.
 
-Nodes that were there when the backup was made, and others since, may run attempts that the journal has never
-heard of. None of these is ended unasked, and nothing starts that may run already:
+Nodes that registered before the backup, and nodes added since, may run attempts that are not in the journal.
+The broker ends none of them by itself, and starts no attempt that may already run:
 
-- An attempt that a node runs and the journal never gave goes on. Its node is drained until it has ended,
+- An attempt that a node runs and the journal did not start continues. Its node is drained until it has ended,
   since its GPUs are not known; an admin's `cancel` ends it sooner.
 - All nodes are drained until each node of the journal that may run jobs has registered, or an operator has
   declared it down or removed it. So a job of the backup's queue cannot start next to an attempt of its own.
-- Where the job of such an attempt is known, and waits or runs elsewhere, it ends in the journal: it goes on
-  there.
-- Numbers of jobs and attempts begin far above those that may have been given since.
+- If the job of such an attempt is in the journal, and waits or runs elsewhere, the job ends in the journal:
+  the attempt continues on its node.
+- New numbers of jobs and attempts begin far above all numbers that may have been given since the backup.
 
-The first of these holds where no backup was restored, too: a journal may have lost its end, as on a disk that
-does not do what it has promised.
+The first rule also applies without a restored backup: a journal may have lost its end, for example on a disk
+that does not make writes durable.
 
-A standby that takes over its copy of a journal goes by the same rules: the copy lacks its last entries.
+A standby that takes over its copy of a journal follows the same rules: the copy lacks its last entries.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from rlsched.broker.state.book import Book
 from rlsched.wire.messages import AttemptReport, Kill, RankKey
 
 MAX_STEP = 10_000_000
-"""A node's word moves job numbers by so much at most."""
+"""Most by which a node's report may raise the last job number."""
 _log = logging.getLogger("rlsched.broker")
 
 
 class Strangers:
-    """Attempts that nodes run and the journal never gave; of a whole journal that never was restored, none.
+    """Attempts that nodes run and the journal did not start; none if it is complete and never was restored.
 
     Args:
-        book: What is known.
+        book: The state.
         attempts: The launch protocol.
         out: Output of the batch.
     """
@@ -55,15 +55,15 @@ class Strangers:
 
     @property
     def is_settling(self) -> bool:
-        """Whether a node that may run what the journal does not know has not registered yet."""
+        """Whether a node that may run attempts unknown to the journal has not registered yet."""
         return bool(self._book.awaited)
 
     def settled_s(self) -> float:
-        """When the last such node registered, Unix seconds: infinite before, 0 where none was awaited."""
+        """Time when the last such node registered, Unix seconds; infinite before, 0 if none was awaited."""
         return math.inf if self._book.awaited else self._settled_s
 
     def settle(self, now_s: float) -> bool:
-        """Whether no node is awaited any more, for the first time; the drained nodes are then resumed."""
+        """Return True once, when no node is awaited any more; the drained nodes are then resumed."""
         if not self._was_settling or self._book.awaited:
             return False
         self._was_settling, self._settled_s = False, now_s
@@ -72,15 +72,15 @@ class Strangers:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Whether this attempt, of this cluster, began after what the journal knows."""
+        """Whether this attempt of this cluster began after the last entry that the journal has."""
         return not self._book.gave(report.job, report.attempt)
 
     def knows(self, node: str, key: RankKey) -> bool:
-        """Whether this node runs such a rank under this key."""
+        """Whether this node runs a rank with this key that the journal did not start."""
         return key in self._running.get(node, {})
 
     def reported(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
-        """A node has registered: its strangers, which it is not to forget, as (job, attempt)."""
+        """Handle a registration; return the node's unknown attempts, which it keeps, as (job, attempt)."""
         strangers = [report for report in reports if self.is_stranger(report)]
         if self._book.restored_s is None and not strangers and not self._running.get(node):
             return set()
@@ -109,7 +109,7 @@ class Strangers:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """End in the journal what it has of this job."""
+        """End this job in the journal: its attempt continues on the node."""
         job = self._book.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -125,7 +125,7 @@ class Strangers:
             self._attempts.end(job, "cancelled", why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Let a job not begin again that came to its end, though the journal has it in the queue."""
+        """Cancel a queued job whose attempt has ended on a node already, so that it does not start again."""
         job = self._book.jobs.get(report.job)
         if job is None or job.state != "queued" or report.reason not in ("", "time_limit"):
             return
@@ -138,7 +138,7 @@ class Strangers:
     def _drain(self, name: str) -> None:
         node, running = self._book.nodes[name], self._running.get(name, {})
         if node.drained_until_s == math.inf and not node.drained_reason.startswith(_MINE):
-            return  # an operator has said so
+            return  # drained by an operator
         if running:
             jobs = ", ".join(map(self._book.called, sorted({key.job for key in running})))
             reason = f"{self._mine()} jobs {jobs} run on, `rlsched cancel` ends them; no others meanwhile"
@@ -166,7 +166,7 @@ class Strangers:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """End what runs under this number, which the journal does not know: whether anything does."""
+        """End the ranks of a job that the journal does not know; return whether there are any."""
         found = False
         for node, running in self._running.items():
             for key in running:

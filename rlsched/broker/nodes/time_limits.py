@@ -1,4 +1,4 @@
-"""Time limits of jobs that run: their nodes enforce them, and are told of another one until they answer."""
+"""Time limits of running jobs: nodes enforce them, and receive a changed limit until they confirm it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rlsched.wire.messages import LimitTime
 
 
 class TimeLimits:
-    """What running ranks go by, as their nodes have told. After a restart nodes tell it again.
+    """Time limits that nodes enforce for running ranks. After a restart nodes report them again.
 
     Args:
-        book: What is known.
+        book: The state.
         out: Output of the batch.
     """
 
@@ -25,9 +25,9 @@ class TimeLimits:
         self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
 
     def told(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
-        """A node says what a rank of attempt `number` goes by; None: it cannot change.
+        """Note the limit that a node enforces for a rank of attempt `number`, seconds; None: not changeable.
 
-        `job`: whose rank it is; None: nobody's that is under way.
+        `job`: the job of the rank; None: it has no such attempt under way.
         """
         if job is None or limit_s is None or not limit_s > 0:
             return
@@ -38,7 +38,7 @@ class TimeLimits:
         self.tell(job)
 
     def tell(self, job: Job) -> None:
-        """Tell the nodes whose ranks of a job go by another limit than it has."""
+        """Send the job's limit to the nodes that enforce another one."""
         attempt = job.active
         known = self._goes_by.get(job.number)
         if attempt is None or attempt.ending or known is None or known[0] != attempt.number:
@@ -57,7 +57,7 @@ class TimeLimits:
                 self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
-        """Nodes with ranks of a job that still go by another limit than it has."""
+        """Nodes that still enforce another limit than the job has."""
         attempt = job.active
         number, known = self._goes_by.get(job.number, (0, {}))
         if attempt is None or number != attempt.number:
@@ -67,10 +67,10 @@ class TimeLimits:
         return sorted({rank.node for rank in ranks if rank.state == "running"})
 
     def check(self, job: Job, limit_s: float, *, by_admin: bool) -> None:
-        """Find out whether a job that has GPUs may have this limit, infinite for none.
+        """Check that a job with GPUs may get this limit, seconds, infinite for none.
 
         Raises:
-            InputError: it would be raised by a user, or a node cannot change it.
+            InputError: a user would raise the limit, or a node cannot change it.
         """
         attempt = job.active
         assert attempt is not None
@@ -78,7 +78,7 @@ class TimeLimits:
         if limit_s > now_s and not by_admin:
             raise InputError(
                 f"job {job.called} runs, with a time limit of {now_s:g} s: its user can lower "
-                "that, and an admin alone can raise it"
+                "that, and only an admin can raise it"
             )
         number, known = self._goes_by.get(job.number, (0, {}))
         for rank in [] if attempt.leaving else attempt.live_ranks():
@@ -99,7 +99,7 @@ class TimeLimits:
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
-        """Forget those that run no more; `jobs`: those that do."""
+        """Remove jobs that no longer run; `jobs`: numbers of the running ones."""
         if len(self._goes_by) > 2 * len(jobs) + 16:
             self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
 

@@ -1,1 +1,1 @@
-"""What people are told: lists, reasons, reports, history."""
+"""Answers to questions: lists, reasons, reports, history."""

@@ -1,4 +1,4 @@
-"""A broker's journal, or a shadow's, as a history: who came, began and ended when, on which nodes."""
+"""Reads the journal of a broker or a shadow as a history: jobs, their starts and ends, and their nodes."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from rlsched.wire.messages import Holding
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
-"""The user of what others than the broker's jobs have held."""
+"""User name for GPUs held by jobs outside the broker."""
 SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
 
 class NodeChange(NamedTuple):
-    """A node gets no new jobs (`drain`), has lost those it had (`down`), or may have jobs (`up`).
+    """A change of a node's state: it gets no new jobs (`drain`), has lost its jobs (`down`), or is `up`.
 
     Attributes:
-        time_s: When, seconds of the trace.
+        time_s: Time of the change, seconds of the trace.
         node: Its number in the cluster.
-        event: Which of the three.
+        event: `drain`, `down` or `up`.
     """
 
     time_s: float
@@ -67,13 +67,13 @@ class NodeChange(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalHistory:
-    """What a journal holds.
+    """Jobs and nodes of a journal.
 
     Attributes:
-        trace: Its jobs, with their predictions and recorded waits. A job that is not over has run until the
-            journal's end; one that waits still has no recorded wait.
+        trace: Its jobs, with their predictions and recorded waits. An unfinished job has run until the
+            journal's end; a job that still waits has no recorded wait.
         cluster: The nodes that ever registered.
-        changes: What became of them.
+        changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.
         until_s: The journal's end, seconds of the trace.
     """
@@ -116,7 +116,7 @@ class _Reading:
         job_id = entry.command[1] if is_slurms else called(entry)
         known = self.jobs.get(job_id)
         if known is not None and not math.isnan(known.start_s):
-            job_id = f"{job_id}/{entry.job}"  # Slurm has given the number once more
+            job_id = f"{job_id}/{entry.job}"  # Slurm has reused the number
         job = _Job(job_id, now_s, entry, entry.num_gpus, entry.vc)
         self.jobs[job_id] = self.of_number[entry.job] = self.of_seq[self.next_seq] = job
         self.next_seq += 1
@@ -179,9 +179,9 @@ class _Reading:
             self.changes.append((now_s, entry.name, now))
 
     def before(self, base: Base, ended: Iterable[EndedJob]) -> None:
-        """What a base stands for: jobs that have ended, by their rows, and what lives.
+        """Add the content of a base: finished jobs, from their rows, live jobs, nodes and held GPUs.
 
-        What became of nodes before is not known.
+        Earlier state changes of the nodes are not known.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
@@ -232,10 +232,10 @@ def is_journal(path: Path) -> bool:
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, also one that is being written. Of a compacted one, earlier jobs are in its table.
+    """Read a journal, also while it is written. Earlier jobs of a compacted journal come from its table.
 
     Raises:
-        InputError: it holds no job.
+        InputError: the journal holds no job.
         JournalError: it is damaged.
     """
     path = path / JOURNAL_FILE if path.is_dir() else path
@@ -330,7 +330,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 
 
 def _ran_s(job: _Job, last_s: float) -> float:
-    """How long it ran, so far where it runs, and as predicted where it waits."""
+    """Return the run time of a job, seconds: so far if it runs, as predicted if it waits."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
     end_s = last_s if math.isnan(job.end_s) else job.end_s
@@ -338,7 +338,7 @@ def _ran_s(job: _Job, last_s: float) -> float:
 
 
 def _asked(job: _Job, field: str) -> int:
-    """Cores or MiB of a job, as its broker counted them; 0 where it did not."""
+    """Return the cores or MiB that a job requested, if its broker counted them, else 0."""
     return int(getattr(job.spec, field)) if job.spec is not None and job.spec.counted else 0
 
 

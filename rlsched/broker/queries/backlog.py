@@ -1,4 +1,4 @@
-"""Questions that wait for an answer: in order for each asker, in turn among askers."""
+"""Questions that wait for an answer: in order per client, round-robin among clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOO_MANY = (
 
 
 class Backlog:
-    """Questions that have not been answered yet. Nobody waits for more than one question of each other asker.
+    """Questions that have not been answered yet, served round-robin, one question per client and round.
 
     Attributes:
-        refused: Questions for which there was no place.
+        refused: Number of questions refused because too many of their client waited.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Backlog:
         return len(self._askers)
 
     def add(self, asked: ClientAsked) -> bool:
-        """Let a question wait; one that is repeated waits once. False: too many of this asker wait."""
+        """Add a question; a repeated question is kept once. False: too many of this client wait."""
         own = self._askers.setdefault(asked.peer, OrderedDict())
         if asked.request in own:
             return True
@@ -46,7 +46,7 @@ class Backlog:
         return True
 
     def pop(self) -> ClientAsked:
-        """The next question; its asker goes to the end of the line.
+        """Return the next question; its client goes to the end of the line.
 
         Raises:
             KeyError: none waits.

@@ -48,7 +48,7 @@ NAMED_JOBS = 5
 NAMED_NODES = 20
 MAX_LINE_CHARS = 2_000
 MAX_RECORD_BYTES = 1 << 19
-_WHO = {"automatic": "nobody had to choose", "engine": "by its engine itself, which takes the queue's order"}
+_WHO = {"automatic": "with no alternative", "engine": "by its engine itself, which takes the queue's order"}
 
 
 def explain(
@@ -63,18 +63,18 @@ def explain(
     energy_j: float | None = None,
     grace_s: float | None = None,
 ) -> Explanation:
-    """The explanation of a job's state.
+    """Return the explanation of a job's state.
 
     Args:
-        book: What is known.
+        book: The state.
         job: The job.
-        record: The last decision that had it as a candidate, or started it.
+        record: The last decision in which the job was a candidate, or was started.
         now_s: Unix seconds.
-        said: When it will start and end, as it was said last.
-        late: Nodes that have not answered yet to a change of its time limit.
-        usage: What it uses, or has used.
-        energy_j: What it has used in all attempts.
-        grace_s: Between SIGTERM and SIGKILL; None: not told.
+        said: The latest forecast of its start and end.
+        late: Nodes that have not confirmed a change of its time limit yet.
+        usage: Resources that it uses, or has used.
+        energy_j: Energy of all its attempts, joules.
+        grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
     """
     if job.state == "queued":
         lines = _waiting(book, job, record, now_s)
@@ -121,7 +121,7 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
     revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
-        tail.append(f"by what jobs like it have done since, predicted to run {span(revised_s)}")
+        tail.append(f"revised since, from similar jobs: predicted to run {span(revised_s)}")
     tail += _rank(book, job)
     barred = ineligible(book, job)
     if barred:
@@ -164,7 +164,7 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
 
 
 def _rank(book: Book, job: Job) -> list[str]:
-    """What its priority and its user's fair share say of its place in the queue, where they say something."""
+    """Lines on the effect of priority and fair share on the job's place in the queue, if they have any."""
     lines, level, was = [], book.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
@@ -176,12 +176,12 @@ def _rank(book: Book, job: Job) -> list[str]:
     ln_weight = book.priorities.ln_weights.get(job.spec.user, 0.0)
     if ln_weight != 0.0:
         owner, factor = job.spec.user or "its user", math.exp(ln_weight)
-        lines.append(f"fair share: by what {owner} has used, its jobs count {factor:.2g} of others'")
+        lines.append(f"fair share: by the usage of {owner}, its jobs count {factor:.2g} of others'")
     return lines
 
 
 def _absent(book: Book, now_s: float) -> list[str]:
-    """Nodes that could make room and get no new jobs; of many the first."""
+    """Lines on nodes that get no new jobs; of many, the first ones."""
     nodes = {name: node for name, node in book.nodes.items() if not node.removed}
     lines = []
     for state in ("down", "unreachable", "asleep", "waking"):
@@ -241,7 +241,7 @@ def _ahead(book: Book, job: Job, room: Room) -> str:
 
 
 def _plans_now(book: Book, job: Job, room: Room, now_s: float) -> list[str]:
-    """What the job could do in a partition now, where it fits."""
+    """Plans of the job in a partition now, if it fits there."""
     if not fits_now(book, needs(job), room) and not book.models.shares:
         return []
     start = policy_start(book.cluster)
@@ -250,7 +250,7 @@ def _plans_now(book: Book, job: Job, room: Room, now_s: float) -> list[str]:
 
 
 def _plans(book: Book, lead: str, plans: list[PlanSeen]) -> list[str]:
-    """Plans in words, those of which there is something to say."""
+    """Plans in words; empty without plans."""
 
     def called(seq: int) -> str:
         return f"job {_called(book, seq)}"
@@ -281,7 +281,7 @@ def _passed_over(
 
 
 def _hold(book: Book, job: Job, fitting: list[Room], now_s: float) -> list[str]:
-    """Until when, and for whom, a *wait* keeps the job back."""
+    """How long, and for which job, a *wait* keeps this job back."""
     state, slot = book.cluster.arrays, book.cluster.slot_of(job.seq)
     if not any(is_held(state, room.partition, slot, now_s) for room in fitting):
         return []
@@ -296,7 +296,7 @@ def _hold(book: Book, job: Job, fitting: list[Room], now_s: float) -> list[str]:
 
 
 def _row_then(record: DecisionRecord, seq: int) -> list[str]:
-    """Why this job could not be chosen at that decision, if it was shown and could not."""
+    """Why this job could not be chosen at that decision, if it was a candidate."""
     half = record.halves[0] if record.halves else None
     if half is None or seq not in half.seqs:
         return []
@@ -348,7 +348,7 @@ def _row_words(book: Book, half: Half, row: int) -> str:
 
 
 def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
-    """When a job that runs is ended at the latest."""
+    """When the time limit ends a running job."""
     attempt, limit_s = job.active, job.spec.time_limit_s
     if attempt is None or job.state != "running" or (limit_s is None and not late):
         return []
@@ -366,12 +366,12 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(book: Book, job: Job, grace_s: float) -> list[str]:
-    """How long the job may take to end; an engine of its own has a setting of its own."""
+    """Time that the job gets to end; empty for other engines, which have a setting of their own."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(book.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in book.nodes)
     if not own or not places(book, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
         return []
-    by = "as the broker says" if job.spec.grace_s is None else "as submitted"
+    by = "the broker's default" if job.spec.grace_s is None else "as submitted"
     return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
 
 
@@ -417,13 +417,13 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
 
 
 def _stopped(stopped: Stopped) -> str:
-    """How the attempt before the present one ended, after which the job was queued again."""
+    """How the previous attempt ended, after which the job was queued again."""
     after = span(stopped.end_s - stopped.start_s)
     return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
 def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:
-    """Where it runs and is not held, as a whole, to what it asked for: it may take more."""
+    """Nodes that do not limit the job as a whole to its request, so that it may use more."""
     asked = [
         (name, words)
         for name, words, amount in (
@@ -450,32 +450,32 @@ def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:
 
 
 def _kept_apart(book: Book, job: Job) -> list[str]:
-    """Why it shares no GPUs where others do."""
+    """Why the job shares no GPUs although the broker allows it."""
     if not book.models.shares or not book.cluster.arrays.job.unshared[book.cluster.slot_of(job.seq)]:
         return []
     why = "`rlsched update --share yes` lets it: nothing is known of its workload"
     if job.alone:
-        why = "it was out of GPU memory beside others"
+        why = "it was out of GPU memory on shared GPUs"
     elif job.spec.share == "no":
         why = "as it was submitted"
     return [f"it shares no GPUs: {why}"]
 
 
 def _beside(book: Book, job: Job) -> list[str]:
-    """With whom it shares its GPUs, and how fast all of them are predicted to be."""
+    """Jobs that share its GPUs, and the predicted speeds of all of them."""
     others = co_tenants(book, job)
     if not others:
         return []
     speeds = [book.models.shared_frac(seq) for seq in book.cluster.beside(job.seq)]
     told = ", ".join(
-        f"job {name} ({frac:.2f} of its speed alone)" for name, frac in zip(others, speeds, strict=True)
+        f"job {name} ({frac:.2f} of its unshared speed)" for name, frac in zip(others, speeds, strict=True)
     )
     mine = book.models.shared_frac(job.seq)
     return [f"shares its GPUs with {told}, and is predicted to keep {mine:.2f} of its own"]
 
 
 def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
-    """At which SM clock it runs, by whose weight of energy, and why not where it was to be another one."""
+    """SM clock of the job, the weight of energy behind it, and nodes that could not set their clocks."""
     own = job.spec.speed_energy
     weight = book.cluster.energy_counts if own is None else own
     if weight == 0.0 and attempt.sm_clock_frac == 1.0:
@@ -488,7 +488,7 @@ def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
         in_mhz = f", {set_mhz} MHz" if set_mhz else ""
         lines = [f"at {attempt.sm_clock_frac:.2f} of the highest SM clock{in_mhz}, {weighed}"]
     lines += [
-        f"node {rank.node} left its clocks alone: {rank.clock_note}"
+        f"node {rank.node} did not set its clocks: {rank.clock_note}"
         for rank in attempt.ranks
         if rank.clock_note
     ]

@@ -1,4 +1,4 @@
-"""What the state machine sees of forecasts: what was said last, however old. It never waits for any."""
+"""Forecasts as the state machine reads them: the latest, however old. It never waits for a forecast."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Nobody forecasts anything."""
+    """Forecasts of a broker that makes none; a broker that makes some derives from this class."""
 
     def of(self, job: Job) -> JobForecast | None:
-        """What was last said of a live job."""
+        """Return the latest forecast of a live job."""
         del job
         return None
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Let it be answered later, or say in a line why it cannot."""
+        """Accept a question, to be answered later. Returns the reason if it is refused, else ""."""
         del asked, question
         return "this broker makes no forecasts"
 
     def report(self) -> ForecastReport | None:
-        """How it does; None: there is none."""
+        """Return the forecaster's report; None: there is no forecaster."""
         return None
 
 
@@ -31,5 +31,5 @@ NO_FORECASTS = Forecasts()
 
 
 def wired(times: Sequence[float]) -> list[float | None]:
-    """Times as messages have them: None where they are not within the horizon."""
+    """Return times for a message: None for a time beyond the horizon."""
     return [time if time < float("inf") else None for time in times]

@@ -1,7 +1,7 @@
-"""Jobs that run and jobs that are over, a page at a time: for lists, and for sums.
+"""Pages of running and finished jobs, for lists and for sums.
 
-A page looks at so many rows of an index at most, whatever it finds there, so that a question with few answers
-among many jobs takes no longer than any other. Its `next` says where to go on.
+A page reads a limited number of rows of an index, so that a question with few answers among many jobs takes
+no longer than any other. Its `next` is the position of the next page.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUs
 MAX_PAGE_BYTES = 1 << 16
 """Estimated; a single job may be larger."""
 SCANNED = 400
-"""Rows that a page looks at: about 4 ms."""
+"""Most rows that a page reads: about 4 ms."""
 MAX_PLACE_CHARS = 2_000
 
 
@@ -29,16 +29,16 @@ class Past:
     """Makes the pages.
 
     Args:
-        book: What is known of jobs that run.
-        ended: The table of those that are over.
-        metered: What nodes have measured of those that run.
+        book: The state, with the running jobs.
+        ended: Table of finished jobs.
+        metered: Measurements of running jobs.
     """
 
     def __init__(self, book: Book, ended: EndedTable, metered: MeteredUsage) -> None:
         self._book, self._ended, self._metered = book, ended, metered
 
     def history(self, asked: ListHistory, now_s: float) -> History:
-        """A page of jobs, newest first; `now_s`: Unix seconds."""
+        """Return a page of jobs, newest first; `now_s`: Unix seconds."""
         limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
         jobs: list[PastJob] = []
         left, cursor = MAX_PAGE_BYTES, asked.before
@@ -63,7 +63,7 @@ class Past:
         return History(jobs=jobs, next=after)
 
     def usage(self, asked: ListUsage) -> Usage:
-        """A page of what sums are made of."""
+        """Return a page of the figures for sums over jobs."""
         found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
         rows = [
             JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)
@@ -72,7 +72,7 @@ class Past:
         return Usage(jobs=rows, next=after)
 
     def _running(self, asked: WhichJobs) -> list[Job]:
-        """Those that run and are wanted, newest first."""
+        """Return the running jobs that match the question, newest first."""
         if asked.states and "running" not in asked.states:
             return []
         below = math.inf if asked.before is None else asked.before[1]

@@ -11,7 +11,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.reasons import HELD
 
 MAX_JOBS = 5_000
-"""As many as a start reads again; a record takes about 1.3 KB."""
+"""Most jobs kept, as many as a start reads again; a record takes about 1.3 KB."""
 
 
 class RecordMemory:
@@ -19,18 +19,18 @@ class RecordMemory:
     or preempted.
 
     Args:
-        records: What is known already, oldest first.
+        records: Earlier records, oldest first.
     """
 
     def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
         for record in records:
-            with contextlib.suppress(Exception):  # a broker starts without one that makes no sense
+            with contextlib.suppress(Exception):  # an invalid record is left out
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
-        """A decision was taken. For a job that an earlier *wait* keeps back, that one stays the last word."""
+        """Keep the record of a decision. A job that an earlier *wait* keeps back keeps that wait's record."""
         seqs = {record.turn}
         self._latest[record.partition] = record
         if record.halves:
@@ -49,6 +49,6 @@ class RecordMemory:
             self._last.popitem(last=False)
 
     def of(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """The last record of this job; where there is none, the last one of these partitions."""
+        """Return the last record of this job; if there is none, the last record of these partitions."""
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

@@ -17,10 +17,10 @@ from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 
 
 def unknown_vc(book: Book, vc: str) -> str:
-    """What is wrong with the VC of a submission, in one line; "" if nothing.
+    """Return the error of a submission's VC, in one line; "" if it is valid.
 
-    VCs are declared by nodes (`rlsched node --vc`), and by quotas where nodes do so. Where no node has a VC,
-    any name is accepted: it is a label then.
+    VCs are declared by nodes (`rlsched node --vc`), and by quotas if nodes do so. If no node has a VC, any
+    name is accepted, as a label.
     """
     known = {name for name in book.cluster.partition_names if name != SHARED_PARTITION}
     if not vc or not known:
@@ -32,7 +32,7 @@ def unknown_vc(book: Book, vc: str) -> str:
 
 
 def never_runs(book: Book, vc: str, demand: Demand) -> str:
-    """Why a gang can never run on the registered nodes, "" if it can."""
+    """Return why a gang can never run on the registered nodes, "" if it can."""
     num_gpus = demand.gpus
     if book.can_ever_run(vc, demand):
         return ""
@@ -90,7 +90,7 @@ def _no_such_type(demand: Demand, nodes: Sequence[Node]) -> str:
 
 
 def _nearest(asked: str, known: Sequence[str]) -> str:
-    """`did you mean H100? `, whatever the case of what was typed."""
+    """Return `did you mean H100? ` for the nearest name, ignoring case; "" if none is near."""
     by_lower = {name.lower(): name for name in known}
     found = nearest(asked.lower(), by_lower)
     lower = found.removeprefix("did you mean ").removesuffix("? ")

@@ -1,4 +1,4 @@
-"""Lists of jobs and nodes, a page at a time: each fits its frame, and takes about a millisecond."""
+"""Lists of jobs and nodes, a page at a time: each fits a message frame, and takes about a millisecond."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PAGE_BYTES = 1 << 16
 """Estimated; a single row may be larger."""
 MAX_PAGE_ROWS = 250
 MAX_PAST_ROWS = 50
-"""Where jobs may have to be read from the journal: about 4 ms."""
+"""Most jobs per page that are read from the journal: about 4 ms."""
 MAX_JOB_NODES = 4_000
 """Nodes that a job's row names."""
 Row = TypeVar("Row", JobInfo, NodeInfo)
@@ -29,10 +29,10 @@ class Pages:
     """Makes the pages.
 
     Args:
-        book: What is known.
-        members: What is known of nodes beside the book.
+        book: The state.
+        members: State of nodes that is not in the book.
         limits: The broker's times.
-        forecast: What was last said of when a job will start and end; None: nothing.
+        forecast: Returns the latest forecast of a job's start and end; None: there is none.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Pages:
         return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
 
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """The latest live jobs, and how many older ones there are; an array stands for tasks that wait."""
+        """The latest live jobs, and how many older ones there are; an array stands for its waiting tasks."""
         book = self._book
         live: list[Job | JobArray] = list(book.job_of_seq.values())  # in the order of their numbers
         if book.arrays.live:
@@ -142,7 +142,7 @@ def _number(job: Job | JobArray) -> int:
 
 
 def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
-    """The first rows that a page holds, one at least."""
+    """Return the first rows that fit a page, at least one."""
     page: list[Row] = []
     left = MAX_PAGE_BYTES
     for row in rows:
@@ -171,5 +171,5 @@ def _node_bytes(row: NodeInfo) -> int:
 
 
 def text_bytes(text: str) -> int:
-    """Of a text in a message, at most."""
+    """Return the most bytes that a text takes in a message."""
     return 8 + (len(text) if text.isascii() else 4 * len(text))

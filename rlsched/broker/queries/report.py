@@ -1,4 +1,4 @@
-"""How the broker does: what `rlsched top` and `rlsched status` show."""
+"""Status reports of the broker, as `rlsched top` and `rlsched status` show them."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Reports:
     """Makes the reports.
 
     Args:
-        book: What is known.
-        scheduler: Who decides.
+        book: The state.
+        scheduler: The policy.
         started: The fact that begins this broker's epoch.
-        now_s: When its process began to serve, Unix seconds.
+        now_s: Time at which its process began to serve, Unix seconds.
         backlog: Questions that wait.
-        troubles: What goes wrong beside the decisions.
-        vitals: Asked once a report.
-        forecasts: Likewise.
-        members: What nodes have measured.
+        troubles: Failures that do not affect decisions.
+        vitals: Returns figures of the loop; called once per report.
+        forecasts: Source of the forecaster's report.
+        members: The nodes and their measurements.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Reports:
         self.failed_answers = 0
 
     def decided(self, record: DecisionRecord) -> None:
-        """A decision was taken: count what the guard's mask forbade."""
+        """Count the reasons for which the guard's mask excluded candidates of a decision."""
         if record.halves:
             self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
 
     def report(self, now_s: float) -> StatsReport:
-        """The state of everything at `now_s`, Unix seconds."""
+        """Return the broker's report at `now_s`, Unix seconds."""
         book, vitals = self._book, self._vitals()
         live = list(book.job_of_seq.values())
         queued = sum(job.state == "queued" for job in live)
@@ -161,7 +161,7 @@ class Reports:
 
 
 def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | None:
-    """How far what a policy sees is from its training; None: it has learned nothing."""
+    """Return the distance of a policy's inputs from its training; None for a policy that is not learned."""
     drift = scheduler.drift()
     if drift is None:
         return None
@@ -177,7 +177,7 @@ def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | N
 
 
 def drift_curves(scheduler: Scheduler) -> dict[str, float]:
-    """The same for TensorBoard, by tag."""
+    """Return the drift as scalars for TensorBoard, by tag."""
     drift = scheduler.drift()
     if drift is None or drift.note:
         return {}
@@ -190,7 +190,7 @@ def drift_curves(scheduler: Scheduler) -> dict[str, float]:
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
-    """GPUs of each type, and whether they are free."""
+    """Return the numbers of total, free, held and absent GPUs of each type."""
     node, kinds = cluster.arrays.node, cluster.kind_names
     up = node.status == NODE_UP
     found = {}

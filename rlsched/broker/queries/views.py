@@ -1,4 +1,4 @@
-"""The book as people see it: jobs and nodes."""
+"""Jobs and nodes of the book, as rows of lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seat_reason(book: Book, attempt: Attempt) -> str:
 
 
 def co_tenants(book: Book, job: Job) -> list[str]:
-    """What people call the jobs that share a job's GPUs now."""
+    """Displayed numbers of the jobs that share a job's GPUs now."""
     if job.active is None or job.active.tenants < 2:
         return []
     return [book.job_of_seq[seq].called for seq in book.cluster.beside(job.seq)]
@@ -43,19 +43,19 @@ def job_info(
     energy_j: float | None = None,
     grace_s: float | None = None,
 ) -> JobInfo:
-    """A job as people see it, with long texts shortened.
+    """Return the row of a job, with long texts shortened.
 
     Args:
         job: The job.
         reasons: Why queued jobs wait.
-        max_nodes: Nodes that are named; a gang of many more must still fit a frame.
-        forecast: When it will start and end.
-        queue_key: Its key in the queue, where it is there.
-        speed_frac: How fast it runs, where it has GPUs.
-        beside: Who shares them.
-        usage: What it uses.
-        energy_j: What it has used in all attempts.
-        grace_s: Between SIGTERM and SIGKILL, where it is not over.
+        max_nodes: Most nodes that are named; a gang of many more must still fit a frame.
+        forecast: Forecast of its start and end.
+        queue_key: Its key in the queue, if it is queued.
+        speed_frac: Its speed, if it has GPUs.
+        `beside`: Names of the jobs that share its GPUs.
+        usage: Resources that it uses.
+        energy_j: Energy of all its attempts, joules.
+        grace_s: Time between SIGTERM and SIGKILL, seconds, if it has not ended.
     """
     attempt = job.attempt
     reason = job.reason
@@ -111,7 +111,7 @@ def job_info(
 
 
 def array_info(book: Book, array: JobArray) -> JobInfo:
-    """An array as people see it: as a job that waits while tasks are still to come."""
+    """Return the row of an array: as a waiting job while tasks are still to come."""
     spec, jobs = array.spec, book.jobs
     limit = f"%{spec.array_limit}" if spec.array_limit else ""
     fresh = f"{len(array.fresh)} next" if array.fresh else ""
@@ -148,22 +148,22 @@ def array_info(book: Book, array: JobArray) -> JobInfo:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Sort key by which n2 comes before n10."""
+    """Return a sort key that puts n2 before n10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def out_of_service(book: Book, name: str) -> list[str]:
-    """GPUs of a node of rlsched's own that are lost, or in use by a foreign process, a line for each reason.
+    """GPUs of one of rlsched's own nodes that are lost, or in use by a foreign process, a line per reason.
 
-    What an engine gives to other jobs is not out of service.
+    GPUs that an engine gives to other jobs are not out of service.
     """
     return book.held.in_words(name) if book.nodes[name].spec.capabilities.is_own else []
 
 
 def node_notes(node: Node) -> list[str]:
-    """What people should know of a node: what it says itself, and what one from before limits cannot say.
+    """Notes on a node for users: its own, and a note if its rlsched is too old to report limits.
 
-    A node of an engine is none of ours to hold: its engine counts cores and memory.
+    A node of another engine gets no such note: its engine counts cores and memory.
     """
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:
@@ -179,7 +179,7 @@ def node_info(
     power_w: float | None = None,
     use: NodeUse | None = None,
 ) -> NodeInfo:
-    """A node as people see it."""
+    """Return the row of a node."""
     node, use = book.nodes[name], use or NodeUse()
     jobs = sorted(node.live_jobs)
     free = int(book.cluster.arrays.node.free[node.number]) if node.state in ("up", "drained") else 0

@@ -1,4 +1,4 @@
-"""What the broker's loop knows of itself and its state machine does not: address, journal, commits."""
+"""Figures of the broker's loop that its state machine does not have: address, journal, commits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rlsched.wire.messages import JournalReport, Timing
 
 
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker's loop knows and its state machine does not.
+    """Figures of the broker's loop that its state machine does not have.
 
     Attributes:
-        address: Where it listens.
+        address: Address at which the broker listens.
         journal: The journal's file.
         records_kept: Decision records written since the start.
         timings: As in `StatsReport`.
@@ -36,18 +36,18 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsEntries(Protocol):
-    """What `perform` needs of a journal; a test hands in one that fails. Arguments as of `Journal.commit`."""
+    """The part of a journal that `perform` uses; tests pass one that fails. As `Journal.commit`."""
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         """Make a batch durable."""
 
 
 class TimedCommits:
-    """Commits to a journal, and keeps how long that took.
+    """Commits to a journal and measures the time of each commit.
 
     Attributes:
-        last_ms: The last one, milliseconds; None before the first.
-        times: All of them.
+        last_ms: Time of the last commit, milliseconds; None before the first.
+        times: Times of all commits.
     """
 
     def __init__(self, journal: CommitsEntries) -> None:
@@ -65,7 +65,7 @@ class TimedCommits:
 
 
 def journal_report(path: Path, last_commit_ms: float | None, low_mib: int) -> JournalReport:
-    """Size of a journal with its write-ahead log, and what is free on its disk; `low_mib`: too little."""
+    """Return the size of a journal with its write-ahead log, and its disk's free space and floor."""
     size_bytes = 0
     for file in (path, path.with_name(path.name + "-wal")):
         with contextlib.suppress(OSError):

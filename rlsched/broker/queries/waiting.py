@@ -1,4 +1,4 @@
-"""Why queued jobs wait, in one line: worked out once for all jobs that ask for the same."""
+"""Why queued jobs wait, in one line: computed once for all jobs with the same request."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
 
 class Room(NamedTuple):
-    """What is free in one partition, on nodes that are up."""
+    """Free GPUs in one partition, on nodes that are up."""
 
     partition: int
     free_gpus: int
     largest_hole: int
     gpus: int
     absent_gpus: int
-    """Held by nobody, on nodes that are down, away or drained."""
+    """Free GPUs on nodes that are down, away or drained."""
 
 
 def rooms(book: Book, vc: str) -> list[Room]:
     """Room in each partition that serves this VC: its own first, then the shared one."""
-    # a record array takes ten times as long to find a column
+    # access to a column of a record array takes ten times longer
     node = book.cluster.arrays.node.view(np.ndarray)
     up = node["status"] == NODE_UP
     there = np.ones(len(node), bool)
@@ -49,7 +49,7 @@ def rooms(book: Book, vc: str) -> list[Room]:
 
 
 def places(book: Book, vc: str) -> bool:
-    """Whether the broker says where jobs of this VC start, and no engine does."""
+    """Whether the broker places the jobs of this VC; False: an engine does."""
     part_of, serves = book.cluster.arrays.node.part_of, book.cluster.partitions_of(vc)
     return not serves or any(
         node.spec.capabilities.places for node in book.nodes.values() if part_of[node.number] in serves
@@ -57,7 +57,7 @@ def places(book: Book, vc: str) -> bool:
 
 
 def asked_again_s(book: Book, among: Sequence[Room]) -> float:
-    """When the policy has asked to decide again in one of these partitions, Unix seconds; 0: it has not."""
+    """Time at which the policy asked to decide again in one of these partitions, Unix seconds; 0: none."""
     names = book.cluster.partition_names
     return min(
         (
@@ -70,21 +70,21 @@ def asked_again_s(book: Book, among: Sequence[Room]) -> float:
 
 
 def fits_now(book: Book, demand: Demand, room: Room) -> bool:
-    """Whether a job that waits, and asks for this, could start in this partition now."""
+    """Whether a waiting job with this demand could start in this partition now."""
     from rlsched.cluster.placement import class_fits
 
     return bool(class_fits(book.cluster.arrays, room.partition, book.cluster.demand_number(demand)))
 
 
 def gpus_fit_now(book: Book, num_gpus: int, room: Room) -> bool:
-    """Whether its GPUs alone could be given now, its cores and memory left aside."""
+    """Whether this number of GPUs could be allocated now, without regard to cores and memory."""
     from rlsched.cluster.placement import fits
 
     return bool(fits(book.cluster.arrays, room.partition, num_gpus))
 
 
 def absent_of_types(book: Book, demand: Demand, among: Sequence[Room]) -> list[str]:
-    """Nodes with GPUs of the types that a job asks for which get no new jobs now, in order; of any: none."""
+    """Nodes with GPUs of the requested types that get no new jobs now; empty if the job accepts any type."""
     inside, part_of = {room.partition for room in among}, book.cluster.arrays.node.part_of
     return [
         name
@@ -95,7 +95,7 @@ def absent_of_types(book: Book, demand: Demand, among: Sequence[Room]) -> list[s
 
 
 def sleeping_for(book: Book, demand: Demand, among: Sequence[Room]) -> str:
-    """For which nodes a job waits that sleep, in words; "" where it waits for none."""
+    """Sleeping nodes that a job waits for, in words; "" if it waits for none."""
     inside, part_of = {room.partition for room in among}, book.cluster.arrays.node.part_of
     specs = book.cluster.nodes
     for state, doing in (("waking", "to wake"), ("asleep", "to be woken")):
@@ -113,7 +113,7 @@ def sleeping_for(book: Book, demand: Demand, among: Sequence[Room]) -> str:
 
 
 def kept_out(book: Book, spec: JobSubmitted) -> list[str]:
-    """What keeps a waiting job out of the queue by its user's own word, a line for each."""
+    """Holds, begin time and dependencies that keep a waiting job out of the queue, a line for each."""
     lines = []
     holder = book.gates.holder(spec.job)
     if holder:
@@ -140,20 +140,20 @@ def ineligible(book: Book, job: Job) -> list[str]:
 
 
 class WaitingReasons:
-    """One line on why a queued job waits; `explain` says more. Its first word is one of these:
+    """One line on why a queued job waits; `explain` gives details. The line begins with one of these words:
 
-    - `Resources`: as many GPUs, cores or as much memory are not free, or not together.
-    - `NodeAsleep`: they would be, on nodes that sleep and are woken for it.
-    - `NodeDown`: they would be, with those of nodes that are down, away or drained.
+    - `Resources`: the requested GPUs, cores or memory are not free, or not together.
+    - `NodeAsleep`: they are on nodes that sleep and are woken for the job.
+    - `NodeDown`: they would be free with the GPUs of nodes that are down, away or drained.
     - `Reservation`: they are free, and are kept for a job that is ahead.
-    - `Priority`: they are free, and others go first.
-    - `Quota`, `Held`, `BeginTime`, `Dependency`: it is kept out of the queue.
+    - `Priority`: they are free, and other jobs go first.
+    - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
 
-    Jobs of one virtual cluster that ask for as much wait for the same reason. It is kept until an entry
-    changes the book.
+    Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an
+    entry changes the book.
 
     Attributes:
-        book: What is known.
+        book: The state.
     """
 
     def __init__(self, book: Book) -> None:
@@ -163,7 +163,7 @@ class WaitingReasons:
         self._reasons: dict[tuple[str, Demand], str] = {}
 
     def of(self, job: Job) -> str:
-        """Why this queued job waits."""
+        """Return why this queued job waits."""
         again = f"; queued again: {job.reason}" if job.reason else ""
         barred = ineligible(self.book, job)
         return ("; ".join(barred) if barred else self._of_one(job)) + again
@@ -175,7 +175,7 @@ class WaitingReasons:
         return reason
 
     def _kept_back(self, job: Job) -> str:
-        """For whom an earlier *wait* keeps this job back, "" where none does."""
+        """Return the reason if an earlier *wait* keeps this job back, else ""."""
         from rlsched.decide.plans.holds import is_held
 
         book, state = self.book, self.book.cluster.arrays
@@ -189,7 +189,7 @@ class WaitingReasons:
         return f"Reservation: kept back for {'a while' if ahead is None else f'job {ahead.called}'}"
 
     def _of_class(self, vc: str, demand: Demand) -> str:
-        if self._of_s != self.book.now_s:  # every batch of entries has a time of its own
+        if self._of_s != self.book.now_s:  # every batch of entries has its own time
             self._of_s = self.book.now_s
             self._rooms.clear()
             self._reasons.clear()
@@ -231,7 +231,7 @@ class WaitingReasons:
         if more and any(gpus_fit_now(self.book, demand.gpus, room) for room in open_rooms):
             absent = absent_of_types(self.book, demand, open_rooms)
             if absent:
-                return f"NodeDown: needs {more}, and of these GPUs those of {', '.join(absent)} are absent"
+                return f"NodeDown: needs {more}, and nodes with such GPUs are absent: {', '.join(absent)}"
             return f"Resources: needs {more}, which are not free with as many GPUs"
         return _no_room(demand.gpus, open_rooms)
 

@@ -1,7 +1,7 @@
-"""What a broker calls of a rule's and the ledger's kernels, so that several processes can compile it.
+"""Kernels of a rule and of the ledger that a broker calls, so that several processes can compile them.
 
-Who decides on a first cluster (`rlsched.broker.server.policy`) compiles the same one by one. A kernel that is
-missing here is compiled then; `tests/unit/test_ahead.py` says if one is.
+The first decisions on a toy cluster (`rlsched.broker.server.policy`) compile the same kernels one by one. A
+kernel that is missing here is compiled then; `tests/unit/test_ahead.py` fails if one is missing.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 
 Entry = tuple[Any, tuple[Any, ...]]
-"""A kernel, and arguments of the types that it is called with; what they are does not matter."""
+"""A kernel, and arguments of the types that it is called with; their values do not matter."""
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """What is to be compiled for a broker under a rule and was not yet, what takes longest first.
+    """Return the kernels that a broker under a rule has still to compile, the slowest first.
 
     Args:
-        policy: What the scheduler was loaded from.
-        scheduler: Who decides. Without a rule nothing is known ahead, nor under one in somebody's own file.
+        policy: The policy that the scheduler was loaded from.
+        scheduler: The scheduler. Empty without a rule, and for a rule in a user's own file.
         has_models: See `rlsched.broker.server.policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
@@ -56,9 +56,9 @@ def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
 
 
 def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]:
-    """What a broker calls under a rule: the decision first, which takes as long as half of all.
+    """Return the kernels that a broker calls under a rule: first the decision, which takes half of the time.
 
-    Then comes what has nothing in common with it, so that processes do not wait for each other.
+    Kernels that share no code with it follow, so that processes do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None
@@ -82,7 +82,7 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
 
 
 def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
-    """What jobs are noted with as they come, start and end."""
+    """Yield the kernels that record submissions, starts and ends of jobs."""
     slot, now_s, slots, gpus = 0, 0.0, np.empty(1, np.int64), np.empty(1, np.int32)
     yield queue.arrive, (s, slot, now_s)
     yield queue.make_eligible, (s, slots, now_s)

@@ -1,8 +1,8 @@
-"""The journal's disk: below a floor of free space no new jobs are taken, and a full one loses nothing.
+"""The journal's disk: below a floor of free space new jobs are refused, and a full disk loses no data.
 
-A reserve lies beside the journal. It is given up where the disk is full all the same, so that ends can still
-be committed, and made again once there is space. A batch that cannot be committed even so is held: nothing
-of it leaves before its commit, which is tried again and again.
+A reserve file lies next to the journal. It is deleted if the disk is full nevertheless, so that ends of jobs
+can still be committed, and created again once there is space. A batch that still cannot be committed is held:
+none of its output leaves before its commit, which is retried.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MIB = 1 << 20
 RESERVE_FILE = "reserve"
 RESERVE_MIB = 8
 LOOK_S = 1.0
-"""How often free space is looked at."""
+"""Interval of checks of the free space, seconds."""
 RETRY_S = 0.25
-"""How often a commit is tried again that found no space."""
+"""Interval of retries of a commit that found no space, seconds."""
 
 
 class Disk:
     """The free space of the journal's disk, and the reserve.
 
     Args:
-        directory: The journal's.
-        min_free_mib: Below so much free space, MiB, new jobs are refused; 0: never.
-        say: Gets a line for the log when that changes.
+        directory: The journal's directory.
+        min_free_mib: New jobs are refused below this free space, MiB; 0: never.
+        say: Logs a line when that changes.
     """
 
     def __init__(self, directory: Path, min_free_mib: int, say: Callable[[str], None]) -> None:
@@ -44,7 +44,7 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """What new submissions are answered with, "" where they are taken. Looks at most every `LOOK_S`."""
+        """Answer to new submissions while they are refused, else "". Checks at most every `LOOK_S`."""
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()
@@ -73,12 +73,12 @@ class Disk:
         return found.f_bavail * found.f_frsize / MIB
 
     def make_room(self) -> None:
-        """Give the reserve up if the disk is as good as full; before a journal is opened."""
+        """Delete the reserve if the disk is practically full. Call this before a journal is opened."""
         if self._directory.is_dir() and self.free_mib() < 1.0:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Whether there was one, so that a commit is worth trying again."""
+        """Delete the reserve. Returns whether there was one, so that a commit is worth a retry."""
         try:
             self._reserve.unlink()
         except OSError:
@@ -91,7 +91,7 @@ class Disk:
     def _make_reserve(self) -> None:
         if self._reserve.exists():
             return
-        with suppress(OSError):  # there will be a next time
+        with suppress(OSError):  # tried again at the next check
             try:
                 touch_private(self._reserve)
                 with self._reserve.open("r+b") as file:
@@ -104,10 +104,10 @@ class PatientCommits:
     """Commits that wait for space on a full disk.
 
     Args:
-        journal: Where they go.
+        journal: The journal.
         disk: Its disk.
-        meanwhile: Called between two tries with the reason; False: give up.
-        say: Gets a line for the log when it begins to wait, and when it goes on.
+        meanwhile: Called between two tries with the error; False: give up.
+        say: Logs a line when the wait begins, and when it ends.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class PatientCommits:
         """Make a batch durable, however long that takes.
 
         Raises:
-            JournalFullError: there is no space, and nobody wants to wait longer; nothing was written.
+            JournalFullError: there is no space, and `meanwhile` gave up; nothing was written.
             JournalError: as `Journal.commit`.
         """
         waited = False
@@ -140,5 +140,5 @@ class PatientCommits:
                     raise
             else:
                 if waited:
-                    self._say("disk: there is space again; what was held is committed")
+                    self._say("disk: there is space again; the held batch is committed")
                 return

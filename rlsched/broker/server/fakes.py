@@ -1,4 +1,4 @@
-"""Fakes for tests of the broker and what is built on it: a journal that fails, a broker driven by hand."""
+"""Fakes for tests: a journal that fails, and a broker without sockets that a test drives step by step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 class FailingJournal(Journal):
-    """A real journal whose disk is full from commit number `fail_from` on (counted from 0); it may be set."""
+    """A real journal whose disk is full from commit number `fail_from` on (from 0; may be changed)."""
 
     def __init__(self, path: str | Path, fail_from: float = float("inf")) -> None:
         super().__init__(path)
@@ -42,7 +42,7 @@ class FailingJournal(Journal):
 
 
 class RecordingTransport:
-    """Keeps what would be sent, in order.
+    """Keeps the messages that would be sent, in order.
 
     Attributes:
         replies: (peer, request, message).
@@ -72,22 +72,22 @@ class RecordingTransport:
 
 
 class HandBroker:
-    """A broker without sockets, driven by hand: its clock moves when it is told to.
+    """A broker without sockets, driven by a test: its clock moves only when the test moves it.
 
     Args:
         scheduler: The policy.
-        journal: Where facts go; what it already holds is replayed.
+        journal: The journal of the facts; its entries are replayed.
         limits: Leases and timeouts.
         now_s: The first batch's time, Unix seconds.
         prediction: `running-mean` or `hedge`.
-        speed_energy: What energy counts against time.
+        speed_energy: Weight of energy against time, 0 to 1.
         shares: Jobs share GPUs.
 
     Attributes:
-        sent: What has left.
+        sent: Messages that were sent.
         records: Kept decision records.
-        powered: Commands of the operator's that were to be run.
-        has_time: Asked after each answer to a question whether there is time for another in this batch.
+        powered: Commands of the operator that should have been run.
+        has_time: Called after each answer: whether there is time for another question in this batch.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class HandBroker:
         self.batch([])
 
     def batch(self, events: Sequence[Event], *, after_s: float = 0.001) -> list[ClientReply | BrokerToNode]:
-        """Hand in one batch, `after_s` after the one before; returns what left, replies first."""
+        """Handle one batch, `after_s` after the previous one; return the output, replies first."""
         self.now_s = round(self.now_s + after_s, 3)
         replies, orders = len(self.sent.replies), len(self.sent.orders)
         effects = self.machine.handle_batch(events, self.now_s)
@@ -148,18 +148,18 @@ class HandBroker:
         ]
 
     def ask(self, message: ClientRequest) -> ClientReply:
-        """One admin's request, alone in its batch; returns the reply."""
+        """Send one request of an admin, in a batch of its own; return the reply."""
         self.batch([ClientAsked(b"peer", next(self._requests), message, Peer("admin", "hand"))])
         return self.sent.replies[-1][2]
 
     def says(
         self, node: str, *messages: NodeMessage, after_s: float = 0.001
     ) -> list[ClientReply | BrokerToNode]:
-        """A node's messages in one batch; returns what left."""
+        """Send messages of a node in one batch; return the output."""
         return self.batch([NodeSaid(node, 0, message) for message in messages], after_s=after_s)
 
     def wait(self, seconds: float, *alive: str) -> list[ClientReply | BrokerToNode]:
-        """Let time pass in steps, as a broker does that listens; the nodes named are heard of throughout."""
+        """Let time pass in steps, as a running broker does; the named nodes send heartbeats throughout."""
         said: list[ClientReply | BrokerToNode] = []
         until_s, step_s = self.now_s + seconds, self.machine.limits.lease_s / 5
         while self.now_s < until_s:

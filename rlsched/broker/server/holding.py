@@ -1,7 +1,7 @@
-"""What a broker does while a batch waits for space on the disk: it hears, and says only what is always true.
+"""Messages received while a batch waits for space on the disk.
 
-Nodes are told that this broker lives, so that no lease runs out. Orders of clients are refused, with why.
-Questions, and whatever else nodes say, are kept for the next batch, once each; the rest is said again.
+Heartbeats of nodes are answered, so that no lease expires. Orders of clients are refused, with the reason.
+Questions and other messages of nodes are kept for the next batch, once each. Senders repeat all others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Held:
 
     Args:
         knows: Whether the machine knows a submission's token, also of the batch that waits.
-        event_of: A message as the machine takes it.
+        event_of: Converts a message to an event for the machine.
     """
 
     def __init__(self, knows: Callable[[str], bool], event_of: Callable[[Heard], Event]) -> None:
@@ -31,22 +31,22 @@ class Held:
         self._events: dict[tuple[bytes, str, bytes], Event] = {}
 
     def take(self) -> list[Event]:
-        """What has been kept, in order; it is not kept any longer."""
+        """Return the kept messages, in order, and remove them."""
         events = list(self._events.values())
         self._events.clear()
         return events
 
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
-        """Answer heartbeats, refuse what would change something, keep the rest.
+        """Answer heartbeats, refuse requests that change something, keep the rest.
 
-        A submission of a known token is kept: it may be in the batch that waits, and is no news then.
+        A submission with a known token is kept: it may be in the waiting batch, and changes nothing then.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):
             if request:
                 transport.send_node(heard.peer.name, HeartbeatAck(), request)
         elif isinstance(message, Hello):
-            pass  # a node says hello until it is welcome
+            pass  # a node repeats its hello until it is welcomed
         elif (
             heard.peer.role == "node"
             or not isinstance(message, CHANGES)

@@ -1,4 +1,4 @@
-"""What the state machine wants done is done: the commit first, then what is sent."""
+"""Carries out the effects of the state machine: the commit first, then the messages."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rlsched.wire.messages import BrokerToNode, ClientReply
 
 
 class SendsMessages(Protocol):
-    """What `perform` needs of a transport."""
+    """The part of a transport that `perform` uses."""
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Answer a client."""
 
     def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Tell a node."""
+        """Send a message to a node."""
 
     def drop_node(self, node: str) -> None:
-        """Forget a node's connection."""
+        """Close a node's connection."""
 
 
 def _nobody(order: PowerNode) -> None:
-    """Where no node sleeps."""
+    """Do nothing: no node sleeps."""
 
 
 def perform(
@@ -35,12 +35,12 @@ def perform(
     transport: SendsMessages,
     power: Callable[[PowerNode], object] = _nobody,
 ) -> list[Records]:
-    """Do what the machine says, in its order: the commit first. Returns the records, to be kept later.
+    """Carry out effects in their order, the commit first. Returns the records, to be stored later.
 
-    `power`: has an operator's command run, and does not wait for it.
+    `power`: starts an operator's command, and does not wait for it.
 
     Raises:
-        JournalError: the commit failed; nothing has left.
+        JournalError: the commit failed; nothing was sent.
     """
     later: list[Records] = []
     for effect in effects:

@@ -1,4 +1,4 @@
-"""The policy of a broker: loaded, compiled before it is needed, guarded."""
+"""The policy of a broker: loaded, compiled before it serves, and guarded."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def load_policy(
     has_models: bool = False,
     shares: bool = False,
 ) -> tuple[Scheduler, str]:
-    """The guarded policy, and the name of the rule behind it ("" where it needs none).
+    """Return the guarded policy, and the name of its fallback rule ("" if it needs none).
 
     Args:
-        policy: Who decides.
-        fallback: The rule that decides where the policy fails; None: the one that it follows
+        policy: The policy.
+        fallback: The rule that decides if the policy fails; None: the rule that the policy follows
             (`Scheduler.reference`).
-        budget_ms: Time that one decision may take.
+        budget_ms: Time limit of one decision, milliseconds.
         seed: Seed of the policy's draws.
-        has_models: Compile what chooses clocks now, and not when the first job asks for it.
-        shares: Jobs may share GPUs: the policy may do all that models are needed for.
+        has_models: Compile the kernels that choose clocks now, not when the first job needs them.
+        shares: Jobs may share GPUs, and the policy may do everything that needs models.
 
     Raises:
-        InputError: the policy cannot be loaded or served, or the two do not go together.
+        InputError: the policy cannot be loaded or served, or does not match the fallback.
     """
     scheduler = _load("--policy", policy, seed, shares)
     searches_ms = scheduler.abilities.search_ms
@@ -57,14 +57,14 @@ def load_policy(
     compile_pieces(ahead)
     try:
         _warm_up(scheduler, has_models, shares)
-    except Exception as error:  # whatever is in somebody's file
+    except Exception as error:  # a user's own file may raise any error
         if not is_own(policy.settings.rule):
             raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise InputError(f"--policy {policy.name!r} fails on a cluster of two nodes: {why}") from error
     if rule is None and is_own(policy.settings.rule) and scheduler.rule is None:
         raise InputError(
-            f"--policy {policy.name!r} is somebody's own and may fail: give a --fallback whose queue goes by "
+            f"--policy {policy.name!r} is user code and may fail: give a --fallback whose queue goes by "
             f"{scheduler.order.in_words}"
         )
     if behind is None:

@@ -1,4 +1,4 @@
-"""Runs the operator's commands that power nodes down and up, beside the broker, and never waits for one."""
+"""Runs the operator's commands that power nodes down and up, in processes of their own, without waiting."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from rlsched.errors import InputError
 from rlsched.terminal.visible import visible
 
 AT_ONCE: Final = 16
-"""Commands that run at the same time, at most; others wait."""
+"""Most commands that run at the same time; others wait."""
 _TAIL_BYTES: Final = 4096
 
 
 class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The commands, each run with a node's name behind its own words, and how nodes sleep.
+    """The commands, each run with the node's name as its last argument, and rules for when nodes sleep.
 
     Attributes:
-        suspend_cmd: Powers a node down, as a shell splits it into words.
-        resume_cmd: Powers a node up.
-        sleep: When.
+        suspend_cmd: Command that powers a node down; split into words as by a shell.
+        resume_cmd: Command that powers a node up, likewise.
+        sleep: When nodes sleep.
     """
 
     suspend_cmd: str
@@ -39,10 +39,10 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sleep: SleepPlan
 
     def words(self, order: PowerNode) -> list[str]:
-        """What is run.
+        """Return the words of the command for an order.
 
         Raises:
-            InputError: the command is none.
+            InputError: the command is empty, or cannot be split.
         """
         option, text = f"--{order.order}-cmd", getattr(self, f"{order.order}_cmd")
         try:
@@ -62,11 +62,11 @@ class _Running(NamedTuple):
 
 
 class PowerCommands:
-    """Runs them: of one node one at a time, in order. They outlive the broker.
+    """Runs the commands, one at a time per node, in order. They outlive the broker.
 
     Args:
         settings: The commands; None: no node sleeps.
-        elapsed: A clock that never jumps, seconds.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(self, settings: PowerSettings | None, elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -76,14 +76,14 @@ class PowerCommands:
         self._over: list[PowerDone] = []
 
     def order(self, order: PowerNode) -> None:
-        """Have a command run; said again while it waits or runs, it is run once."""
+        """Queue a command. An order that is repeated while it waits or runs is run once."""
         running = self._running.get(order.node)
         if order not in self._waiting and (running is None or running.order != order):
             self._waiting.append(order)
         self._begin()
 
     def step(self) -> list[PowerDone]:
-        """What is over since the last call; a command that takes too long is ended, and has failed."""
+        """Return the commands that ended since the last call. A command that takes too long is killed."""
         for node, one in list(self._running.items()):
             code = one.process.poll()
             late = code is None and self._elapsed() >= one.until_s
@@ -111,7 +111,7 @@ class PowerCommands:
     def _start(self, settings: PowerSettings, order: PowerNode) -> None:
         sleep = settings.sleep
         most_s = sleep.suspend_timeout_s if order.order == "suspend" else sleep.resume_timeout_s
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command is over
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
         try:
             process = subprocess.Popen(
                 settings.words(order),
@@ -129,7 +129,7 @@ class PowerCommands:
 
 
 def _with_tail(error: str, output: IO[Any]) -> str:
-    """Why it failed, with the last line that it printed; "" where it did not fail."""
+    """Return the error with the last line that the command printed; "" if it did not fail."""
     if not error:
         return ""
     size = output.seek(0, os.SEEK_END)

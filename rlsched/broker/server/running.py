@@ -1,4 +1,4 @@
-"""A broker's process: it stands by where it is told to, serves, and ends at a signal."""
+"""A broker's process: waits as a standby if requested, serves, and ends at a signal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting
 
 SLOW_S = 5.0
-"""A start that takes longer says so."""
+"""A start that takes longer is reported, seconds."""
 
 
 class _StoppedError(BaseException):
-    """A signal came while the policy was loaded and compiled, which nothing else would end for a minute."""
+    """A signal arrived while the policy was loaded and compiled, which ends the start at once."""
 
 
 def run_broker(
@@ -39,11 +39,11 @@ def run_broker(
     """Serve until SIGTERM or SIGINT.
 
     Args:
-        settings: How it runs.
-        announce: Gets the ready line, and what becomes of a standby.
-        warn: Gets lines for the log after that; None: `announce` does.
-        stands_by: Wait first until no other broker holds the journal.
-        copies: Copy the journal of a broker elsewhere first, until it is taken over: then, or at SIGUSR1.
+        settings: Settings of the broker.
+        announce: Prints the ready line, and the progress of a standby.
+        warn: Logs later lines; None: `announce`.
+        stands_by: First wait until no other broker holds the journal.
+        copies: First copy the journal of a primary elsewhere, and take over if it fails, or at SIGUSR1.
 
     Raises:
         SupersededError: a later broker of the cluster serves.
@@ -111,7 +111,7 @@ def run_broker(
 
 
 def _say_if_slow(settings: Settings, announce: Callable[[str], None]) -> Timer:
-    """Say what takes so long, unless the broker is ready before."""
+    """Announce the reason of a slow start, unless the broker is ready before."""
     name = Policy.of(settings.policy).name
     line = (
         f"rlsched broker is still starting: to compile policy {name} takes a minute or two the first time on "

@@ -67,29 +67,29 @@ from rlsched.wire.messages import (
 )
 
 MAX_BATCH = 128
-"""Messages that a turn takes; of a flood of them others wait for a turn."""
+"""Most messages that a turn of the loop handles; the others wait for the next."""
 POLL_MS = 100
 REST_S = 0.004
-"""After a turn of heartbeats alone, for which nobody waits: of thousands of nodes each else takes a turn."""
+"""Pause after a turn of heartbeats only, seconds: else each heartbeat of thousands of nodes takes a turn."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 QUESTIONS_S = 0.005
-"""Time for questions in a turn of the loop; those that it is too short for wait for the next."""
+"""Time for questions in a turn of the loop, seconds; the remaining questions wait for the next turn."""
 
 
 class Broker:
     """A broker, ready to serve once it is made: clients find its address in `ADDRESS_FILE` by then.
 
     Args:
-        settings: How it runs.
-        open_journal: Opens the journal; tests hand in one that fails on demand.
-        say: Gets lines for the log.
+        settings: Settings of the broker.
+        open_journal: Opens the journal; tests pass a function whose journal fails on demand.
+        say: Logs a line.
         warm: Policy and book of a standby that takes the journal over; None: both are made here.
-        doing: Told what takes long while it starts.
+        doing: Called with each slow step of the start.
 
     Raises:
-        InputError: the policy, the address, the keys, or the directory.
-        JournalError: the journal.
+        InputError: the policy, the address, the keys, or the directory is invalid.
+        JournalError: the journal cannot be used.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Broker:
         if settings.new_cluster:
             self._give_up(path)
         is_new = not path.exists() or not path.stat().st_size
-        if is_new:  # what cannot serve leaves no journal
+        if is_new:  # a broker that cannot serve leaves no journal
             self._mark.check_new()
             check_address(settings.address)
             warm = self._warmed_up(settings) if warm is None else warm
@@ -130,7 +130,7 @@ class Broker:
             opened.callback(self._journal.close)
             self._mark.check(self._journal)
             opened.callback(self._mark.close)
-            if not is_new:  # another broker that holds the journal is told of before its address
+            if not is_new:  # the error of a held journal comes before that of a used address
                 check_address(settings.address)
             self._compacting = Compacting(
                 self._journal, settings.keeps, settings.ranks.half_life_s, self._troubles.say
@@ -229,7 +229,7 @@ class Broker:
         return warmed_up(settings)
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
-        """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
+        """Continue as after a restart with another policy: from the journal, in a new epoch."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         try:
@@ -276,7 +276,7 @@ class Broker:
 
     def _give_up(self, path: Path) -> None:
         kept = begin_anew(path)
-        self._troubles.say(f"journal: a new cluster begins; what was there is {kept or 'lost'}")
+        self._troubles.say(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
         """From now on the directory shows which journal belongs there."""
@@ -295,15 +295,15 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address at which it listens."""
         return self._transport.address
 
     def clock_line(self) -> str:
-        """What is to be said of this machine's clock, "" if nothing."""
+        """Return the warning about this machine's clock, "" if there is none."""
         return self._clock_line
 
     def ready_line(self) -> str:
-        """One line for people and for scripts."""
+        """Return the ready line, for users and for scripts."""
         book = self._machine.book
         live = list(book.job_of_seq.values())
         queued = sum(job.state == "queued" for job in live)
@@ -344,7 +344,7 @@ class Broker:
                 self._answer_itself(one)
             self._shipping.step()
             self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
-            self._superseded.by(self._later_epoch, "it says so")
+            self._superseded.by(self._later_epoch, "it reported itself")
             self._log.step()
             self._fits.step(self._machine.now_s)
             self._step_forecasts()
@@ -363,7 +363,7 @@ class Broker:
         return Forecasting(forecast_setup(settings), self._troubles.say, after_s=after_s)
 
     def _step_forecasts(self) -> None:
-        """Keep what has become known of forecasts, and send answers."""
+        """Store new forecasts, and send answers."""
         if self._forecasting is None:
             return
         seen, replies = self._forecasting.step()
@@ -381,7 +381,7 @@ class Broker:
         return self._machine.started
 
     def supersede(self, epoch: int) -> None:
-        """A broker of a higher epoch serves: `serve` ends with a `SupersededError`. Any thread may say so."""
+        """End `serve` with a `SupersededError`: a broker of a higher epoch serves. Thread-safe."""
         self._later_epoch = epoch
 
     def stop(self) -> None:
@@ -389,7 +389,7 @@ class Broker:
         self._stopping = True
 
     def close(self) -> None:
-        """Let go of address, journal and records."""
+        """Close address, journal and records."""
         self._opened.close()
 
     def _wait_for_space(self, error: JournalFullError) -> bool:
@@ -406,7 +406,7 @@ class Broker:
         return True
 
     def _answer_itself(self, heard: Heard) -> None:
-        """What is about journal and policy, and not about jobs."""
+        """Answer a request about the journal or the policy, not about jobs."""
         route, request, message = heard.route, heard.envelope.request, heard.envelope.message
         match message:
             case SetPolicy():
@@ -417,7 +417,7 @@ class Broker:
                 started = self._machine.started
                 self._transport.reply(route, request, Serving(cluster=started.cluster, epoch=started.epoch))
                 if cluster == started.cluster and epoch > started.epoch:
-                    self._superseded.by(epoch, "it says so")
+                    self._superseded.by(epoch, "it reported itself")
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()
@@ -442,7 +442,7 @@ class Broker:
             self._log.flush()
 
     def _warn_unlike(self) -> None:
-        """Say once for each policy in which ways the cluster is none that it met in training."""
+        """Warn once per policy if the cluster is outside the range of its training."""
         scheduler = self._machine.scheduler
         if scheduler.familiar is None or self._warned == scheduler.policy_id:
             return
@@ -469,7 +469,7 @@ class Broker:
         perform(effects, self._machine.now_s, self._commits, self._transport)
 
     def _vitals(self) -> Vitals:
-        """What is asked for in reports."""
+        """Return the figures of the loop for reports."""
         return Vitals(
             address=self.address,
             journal=journal_report(
@@ -498,13 +498,13 @@ def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
 
 
 def _digest(settings: Settings) -> str:
-    """By which two choices of policy and fallback are told apart."""
+    """Return a digest that identifies the policy and the fallback."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:
-    """Whether a turn has heard something, and it was of nodes that are there, and no more."""
+    """Whether a turn has received messages, and all of them are heartbeats."""
     return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 

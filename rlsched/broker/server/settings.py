@@ -1,4 +1,4 @@
-"""How a broker runs, as its command line or a test says, and what is made of that before it has a journal."""
+"""Settings of a broker, and the policy that is loaded from them before the journal is opened."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from rlsched.transport.budgets import SenderLimits
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a broker runs.
+    """Settings of a broker.
 
     Attributes:
         address: `tcp://HOST:PORT`; port 0 takes a free one.
-        directory: Where journal and records are kept.
+        directory: Directory of journal and records.
         keys: The key directory.
-        policy: Who decides, as `Policy.of` reads it.
-        fallback: The rule behind it, likewise; None: see `load_policy`.
-        decision_budget_ms: Time that one decision may take.
-        speed_energy: What energy counts against time for jobs that do not say it themselves, 0 to 1.
-        shares: Jobs that may share GPUs do, where the policy says so.
+        policy: The policy, as `Policy.of` reads it.
+        fallback: The fallback rule, likewise; None: see `load_policy`.
+        decision_budget_ms: Time limit of one decision, milliseconds.
+        speed_energy: Weight of energy against time for jobs without a weight of their own, 0 to 1.
+        shares: Jobs that permit it share GPUs, if the policy decides so.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
-        history: What sacct printed of jobs before, which predictions begin with; None: with nothing.
+        history: Output of sacct on earlier jobs, from which predictions start; None: no such jobs.
         logdir: Folder for TensorBoard, None for none.
         limits: Leases and timeouts.
-        senders: What one key may say.
+        senders: Message limits of one key.
         ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
-        new_cluster: Begin a new cluster where the journal of the one before is lost.
-        keeps: What the journal keeps.
+        new_cluster: Begin a new cluster if the journal of the earlier one is lost.
+        keeps: Retention of the journal.
         seed: Seed of the policy's draws.
-        forecaster: Who says when jobs start and end, an entry point of `rlsched.forecasters`; "": nobody.
-        forecast_after_s: It is started when the broker has served for so long.
-        forecast_every_s: Time between two refreshes, at least.
-        power: How idle nodes are powered down, and up again; None: they are not.
+        forecaster: Forecaster of starts and ends, an entry point of `rlsched.forecasters`; "": none.
+        forecast_after_s: Service time of the broker after which the forecaster starts, seconds.
+        forecast_every_s: Least time between two refreshes, seconds.
+        power: Commands and rules that power idle nodes down and up; None: nodes stay on.
     """
 
     address: str
@@ -75,10 +75,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warmed_up(settings: Settings) -> Warm:
-    """The policy of these settings, loaded and compiled, before the first entry of any journal.
+    """Load and compile the policy of these settings, before the first entry of any journal.
 
     Raises:
-        InputError: it cannot be loaded, or serve.
+        InputError: the policy cannot be loaded or served.
     """
     scheduler, fallback = load_policy(
         Policy.of(settings.policy),
@@ -90,14 +90,14 @@ def warmed_up(settings: Settings) -> Warm:
     )
     past = None
     if settings.history is not None:
-        from rlsched.broker.base.past import Past  # every publisher's format, which no other start needs
+        from rlsched.broker.base.past import Past  # imports all trace formats, which no other start needs
 
         past = Past.read(settings.history)
     return Warm(scheduler, fallback, settings.prediction, settings.ranks.half_life_s, past)
 
 
 def forecast_setup(settings: Settings) -> Setup:
-    """What the process that forecasts is told of a broker with these settings."""
+    """Return the setup of the forecasting process for a broker with these settings."""
     policy = Policy.of(settings.policy)
     return Setup(
         journal=str((settings.directory / JOURNAL_FILE).absolute()),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD_S = 60.0
-"""A journal whose last time is so far ahead of this machine's clock is worth a line in the log."""
+"""Lead of a journal's last time over this machine's clock above which a warning is logged, seconds."""
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
     Args:
         after_s: The first reading is later than this.
         wall: Unix time, read once.
-        elapsed: A clock that never jumps, seconds.
+        elapsed: A monotonic clock, seconds.
     """
 
     def __init__(
@@ -31,22 +31,22 @@ class Clock:
         self._offset_s = max(wall(), after_s) - elapsed()
 
     def read(self) -> float:
-        """Now, later than the reading before by 1 ms at least."""
+        """Return the time, at least 1 ms later than the previous reading."""
         self._last_s = self.peek()
         return self._last_s
 
     def peek(self) -> float:
-        """What `read` would return."""
+        """Return the time that `read` would return."""
         return round(max(self._elapsed() + self._offset_s, self._last_s + 0.001), 3)
 
 
 def ahead_line(journal: Path, ahead_s: float) -> str:
-    """What to say of a journal whose last time is so many seconds ahead of this machine's clock."""
+    """Return the warning for a journal that is `ahead_s` seconds ahead of this machine's clock, else ""."""
     if ahead_s <= AHEAD_S:
         return ""
     by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"
     return (
         f"warning: the last time in {journal} is {by} ahead of this machine's clock: set the clock "
         "(`timedatectl`) if it is wrong. If it was wrong before, times shown stay ahead until it has caught "
-        "up; what was predicted and measured of run times is right"
+        "up; predicted and measured run times are right"
     )

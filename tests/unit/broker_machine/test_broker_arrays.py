@@ -160,7 +160,7 @@ def test_cancelled_it_ends_with_its_tasks(journal: Journal) -> None:
     assert info(broker, number).state == "cancelled"
     assert state(broker, waiting) == "cancelled"
     assert ask(broker, Cancel(job=number)) == Ok()
-    assert "is over already: cancelled" in refused(broker, Requeue(job=number))
+    assert "has ended already: cancelled" in refused(broker, Requeue(job=number))
     assert "can never be" in refused(broker, submit(depends_on=on("afterok", number)))
 
 

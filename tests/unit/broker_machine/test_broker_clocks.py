@@ -134,7 +134,7 @@ def test_a_job_may_be_in_a_hurry_where_energy_counts(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"speed_energy": 1.5}, r"speed_energy must be 0 \(speed alone\) to 1 \(energy alone\), got 1.5"),
+        ({"speed_energy": 1.5}, r"speed_energy must be 0 \(speed only\) to 1 \(energy only\), got 1.5"),
         ({"speed_energy": math.nan}, "got nan"),
         ({"workload": "resnet50"}, r"expected a workload of the catalogue, got 'resnet50' \(near: resnet"),
     ],
@@ -185,7 +185,7 @@ def test_a_node_that_finds_out_later_registers_anew(journal: Journal) -> None:
     broker = make(journal, 1.0)
     assert start(broker).sm_clock_mhz > 0
     broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, clock_note="NVML: No Permission"))
-    assert "node n0 left its clocks alone: NVML: No Permission" in explained(broker, 1)
+    assert "node n0 did not set its clocks: NVML: No Permission" in explained(broker, 1)
     broker.says("n0", node(clocks=[], note="NVML: No Permission"))  # type: ignore[arg-type]
     assert start(broker).sm_clock_mhz == 0
 

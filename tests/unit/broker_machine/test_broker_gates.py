@@ -87,7 +87,7 @@ def test_what_an_admin_holds_an_admin_releases(journal: Journal) -> None:
     blocker, job = new(broker, num_gpus=4), new(broker)
     assert ask(broker, Hold(job=job), ADMIN) == Ok()
     assert ask(broker, Hold(job=job)) == Ok()  # hers too, and still the admin's
-    assert refused(broker, Release(job=job)) == f"job {job} is held by an admin, who alone can release it"
+    assert refused(broker, Release(job=job)) == f"job {job} is held by an admin; only an admin can release it"
     bob = Peer("user", "bob", "bob")
     assert f"job {job} is alice's" in refused(broker, Release(job=job), bob)
     assert "job 99" in refused(broker, Hold(job=99))
@@ -96,7 +96,7 @@ def test_what_an_admin_holds_an_admin_releases(journal: Journal) -> None:
     assert ask(broker, Release(job=job), ADMIN) == Ok()
     assert state(broker, job) == "launching"
     finish(broker, job)
-    assert refused(broker, Hold(job=job)) == f"job {job} is over already: completed"
+    assert refused(broker, Hold(job=job)) == f"job {job} has ended already: completed"
 
 
 def test_a_job_begins_at_its_time_and_not_before(journal: Journal) -> None:

@@ -149,7 +149,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_which(journal: Journal) -> No
     broker = cluster(journal)
     broker.says("n1", Leaving(name="n1"))
     assert isinstance(broker.ask(submit(1, gpu_types=["H100"])), Submitted), "it waits, and is not refused"
-    said = "NodeDown: needs GPUs of type H100, and of these GPUs those of n1 are absent"
+    said = "NodeDown: needs GPUs of type H100, and nodes with such GPUs are absent: n1"
     assert listed(broker, 1)[0] == said
     assert why(broker, 1)[0].endswith("it needs GPUs of type H100; it waits for n1")
     broker.says("n1", card("n1", H100, cluster="c1"))

@@ -106,7 +106,7 @@ def test_tasks_of_an_array_have_the_arrays(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked_s", "said"), [(None, "20 s, as the broker says"), (60.0, "1 min, as submitted")]
+    ("asked_s", "said"), [(None, "20 s, the broker's default"), (60.0, "1 min, as submitted")]
 )
 def test_why_and_job_show_it_while_the_job_is_there(
     journal: Journal, asked_s: float | None, said: str

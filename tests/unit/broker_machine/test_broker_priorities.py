@@ -161,7 +161,7 @@ def test_who_has_used_much_goes_behind_who_has_not(journal: Journal) -> None:
     assert broker.book.priorities.ln_weights["ada"] == pytest.approx(-2.0 * math.log(2.0)), "U = 1, S = 1/2"
     said = broker.ask(Why(job=2))
     assert isinstance(said, Explanation)
-    assert "fair share: by what ada has used, its jobs count 0.25 of others'" in said.details
+    assert "fair share: by the usage of ada, its jobs count 0.25 of others'" in said.details
     again = begin(journal, "sjf", half_life_s=DAY_S)
     assert order(again) == [3, 2]
     assert again.book.usage.used(again.now_s, again.book.job_of_seq.values()) == pytest.approx(

@@ -106,7 +106,7 @@ def test_two_jobs_have_one_gpu_and_each_its_own_end(journal: Journal) -> None:
     speed = info(broker, 2).speed_frac
     assert speed is not None
     assert 0.5 < speed < 1.0
-    assert f"shares its GPUs with job 1 ({speed:.2f} of its speed alone)" in why(broker, 2)
+    assert f"shares its GPUs with job 1 ({speed:.2f} of its unshared speed)" in why(broker, 2)
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)
     assert (stats.shares, stats.sharing, stats.running) == (True, 2, 2)
@@ -262,7 +262,7 @@ def test_who_was_out_of_gpu_memory_beside_others_goes_back_alone(journal: Journa
     broker.says("n0", ended(2, exit_code=1, reason="gpu_out_of_memory"))
     job = broker.book.jobs[2]
     assert (job.state, job.retries, job.alone) == ("queued", 0, True)
-    assert "it shares no GPUs: it was out of GPU memory beside others" in why(broker, 2)
+    assert "it shares no GPUs: it was out of GPU memory on shared GPUs" in why(broker, 2)
     assert shape(replayed(journal)) == shape(broker.book)
     broker.says("n0", ended(1))
     assert state(broker, 2) == "launching"

@@ -128,7 +128,7 @@ def test_one_task_is_changed_before_and_after_it_comes(journal: Journal) -> None
     settle(broker)
     assert ask(broker, Update(job=many, tasks=tasks("1,3"), name="odd", time_limit_s=9.0)) == Ok()
     said = refused(broker, Update(job=many, tasks=tasks("3"), begin_s=5e9))
-    assert said.startswith(f"job {many}_3 is not in the queue yet: of it alone --begin cannot change")
+    assert said.startswith(f"job {many}_3 is not in the queue yet: --begin cannot change per task")
     finish(broker, job_of(broker, many, 0))
     settle(broker)
     spec = broker.book.jobs[job_of(broker, many, 1)].spec
@@ -155,8 +155,8 @@ def test_tasks_that_are_jobs_obey_and_those_that_are_over_are_named(journal: Jou
         Requeue(job=many, tasks=tasks("4")),
     ]
     for order in orders:
-        assert "is over already" in refused(broker, order)
-    assert "tasks 0,4 of array 1 are over already" in refused(broker, Requeue(job=many, tasks=tasks("0,4")))
+        assert "has ended already" in refused(broker, order)
+    assert "tasks 0,4 of array 1 have ended already" in refused(broker, Requeue(job=many, tasks=tasks("0,4")))
     assert "array 1 has no task 3: it has 0-8:2" in refused(broker, Cancel(job=many, tasks=tasks("3")))
     bob = Peer("user", "bob", "bob")
     assert "is alice's" in refused(broker, Cancel(job=many, tasks=tasks("8")), bob)

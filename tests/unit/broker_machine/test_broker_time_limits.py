@@ -74,7 +74,7 @@ def test_an_admin_alone_raises_it(journal: Journal) -> None:
     job = runs(broker)
     said = refused(broker, Update(job=job, time_limit_s=200.0))
     assert said.startswith(f"job {job} runs, with a time limit of 100 s: its user can lower that")
-    assert "an admin alone can raise" in refused(broker, Update(job=job, time_limit_s=math.inf))
+    assert "only an admin can raise" in refused(broker, Update(job=job, time_limit_s=math.inf))
     assert broker.book.jobs[job].spec.time_limit_s == 100.0
     assert ask(broker, Update(job=job, time_limit_s=math.inf), ADMIN) == Ok()
     assert orders(broker.batch([TICK])) == [(0, math.inf)]

@@ -118,10 +118,10 @@ def test_of_a_running_job_few_things_change(journal: Journal) -> None:
     update(broker, job, name="better", priority="low")
     assert broker.book.jobs[job].spec.name == "better"
     said = refused(broker, Update(job=job, begin_s=5e9))
-    assert said.startswith(f"job {job} has GPUs: --begin changes of waiting jobs alone")
+    assert said.startswith(f"job {job} has GPUs: --begin can change only while a job waits")
     assert "alice's" in refused(broker, Update(job=job, name="x"), Peer("user", "bob", "bob"))
     finish(broker, job)
-    assert f"job {job} is over already" in refused(broker, Update(job=job, name="x"))
+    assert f"job {job} has ended already" in refused(broker, Update(job=job, name="x"))
     assert "there is no job 77" in refused(broker, Update(job=77, name="x"))
 
 
