@@ -14,7 +14,7 @@ import pytest
 
 from rlsched.client.client import Client
 from rlsched.errors import InputError
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 pytestmark = pytest.mark.slow
 LEASES = ("--lease-s", "2", "--policy", "fifo-backfill", "--prediction", "running-mean")

@@ -12,7 +12,7 @@ from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptStore
-from tests.integration.ranks import KEY, collect, output, start
+from tests.support.online.ranks import KEY, collect, output, start
 
 
 def gone(pid: int) -> bool:

@@ -26,8 +26,8 @@ from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import NodeEvent
-from tests.property.books import Watched, clocks_are_kept, ledger_is_sound, recount
 from tests.quick import quick
+from tests.support.sim.books import Watched, clocks_are_kept, ledger_is_sound, recount
 
 pytestmark = pytest.mark.filterwarnings("error")
 

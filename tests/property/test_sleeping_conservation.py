@@ -17,7 +17,6 @@ from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.modelling import Models
-from tests.property.books import Span, Watched, recount
 from tests.property.test_conservation import (
     CLUSTERS,
     REL,
@@ -27,6 +26,7 @@ from tests.property.test_conservation import (
     workload,
 )
 from tests.quick import quick
+from tests.support.sim.books import Span, Watched, recount
 
 pytestmark = pytest.mark.filterwarnings("error")
 

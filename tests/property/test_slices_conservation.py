@@ -11,7 +11,6 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.slice_name import is_slice
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.modelling import Models
-from tests.property.books import Watched, recount
 from tests.property.test_conservation import (
     CUT,
     REL,
@@ -24,6 +23,7 @@ from tests.property.test_conservation import (
 )
 from tests.property.test_sleeping_conservation import POWER, WatchedAsleep, moody
 from tests.quick import quick
+from tests.support.sim.books import Watched, recount
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -1,7 +1,7 @@
 """What a broker calls of a rule's and the ledger's kernels, so that several processes can compile it.
 
 Who decides on a first cluster (`rlsched.broker.server.policy`) compiles the same one by one. A kernel that is
-missing here is compiled then; `tests/unit/test_ahead.py` says if one is.
+missing here is compiled then; `tests/unit/compile/test_ahead.py` says if one is.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import NodeEvent
-from tests.unit.attempts.play import trace_of
+from tests.support.sim.play import trace_of
 
 GPT2, LIGHT, INPUT_BOUND = "gpt2-b4", "a2c-b64", "resnet18-imagenet-b128"
 CATALOGUE = load_catalogue()
