@@ -6,7 +6,7 @@ first: each daemon (`rlsched_node`) speaks for one node, under a key of role `no
 `rlsched engine slurm` is the second: it speaks for many nodes over one connection, under one key of role
 `engine`, with each message in an `OfNode` or a `ForNode`.
 
-What both promise, and `tests/integration/test_engines.py` holds both to:
+What both promise, and `tests/contract/test_engines.py` holds both to:
 
 - **Orders** (`Launch`, `Kill`, `HoldClock`, `FetchLog`) may be lost, and may come twice. An engine starts
   (job, attempt, rank) at most once, and obeys the highest broker epoch alone. After a `Kill` that attempt

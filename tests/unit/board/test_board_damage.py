@@ -13,8 +13,8 @@ from rlsched.board.tags import DESCRIPTIONS
 from rlsched.broker.journal.records import RecordLog
 from rlsched.cli.traces.board import board
 from rlsched.errors import InputError
-from tests.unit.board.test_board_curves import event_values
-from tests.unit.broker.journal.test_broker_records import record
+from tests.support.broker.kept_records import record
+from tests.support.event_files import event_values
 
 DECISIONS = 600
 COUNT = "decisions/source_rule_count"

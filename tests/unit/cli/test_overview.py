@@ -16,7 +16,7 @@ from rlsched.cli.users.overview.picture import Picture
 from rlsched.terminal.layout import Column, shares, side_by_side, table, window
 from rlsched.terminal.show import brief
 from rlsched.wire.messages import GpusReport, GuardReport, JobForecast, JobInfo, NodeInfo, StatsReport
-from tests.unit.cli.test_job_tables import job
+from tests.support.listed import job
 
 NOW_S = 10_000.0
 

@@ -18,7 +18,7 @@ from rlsched.client.following import follow, tail
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.signals import on_signals
 from rlsched.wire.messages import JobInfo, LogChunk
-from tests.unit.cli.test_job_tables import job
+from tests.support.listed import job
 
 
 class Story:

@@ -20,7 +20,7 @@ from rlsched.cli.users.history_tables import history_lines, print_sums
 from rlsched.client.sums import Sums, percentile, sums
 from rlsched.errors import InputError
 from rlsched.wire.messages import History, JobUsage, ListHistory, ListUsage, PastJob, Refused, Usage
-from tests.unit.client.test_client import Stub
+from tests.support.broker.stub import Stub
 
 HOUR = 3_600.0
 JOBS = [

@@ -15,7 +15,7 @@ from rlsched.decisions import store as store_module
 from rlsched.decisions.reading import StoreReader, parts
 from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo
 from rlsched.decisions.store import DecisionStore
-from tests.unit.decisions.test_records import record
+from tests.support.decided import record
 
 
 def seen(at_s: float, high_s: float, seen_s: float) -> ForecastSeen:

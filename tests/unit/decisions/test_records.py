@@ -17,7 +17,6 @@ from click.testing import CliRunner
 from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.draws import draw
-from rlsched.decide.record import DecisionRecord, Half
 from rlsched.decisions import reading
 from rlsched.decisions import store as store_module
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
@@ -25,35 +24,7 @@ from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeEvent, StoreInfo
 from rlsched.decisions.segments import segment_files
 from rlsched.decisions.store import DecisionStore
 from rlsched.errors import InputError
-
-
-def record(number: int, action: Action | None = None) -> DecisionRecord:
-    features = np.arange(6, dtype=np.float32) * np.float32(0.1)
-    half = Half(
-        kind="job",
-        seqs=[-1, 7],
-        nodes=[-1, 0],
-        features=features.tobytes(),
-        legal=[True, False],
-        reasons=[0, 1],
-        logits=[0.5, -1.25],
-        choice=0,
-        reference=1,
-    )
-    return DecisionRecord(
-        source="policy",
-        policy_id="p",
-        schema_hash="h",
-        state_digest="d",
-        number=number,
-        now_s=1.5,
-        partition="shared",
-        halves=[half],
-        temperature=0.5,
-        value=None,
-        action=action or Start(seq=number, gpus=(0, 3)),
-        took_us=12.5,
-    )
+from tests.support.decided import record
 
 
 def store(folder: Path) -> DecisionStore:

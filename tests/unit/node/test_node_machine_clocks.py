@@ -21,7 +21,7 @@ from rlsched_node.processes.steps import (
     StartRank,
     Tick,
 )
-from tests.unit.node.test_node_machine import HELLO, KEY, launch, registered, silent, welcome
+from tests.support.node_events import HELLO, KEY, launch, registered, silent, welcome
 
 
 def clocked(mhz: int = 1560) -> Launch:

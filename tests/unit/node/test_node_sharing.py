@@ -23,7 +23,7 @@ from rlsched_node.processes.steps import (
     Started,
     StartRank,
 )
-from tests.unit.node.test_node_machine import CLUSTER, HELLO, ended, launch, registered, silent
+from tests.support.node_events import CLUSTER, HELLO, ended, launch, registered, silent
 
 
 def key(job: int) -> AttemptKey:

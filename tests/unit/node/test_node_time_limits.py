@@ -19,7 +19,7 @@ from rlsched_node.processes.steps import (
     Started,
     StartRank,
 )
-from tests.unit.node.test_node_machine import CLUSTER, HELLO, KEY, ended, launch, registered, running, silent
+from tests.support.node_events import CLUSTER, HELLO, KEY, ended, launch, registered, running, silent
 
 
 def limit(limit_s: float, job: int = 1, epoch: int = 1) -> Received:

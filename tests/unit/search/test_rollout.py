@@ -29,7 +29,7 @@ from rlsched_envs.sim.constants import FINISHED, STOPPED
 from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.lookahead import MAX_WAITING, NOTHING, WAIT, Futures, LookAhead, followers
-from tests.contract.test_rules_two_ways import Case, cases, check_valid
+from tests.support.sim.rule_cases import Case, cases, check_valid
 
 AREA = Order(by="area")
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))

@@ -11,74 +11,37 @@ import pytest
 from hypothesis import given, settings
 
 from rlsched.broker.server.policy import load_policy
-from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates
-from rlsched.decide.scheduler import Scheduler
 from rlsched.decide.settings import Search as Amount
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
-from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import _needs_seeds
-from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from rlsched_agents.runtime.network import initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race
 from rlsched_agents.search.search import Search, rows_of_network
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
-from rlsched_envs.sim.job_table import JobTable
+from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.modelling import Models
-from tests.contract.test_rules_two_ways import Case, cases, check_valid
-
-CONFIG = NetworkConfig(width=16, critic_width=8)
-ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
-BLOCKED_GANG = ((0, 300, 3), (10, 600, 4), (20, 36_000, 1))
-"""Three GPUs are back in five minutes; the fourth is better kept than given away for ten hours."""
-
-
-EIGHT = Amount(samples=8)
-PLAIN = Permissions()
-
-
-def lively(seed: int = 4, *, search: Amount | None = None, permissions: Permissions = PLAIN) -> PpoScheduler:
-    """A network that follows no rule."""
-    rng = np.random.default_rng(seed)
-    weights = {name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}
-    return PpoScheduler(weights, CONFIG, seed=seed, search=search, permissions=permissions)
-
-
-def untrained(
-    prior: float = 3.5, *, search: Amount | None = None, permissions: Permissions = PLAIN
-) -> PpoScheduler:
-    """The reference rule; with a negative prior it shuns what that would do."""
-    config = NetworkConfig(width=16, critic_width=8, prior_job=prior)
-    return PpoScheduler(initial_weights(config, 0), config, search=search, permissions=permissions)
-
-
-def free(policy: PpoScheduler) -> PpoScheduler:
-    """It looks ahead however little predictions tell."""
-    assert policy._search is not None
-    policy._search.max_spread = math.inf
-    return policy
-
-
-def replay(
-    jobs: tuple[tuple[float, float, int], ...], scheduler: Scheduler, spreads: tuple[float, ...] = ()
-) -> tuple[JobTable, list[DecisionRecord]]:
-    """Jobs as (submission, duration, GPUs) on one node of four GPUs, predicted well."""
-    submit, duration, gpus = zip(*jobs, strict=True)
-    trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
-    predictions = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
-    records: list[DecisionRecord] = []
-    engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=predictions)
-    table = engine.run(scheduler, on_record=records.append)
-    return table, records
+from tests.support.sim.rule_cases import Case, cases, check_valid
+from tests.support.sim.searches import (
+    BLOCKED_GANG,
+    CONFIG,
+    EIGHT,
+    ONE_NODE,
+    crowd,
+    free,
+    lively,
+    replay,
+    untrained,
+)
 
 
 class Ticks:
@@ -90,15 +53,6 @@ class Ticks:
     def __call__(self) -> float:
         self.now_s += self._step_s
         return self.now_s
-
-
-def crowd(jobs: int = 150) -> Callable[[Scheduler], JobTable]:
-    """Runs a scheduler on the same contended jobs."""
-    trace, spec = synthesize("helios", jobs=jobs, load=1.1, gpus=16, seed=4, predictability="informative")
-    predictions = predict_trace(trace, spec)
-    return lambda scheduler: Engine(trace, spec, order=scheduler.order, predictions=predictions).run(
-        scheduler
-    )
 
 
 def test_without_time_it_is_the_network_job_for_job() -> None:

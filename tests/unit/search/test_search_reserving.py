@@ -35,7 +35,7 @@ from rlsched_envs.sim import loop
 from rlsched_envs.sim.constants import FINISHED, STOPPED
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
-from tests.unit.search.test_search import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, lively, replay, untrained
+from tests.support.sim.searches import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, lively, replay, untrained
 
 pytestmark = pytest.mark.slow
 

@@ -35,10 +35,10 @@ from rlsched_node.link.link import LOOK_AROUND_S, NEXT_S, BrokerLink
 from rlsched_node.link.machine import REMEMBER_S, NodeMachine
 from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
 from rlsched_node.processes.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
+from tests.support.broker.listener import Listener
+from tests.support.broker.stub import Stub
+from tests.support.node_events import CLUSTER, HELLO
 from tests.support.ports import free_addresses
-from tests.unit.client.test_client import Stub
-from tests.unit.node.test_node_machine import CLUSTER, HELLO
-from tests.unit.transport.test_connections_renewed import Listener
 
 DEADLINE_S = 10.0
 

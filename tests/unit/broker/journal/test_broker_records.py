@@ -34,23 +34,7 @@ from rlsched.decisions.reading import StoreReader, read_records
 from rlsched.errors import InputError
 from rlsched.wire.messages import Explanation, Stats, StatsReport, Why
 from tests.support.broker.hand import hello, state, submit
-
-
-def record(number: int) -> DecisionRecord:
-    return DecisionRecord(
-        source="rule",
-        policy_id="fifo",
-        schema_hash="",
-        state_digest="",
-        number=number,
-        now_s=1.0,
-        partition="shared",
-        halves=[],
-        temperature=0.0,
-        value=None,
-        action=Wait(),
-        took_us=1.0,
-    )
+from tests.support.broker.kept_records import record
 
 
 def test_records_are_added_and_found_again(tmp_path: Path) -> None:
@@ -104,7 +88,7 @@ import json, resource, signal, sys
 from pathlib import Path
 from rlsched.broker.journal.records import RecordLog
 from rlsched.broker.base.troubles import Troubles
-from tests.unit.broker.journal.test_broker_records import record
+from tests.support.broker.kept_records import record
 
 def room(size):  # a process may write no file beyond this: a full disk, but for the error's number
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -38,35 +38,15 @@ from rlsched.wire.messages import (
     Tasks,
     Why,
 )
-from tests.support.broker.hand import TICK, ended, launched, make, state, submit
-from tests.unit.broker.state.test_broker_gates import ALICE, POLICY, ask, finish, new, on, refused
-
-
-def array(broker: HandBroker, text: str, **facts: object) -> int:
-    tasks, limit = tasks_of(text)
-    return new(broker, tasks=tasks, array_limit=limit, **facts)
+from tests.support.broker.gated import ALICE, POLICY, ask, finish, new, on, refused
+from tests.support.broker.hand import ended, launched, make, state, submit
+from tests.support.broker.job_arrays import array, info, job_of, settle
 
 
 def listed(broker: HandBroker) -> list[JobInfo]:
     jobs = broker.ask(ListJobs())
     assert isinstance(jobs, Jobs)
     return jobs.jobs
-
-
-def info(broker: HandBroker, number: int, task: int | None = None) -> JobInfo:
-    jobs = broker.ask(ListJobs(job=number, task=task))
-    assert isinstance(jobs, Jobs), jobs
-    return jobs.jobs[0]
-
-
-def job_of(broker: HandBroker, number: int, task: int) -> int:
-    return info(broker, number, task).job
-
-
-def settle(broker: HandBroker) -> None:
-    """Batches until nothing more is due."""
-    while broker.machine.due_s() <= broker.machine.now_s:
-        broker.batch([TICK])
 
 
 def test_tasks_as_people_write_them() -> None:

@@ -21,9 +21,9 @@ from rlsched.wire.messages import (
     Tasks,
     Update,
 )
+from tests.support.broker.gated import ADMIN, ask, finish, new, on, refused
 from tests.support.broker.hand import make, state
-from tests.unit.broker.machine.test_broker_arrays import array, info, job_of, settle
-from tests.unit.broker.state.test_broker_gates import ADMIN, ask, finish, new, on, refused
+from tests.support.broker.job_arrays import array, info, job_of, settle
 
 
 def tasks(text: str) -> list[Tasks]:

@@ -18,9 +18,9 @@ from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DependsOn, Hold, Launch, Ok, Release, Tasks, Update
+from tests.support.broker.gated import ADMIN, POLICY, ask, finish, new, on, reason, refused
 from tests.support.broker.hand import TICK, make, state
-from tests.unit.broker.machine.test_broker_arrays import array, info, job_of, settle
-from tests.unit.broker.state.test_broker_gates import ADMIN, POLICY, ask, finish, new, on, reason, refused
+from tests.support.broker.job_arrays import array, info, job_of, settle
 
 
 def update(broker: HandBroker, job: int, by: Peer | None = None, **changes: object) -> None:

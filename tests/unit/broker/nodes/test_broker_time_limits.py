@@ -24,8 +24,8 @@ from rlsched.wire.messages import (
     Welcome,
     Why,
 )
+from tests.support.broker.gated import ADMIN, ask, new, refused
 from tests.support.broker.hand import LIMITS, TICK, ended, hello, launched, make
-from tests.unit.broker.state.test_broker_gates import ADMIN, ask, new, refused
 
 
 def runs(broker: HandBroker, limit_s: float = 100.0, **facts: object) -> int:

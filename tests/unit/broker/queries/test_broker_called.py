@@ -12,10 +12,10 @@ from rlsched.cli.users.history_tables import history_lines
 from rlsched.decide.registry import load_scheduler
 from rlsched.notify.notices import JobWatch
 from rlsched.wire.messages import History, Hold, ListHistory, ListNodes, Nodes, Release, Why
+from tests.support.broker.gated import ask, finish, new, on, refused
 from tests.support.broker.hand import LIMITS, hello, launched, make
+from tests.support.broker.job_arrays import array, info, job_of, settle
 from tests.support.broker.preempting import make_preempting
-from tests.unit.broker.machine.test_broker_arrays import array, info, job_of, settle
-from tests.unit.broker.state.test_broker_gates import ask, finish, new, on, refused
 
 
 def test_the_history_has_tasks_that_run_and_that_are_over_and_forgotten(journal: Journal) -> None:

@@ -26,7 +26,7 @@ from rlsched.wire.messages import (
     encode,
 )
 from tests.support.broker.hand import ended, hello, launched, make, submit
-from tests.unit.client.test_client import Stub
+from tests.support.broker.stub import Stub
 
 SOME = 30
 

@@ -34,7 +34,7 @@ from rlsched.wire.messages import (
     encode,
 )
 from tests.support.broker.hand import draft, ended, hello, launched, make, of_kind, submit
-from tests.unit.client.test_client import Stub
+from tests.support.broker.stub import Stub
 
 JOBS = 700
 

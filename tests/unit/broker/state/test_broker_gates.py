@@ -8,64 +8,20 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.machine.orders import MOST_DEPENDENCIES
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Cancel,
-    ClientReply,
-    ClientRequest,
-    DependsOn,
     Explanation,
     Hold,
-    Jobs,
-    ListJobs,
     Ok,
-    Refused,
     Release,
     Requeue,
     SubmitMany,
-    Submitted,
     Why,
 )
+from tests.support.broker.gated import ADMIN, ALICE, POLICY, ask, finish, new, on, reason, refused
 from tests.support.broker.hand import TICK, ended, launched, make, state, submit
-
-ALICE, ADMIN = Peer("user", "laptop", "alice"), Peer("admin", "desk", "root")
-POLICY = "qssf-backfill"
-
-
-def ask(broker: HandBroker, message: ClientRequest, by: Peer = ALICE) -> ClientReply:
-    broker.batch([ClientAsked(b"peer", 7, message, by)])
-    return broker.sent.replies[-1][2]
-
-
-def new(broker: HandBroker, **facts: object) -> int:
-    reply = ask(broker, submit(**facts))  # type: ignore[arg-type]
-    assert isinstance(reply, Submitted), reply
-    return reply.job
-
-
-def refused(broker: HandBroker, message: ClientRequest, by: Peer = ALICE) -> str:
-    reply = ask(broker, message, by)
-    assert isinstance(reply, Refused)
-    return reply.message
-
-
-def reason(broker: HandBroker, job: int) -> str:
-    jobs = broker.ask(ListJobs(job=job))
-    assert isinstance(jobs, Jobs)
-    return jobs.jobs[0].reason
-
-
-def finish(broker: HandBroker, job: int, exit_code: int = 0) -> None:
-    attempt = broker.book.jobs[job].active
-    assert attempt is not None
-    broker.says("n0", launched(job, attempt.number))
-    broker.says("n0", ended(job, attempt.number, exit_code=exit_code))
-
-
-def on(kind: str, *jobs: int) -> list[DependsOn]:
-    return [DependsOn(kind, job) for job in jobs]  # type: ignore[arg-type]
 
 
 def test_a_held_job_waits_until_it_is_released(journal: Journal) -> None:
