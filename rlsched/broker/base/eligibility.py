@@ -1,7 +1,7 @@
 """Which of the jobs that are queued for people stand in the ledger's queues: those that nothing keeps out.
 
-As in the simulator (`rlsched_envs/eligibility.py`): a job that is not eligible is no candidate of any rule,
-plan or policy, and it comes to the queue at the instant at which the last reason is gone, before that
+As in the simulator (`rlsched_envs/sim/eligibility.py`): a job that is not eligible is no candidate of any
+rule, plan or policy, and it comes to the queue at the instant at which the last reason is gone, before that
 instant's decisions. Its place there is the one of its submission.
 """
 

@@ -334,7 +334,7 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
         packed([["os:system", "x"]], [picture._OBJECT, 0, "true"]),
         packed([["rlsched.broker.journal.journal:Journal.commit"]], [picture._OBJECT, 0]),
         packed([["rlsched.cli.main:run"]], [picture._OBJECT, 0]),
-        packed([["rlsched.broker.journal.journal:read_journal"]], [picture._OBJECT, 0]),
+        packed([["rlsched.broker.journal.reading:read_journal"]], [picture._OBJECT, 0]),
         packed([["rlsched.broker.state.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
         packed([["rlsched.broker.jobs.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),  # an older version's
         packed([["rlsched.broker.state.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
