@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 import zmq
 
 from rlsched.transport.keys import KeyHome
@@ -38,8 +36,3 @@ class Listener:
         self._thread.join()
         self._router.close(linger=0)
         self._context.term()
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> KeyHome:
-    return KeyHome(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,11 @@ from tests.support.broker.listener import Listener
 
 DEADLINE_S = 10.0
 TOO_LONG = b"x" * (MAX_MESSAGE_BYTES + 1)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> KeyHome:
+    return KeyHome(tmp_path)
 
 
 @pytest.fixture
