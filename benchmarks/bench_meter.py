@@ -58,7 +58,7 @@ def _ranks(count: int, children: int) -> Iterator[list[int]]:
 
 def _library(gpus: int, directory: str) -> Path:
     library = Path(directory) / "libnvidia-ml.so.1"
-    source = ROOT / "tests" / "unit" / "fake_nvml.c"
+    source = ROOT / "tests" / "support" / "fake_nvml.c"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O2", f"-DGPUS={gpus}", "-o", library, source], check=True)
     return library
 

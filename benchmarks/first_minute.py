@@ -183,7 +183,7 @@ def with_starts(trace: Path, cluster: Path, history: Path) -> None:
 def slurm_here(folder: Path, *, wanted: bool) -> Iterator[str]:
     """A Slurm with one held job, in `SLURM_CONF`; otherwise the reason why there is none."""
     from rlsched.engine.fallback import plugin
-    from tests.integration.real_slurm import RealSlurm, lacking
+    from tests.support.online.real_slurm import RealSlurm, lacking
 
     why_not = lacking() if wanted else "not requested"
     if why_not:

@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.integration.cluster import until
-from tests.integration.real_slurm import RealSlurm, lacking
 from tests.soak.slurm_gateway import OnSlurm
+from tests.support.online.cluster import until
+from tests.support.online.real_slurm import RealSlurm, lacking
 
 NODES, GPUS = 4, 4
 POLICY = ("--policy", "tuned", "--set", "reserve_after=6s")

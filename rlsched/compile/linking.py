@@ -6,7 +6,7 @@ that work is wasted. Here a kernel that only kernels call is kept as intermediat
 calls (an *entry*) is linked with all that it needs, optimised and compiled to machine code once.
 
 The extension point is numba's `pipeline_class`; the two kinds of library rest on numba's own (its version is
-pinned in `constraints.txt`, and `tests/unit/test_jit.py` fails if a later one breaks this).
+pinned in `constraints.txt`, and `tests/unit/compile/test_jit.py` fails if a later one breaks this).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.formats.account import AGAIN
 from rlsched.workload.formats.registry import FORMATS
 from rlsched.workload.trace import Trace
-from tests.unit.formats.samples import DAMAGED, SAMPLES, WHOLE, Sample
+from tests.support.sim.samples import DAMAGED, SAMPLES, WHOLE, Sample
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Capture = pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import pytest
 
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Submitted
-from tests.unit.test_client import Stub
+from tests.support.broker.stub import Stub
 
 TRAINING = (
     "torch",

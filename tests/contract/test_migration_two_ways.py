@@ -25,8 +25,8 @@ from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine, Predictions
 from rlsched_envs.sim.job_table import JobTable
-from tests.contract.test_gittins_two_ways import SHORT, crowd_both_ways, with_preemptible
-from tests.contract.test_preemptive_two_ways import COSTS, Case, cases, check_equal, check_valid
+from tests.support.sim.gittins_cases import SHORT, crowd_both_ways, with_preemptible
+from tests.support.sim.preemptive_cases import COSTS, Case, cases, check_equal, check_valid
 
 EAGER = {"dwell": "2s", "gain": 0.0, "first": True}
 POLICIES = {

@@ -36,7 +36,8 @@ from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.modelling import Models
-from tests.contract.test_gittins_two_ways import check_equal, preempted, with_preemptible
+from tests.support.sim.gittins_cases import preempted, with_preemptible
+from tests.support.sim.preemptive_cases import check_equal
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_arrays import PREEMPTED
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
-from tests.unit.broker_machine.hand import LIMITS, hello, submit
+from tests.support.broker.hand import LIMITS, hello, submit
 
 UNTRAINED = Policy("ppo", checkpoint="untrained")
 """A network before training decides as its reference."""

@@ -19,7 +19,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, Predictions
 from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
-from tests.unit.models.board import CATALOGUE, add, modelled, node, running
+from tests.support.sim.board import CATALOGUE, add, modelled, node, running
 
 COMPUTE, MEMORY = "bert-base-squad-b16", "vit-tiny"
 """Workloads that a lower clock slows much, and little."""

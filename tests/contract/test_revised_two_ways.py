@@ -27,9 +27,9 @@ from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine
-from tests.contract.test_gittins_two_ways import check_equal
 from tests.quick import quick
-from tests.unit.broker_machine.hand import ended, hello, launched, submit
+from tests.support.broker.hand import ended, hello, launched, submit
+from tests.support.sim.preemptive_cases import check_equal
 
 SUBMITTED = Policy("easy", order="area^0.7", reserve_after="1h")
 REVISED = SUBMITTED.with_settings(predictions="revised")

@@ -20,8 +20,8 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched_envs.sim import loop, moves
 from rlsched_envs.sim.engine import Engine
-from tests.contract.test_rules_two_ways import Case, cases, check_equal, check_valid, place, synthetic
 from tests.quick import quick
+from tests.support.sim.rule_cases import Case, cases, check_equal, check_valid, place, synthetic
 
 RESERVATION = specialise(reservation, MODELLED=False)
 SMALL = (

@@ -11,8 +11,8 @@ import pytest
 from rlsched.client.client import Client
 from rlsched.client.submitting import JobRefusedError, as_submit
 from rlsched.wire.messages import DependsOn
-from tests.integration.cluster import until
-from tests.integration.shell import Place
+from tests.support.online.cluster import until
+from tests.support.online.shell import Place
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from rlsched.decisions.schema import ForecastSeen, JobEvent, StoreInfo
 from rlsched.decisions.store import DecisionStore
 from rlsched.workload.synth import synthesize
 from rlsched_agents.whatif.instead import instead
-from tests.integration.cluster import until
+from tests.support.online.cluster import until
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")

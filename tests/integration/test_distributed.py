@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.shell import Place
+from tests.support.online.shell import Place
 
 pytest.importorskip("torch", reason="needs the extra `train`")
 pytestmark = pytest.mark.slow

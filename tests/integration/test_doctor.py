@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.words import done
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 OPTIONS = ("--policy", "fifo-backfill", "--prediction", "running-mean")
 

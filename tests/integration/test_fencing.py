@@ -14,8 +14,8 @@ import pytest
 from rlsched.client.client import Client
 from rlsched.errors import InputError
 from rlsched_node.lease_file import fence_times
-from tests.integration.cluster import Cluster, all_up, until
 from tests.support.moved_clock import MovedClock, needs_moved_clock
+from tests.support.online.cluster import Cluster, all_up, until
 
 pytestmark = [pytest.mark.slow, needs_moved_clock]
 LEASE_S, STEP_S = 120.0, 25.0

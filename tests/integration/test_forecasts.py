@@ -18,7 +18,7 @@ from rlsched.client.client import Client
 from rlsched.decisions.reading import last_forecasts
 from rlsched.wire.messages import ForecastReport
 from rlsched.yielding import BACKGROUND
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 PATIENCE_S = 240.0
 """Kernels may have to be compiled, at the lowest priority."""

@@ -11,7 +11,7 @@ from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ProcessId
-from tests.integration.ranks import KEY, collect, output, start, until
+from tests.support.online.ranks import KEY, collect, output, start, until
 
 
 def process_of(directory: AttemptDir) -> ProcessId:

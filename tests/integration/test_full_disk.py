@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.errors import BrokerUnavailableError, InputError
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 MIB = 1 << 20
 SIZE_MIB = 40

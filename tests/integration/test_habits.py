@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import DEADLINE_S, until
-from tests.integration.shell import Place
+from tests.support.online.cluster import DEADLINE_S, until
+from tests.support.online.shell import Place
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "from-slurm.md"
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 
 from rlsched.broker.journal.checking import check
 from rlsched.client.sums import sums
-from tests.integration.cluster import DEADLINE_S, Cluster, all_up, until
+from tests.support.online.cluster import DEADLINE_S, Cluster, all_up, until
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ from rlsched_agents.whatif.instead import HOUR_S, instead, replayed
 from rlsched_agents.whatif.other_choice import LATER_S
 from rlsched_envs.sim.engine import Engine, Predictions
 from rlsched_envs.sim.job_table import JobTable
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 HOURS = 30.0
 JOBS = 60

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from rlsched.client.client import Client
-from tests.integration.cluster import RLSCHED, Cluster, all_up
+from tests.support.online.cluster import RLSCHED, Cluster, all_up
 
 
 def lines(*paths: Path) -> list[dict[str, object]]:

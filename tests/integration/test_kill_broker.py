@@ -17,8 +17,8 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 from tests.quick import quick
+from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 
 
 class Noted(Cluster):

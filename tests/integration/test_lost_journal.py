@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 
 def processes_of(gate: Path) -> list[str]:

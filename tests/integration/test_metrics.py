@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 
 @pytest.fixture(scope="module")

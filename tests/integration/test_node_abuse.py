@@ -16,7 +16,7 @@ from rlsched_node.processes.attempt import Phase
 from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import OUTPUT_GONE, AttemptStore, LaunchRecord
-from tests.integration.ranks import KEY, collect, output, start
+from tests.support.online.ranks import KEY, collect, output, start
 
 VANISHED = Exited(KEY, 137, "vanished")
 FORGED = json.dumps({"exit_code": 0, "reason": "", "ended_s": 1.0})

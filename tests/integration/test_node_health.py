@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from rlsched_node.processes.attempt import Phase
 from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.steps import Exited, Started
 from rlsched_node.processes.store import AttemptStore
-from tests.integration.ranks import KEY, collect, has_output, output, start, until
+from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
 """Another session, no environment, deaf: nothing but its parents told whose it is."""
@@ -31,7 +31,7 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptStore
-from tests.integration.ranks import collect, output, start
+from tests.support.online.ranks import collect, output, start
 
 store = AttemptStore(Path(sys.argv[1]))
 ranks = Ranks(store, is_subreaper=shim.become_subreaper())

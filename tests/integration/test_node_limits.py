@@ -20,7 +20,7 @@ from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Event, Exited, Started
 from rlsched_node.processes.store import AttemptDir, AttemptStore
-from tests.integration.ranks import KEY, collect, has_output, output, start, until
+from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from rlsched_node.processes.output import CUT, OutputBound, read_piece
 from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore
-from tests.integration.ranks import KEY, collect, start
+from tests.support.online.ranks import KEY, collect, start
 
 LINES = 1_000_000
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from rlsched_node.processes.ranks import Ranks
 from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
 from rlsched_node.records import claim
-from tests.integration.ranks import KEY, collect, has_output, output, start, until
+from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from rlsched.cli.operators.notify import notify
 from rlsched.client.client import Client
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 _MAIN = (
     "from rlsched.cli.operators.notify import notify; raise SystemExit(notify.main(standalone_mode=False))"

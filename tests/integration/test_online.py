@@ -24,7 +24,7 @@ from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError
 from rlsched.transport.keys import KeyHome
-from tests.integration.cluster import DEADLINE_S, RLSCHED, until
+from tests.support.online.cluster import DEADLINE_S, RLSCHED, until
 
 
 def clear(directory: Path) -> str:

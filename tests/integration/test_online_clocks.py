@@ -20,7 +20,7 @@ from rlsched.errors import InputError
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import NodeInfo
 from rlsched_node.clocks import CLOCKS_FILE
-from tests.integration.node_daemon.processes import until
+from tests.support.online.processes import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 
@@ -40,7 +40,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory, self.keys, self.clocks = directory, directory / "home", directory / "clocks"
         self.address = "tcp://127.0.0.1:0"
-        source = Path(__file__).parents[1] / "unit" / "fake_nvml.c"
+        source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
         library = directory / "libnvidia-ml.so.1"
         subprocess.run(["gcc", "-shared", "-fPIC", "-DGPUS=1", "-o", library, source], check=True)
         KeyHome(self.keys).broker()

@@ -26,7 +26,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import PredictionReport
 from rlsched.workload.predict.kinds import HEDGE
-from tests.unit.broker_machine.hand import hello, run_one
+from tests.support.broker.hand import hello, run_one
 
 pytestmark = pytest.mark.slow
 

@@ -27,7 +27,7 @@ from rlsched.decide.actions import Preempt
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome
-from tests.integration.node_daemon.processes import until
+from tests.support.online.processes import until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 
@@ -58,7 +58,7 @@ class Cluster:
         self.directory, self.keys = directory, directory / "home"
         self.journal = directory / "broker" / "journal.sqlite"
         self.address = "tcp://127.0.0.1:0"
-        source = Path(__file__).parents[1] / "unit" / "fake_nvml.c"
+        source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
         library = directory / "libnvidia-ml.so.1"
         subprocess.run(["gcc", "-shared", "-fPIC", "-DGPUS=1", "-o", library, source], check=True)
         KeyHome(self.keys).broker()

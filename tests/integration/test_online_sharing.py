@@ -14,7 +14,7 @@ from rlsched.client.client import Client
 from rlsched.client.following import OVER
 from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 pytestmark = pytest.mark.slow
 

@@ -30,7 +30,7 @@ from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.training.curriculum import Stage
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.training.vector import RowsVecEnv
-from tests.unit.test_board_curves import assert_all_are_described_and_none_is_always_0, event_values
+from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
 FAST = Recipe(
     num_envs=32, rollout_steps=32, batch_size=256, gamma=0.9, gae_lambda=0.9, learning_rate=3e-3, entropy=0.0

@@ -17,7 +17,7 @@ from rlsched.errors import InputError
 from rlsched.transport.access import Member
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.roles import Peer
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 
 @pytest.fixture

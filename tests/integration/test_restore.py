@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.broker.base.entries import RankEnded
 from rlsched.broker.journal.reading import read_journal
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 
 def journal(cluster: Cluster, *args: str) -> str:

@@ -10,7 +10,7 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import PPO
 
 import rlsched as rs
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from rlsched.client.client import Client
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
-from tests.integration.screen import COLUMNS, LINES, NEEDS_TMUX, Screen
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.screen import COLUMNS, LINES, NEEDS_TMUX, Screen
 
 pytestmark = [pytest.mark.slow, NEEDS_TMUX]
 

@@ -16,7 +16,7 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster, until
+from tests.support.online.cluster import Cluster, until
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 GPU_0, GPU_1 = "GPU-fake-0", "GPU-fake-1"
@@ -29,7 +29,7 @@ def foreign() -> Iterator[int]:
 def test_the_gpu_is_avoided_the_others_serve_and_nothing_is_charged(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(__file__).parents[1] / "unit" / "fake_nvml.c"
+    source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
     processes, failing = tmp_path / "processes", tmp_path / "failing"
     processes.write_text(f"1 {foreign}\n")

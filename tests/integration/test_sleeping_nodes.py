@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.client.client import Client
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 from tests.support.ports import free_addresses
 
 POWER = """

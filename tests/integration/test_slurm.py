@@ -15,9 +15,9 @@ import pytest
 
 from rlsched.client.client import Client
 from rlsched.cluster.spec import ClusterSpec
-from tests.integration.cluster import RLSCHED, until
-from tests.integration.real_slurm import RealSlurm, lacking
 from tests.soak.slurm_gateway import OnSlurm, run
+from tests.support.online.cluster import RLSCHED, until
+from tests.support.online.real_slurm import RealSlurm, lacking
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is a Slurm")]
 USER = 1

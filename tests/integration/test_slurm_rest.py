@@ -14,11 +14,11 @@ import pytest
 
 from rlsched.engine.reader import Reader
 from rlsched.errors import InputError
-from tests.integration.cluster import until
-from tests.integration.counted_commands import CountedCommands
-from tests.integration.real_slurm import REST, RealSlurm, lacking
 from tests.soak.slurm_gateway import OnSlurm, run
 from tests.soak.slurm_shadow import ShadowProcess
+from tests.support.online.cluster import until
+from tests.support.online.counted_commands import CountedCommands
+from tests.support.online.real_slurm import REST, RealSlurm, lacking
 
 MISSING = lacking() or ("" if shutil.which(REST) else "no slurmrestd here")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING or "there is one")]

@@ -25,9 +25,9 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.engine.shadow.mirror import key_of
 from rlsched.engine.shadow.notes import Compared, read_notes
 from rlsched.errors import InputError
-from tests.integration.counted_commands import CountedCommands
-from tests.integration.real_slurm import RealSlurm, lacking, until
 from tests.soak.slurm_shadow import RLSCHED, ShadowProcess, run
+from tests.support.online.counted_commands import CountedCommands
+from tests.support.online.real_slurm import RealSlurm, lacking, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is a Slurm")]
 _SCRIPT = """#!/bin/sh

@@ -15,7 +15,7 @@ from rlsched.broker.base.entries import AttemptOver, BrokerStarted, Decided, Job
 from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.actions import Start
 from rlsched.errors import BrokerUnavailableError
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 from tests.support.ports import free_addresses
 
 OPTIONS = ("--policy", "qssf-backfill", "--prediction", "running-mean")

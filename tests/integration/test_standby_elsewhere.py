@@ -19,7 +19,7 @@ from rlsched.broker.base.entries import BrokerStarted, JobSubmitted, Restored
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
 from rlsched.transport.keys import KeyHome
-from tests.integration.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 from tests.support.ports import free_addresses
 
 OPTIONS = (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlsched.decisions.reading import read_records
-from tests.integration.cluster import RLSCHED, Cluster, all_up, until
+from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
 
 OPTIONS = ("--lease-s", "2", "--policy", "fifo-backfill", "--prediction", "running-mean")
 

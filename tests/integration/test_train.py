@@ -23,7 +23,7 @@ from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
 from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, Training
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
-from tests.unit.test_board_curves import assert_all_are_described_and_none_is_always_0, event_values
+from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
 SHUT = Policy("tuned", share={"min_gain": 0.8})
 """A rule that lets nobody share: dials that open its gate are an easy find."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rlsched.wire.messages import JobInfo, NodeInfo
-from tests.integration.machines import ADDRESSES, Machines, why_not
+from tests.support.online.machines import ADDRESSES, Machines, why_not
 
 DEADLINE_S = 60.0
 _WHY_NOT = why_not()

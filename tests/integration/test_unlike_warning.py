@@ -11,7 +11,7 @@ from rlsched.decide.drift import Familiar
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
-from tests.integration.cluster import Cluster, until
+from tests.support.online.cluster import Cluster, until
 
 SAID = "was not trained on such a cluster: partition shared has 4 GPUs, trained on 32 to 64"
 

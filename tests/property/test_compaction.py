@@ -36,7 +36,7 @@ from rlsched.wire.messages import (
     Update,
 )
 from rlsched.workload.predict.kinds import HEDGE
-from tests.property.broker_life import (
+from tests.support.broker.broker_life import (
     CASES,
     RANKS,
     STEPS,
@@ -47,7 +47,7 @@ from tests.property.broker_life import (
     scheduler_of,
     shape,
 )
-from tests.unit.broker_machine.hand import submit
+from tests.support.broker.hand import submit
 
 
 def facts(book: Book) -> list[object]:

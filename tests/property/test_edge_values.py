@@ -14,8 +14,8 @@ from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import WireError
 from rlsched.wire.messages import ClientRequest, NodeMessage, decode, encode
-from tests.property.edges import make
-from tests.unit.broker_machine.hand import LIMITS, hello, submit
+from tests.support.broker.edges import make
+from tests.support.broker.hand import LIMITS, hello, submit
 
 NODES = ("n0", "n1")
 LIKELY = {

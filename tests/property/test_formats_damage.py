@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlsched.errors import RlschedError
 from rlsched.workload.formats.frame import Conversion, Request
 from rlsched.workload.formats.registry import convert_original
-from tests.unit.formats.samples import WHOLE, Sample
+from tests.support.sim.samples import WHOLE, Sample
 
 DAMAGE = st.lists(
     st.tuples(

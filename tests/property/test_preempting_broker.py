@@ -56,9 +56,9 @@ from rlsched_node.lease_file import LOOK_S, fence_times
 from rlsched_node.link.machine import NodeMachine
 from rlsched_node.processes import steps
 from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
-from tests.property.quota_oracle import QuotaOracle
 from tests.quick import quick
-from tests.unit.broker_machine.hand import submit
+from tests.support.broker.hand import submit
+from tests.support.broker.quota_oracle import QuotaOracle
 
 LIMITS = Limits(
     heartbeat_s=1.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,14 +10,11 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_BOOTING, NODE_DRAINED
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.models.power import NodePower
-from rlsched.power_down import Command, Drain, NodeState, NodeStates, PowerDown, Sleep, Wake
-from rlsched.power_down.plan import PowerDownPlan
-from rlsched.settings import Seconds
+from rlsched.power_down import NodeStates
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.sim.modelling import Models
-from tests.property.books import Span, Watched, recount
-from tests.property.test_conservation import (
+from tests.quick import quick
+from tests.support.sim.books import recount
+from tests.support.sim.random_runs import (
     CLUSTERS,
     REL,
     Whimsical,
@@ -26,74 +22,9 @@ from tests.property.test_conservation import (
     everything_is_given_back,
     workload,
 )
-from tests.quick import quick
+from tests.support.sim.sleeping_runs import POWER, WatchedAsleep, moody
 
 pytestmark = pytest.mark.filterwarnings("error")
-
-POWER = NodePower(boot_s=13.0, shutdown_s=4.0, boot_w=911.0, asleep_w=7.0)
-
-
-class Moody:
-    """Drains, wakes and puts to sleep at random; wakes more where jobs wait for nodes."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def review(
-        self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
-    ) -> list[Command]:
-        """See `PowerDown`."""
-        del now_s
-        commands: list[Command] = []
-        for node, state in enumerate(states.state.tolist()):
-            if state in (NodeState.ASLEEP, NodeState.DRAINING):
-                if self._rng.random() < (0.5 if waiting_nodes else 0.1):
-                    commands.append(Wake(node))
-            elif state == NodeState.ON and self._rng.random() < 0.4:
-                commands.append(Drain(node))
-                if not busy_nodes[node]:
-                    commands.append(Sleep(node))
-        return commands
-
-
-class MoodyPlan(PowerDownPlan, frozen=True, kw_only=True):
-    """A plan whose services are `Moody`."""
-
-    seed: int = 0
-
-    def services(self, sizes: Sequence[int]) -> list[PowerDown]:
-        return [Moody(100 * self.seed + at) for at in range(len(sizes))]
-
-
-def moody(seed: int) -> Models:
-    """Nodes that sleep, woken and put to sleep at random."""
-    plan = MoodyPlan(review=Seconds(5.0), seed=seed)
-    return Models(workload_seed=seed, node_power=POWER, power_down=plan)
-
-
-class WatchedAsleep(Watched):
-    """Its spans end at reviews too: statuses change there."""
-
-    def advance(self) -> bool:
-        self._begin_span()
-        moved = super(Watched, self).advance()
-        if moved:
-            self._end_span()
-        return moved
-
-    def _review(self) -> bool:
-        self._end_span()
-        came_up = super()._review()
-        self._begin_span()
-        return came_up
-
-    def _begin_span(self) -> None:
-        status = tuple(self.state.arrays.node.status.tolist())
-        self._open = (self.now_s, self._holders(), status)
-
-    def _end_span(self) -> None:
-        since_s, holders, status = self._open
-        self.spans.append(Span(since_s, self.now_s, holders, status))
 
 
 def asleep_run(seed: int) -> WatchedAsleep:

@@ -11,8 +11,9 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.slice_name import is_slice
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.modelling import Models
-from tests.property.books import Watched, recount
-from tests.property.test_conservation import (
+from tests.quick import quick
+from tests.support.sim.books import Watched, recount
+from tests.support.sim.random_runs import (
     CUT,
     REL,
     Whimsical,
@@ -22,8 +23,7 @@ from tests.property.test_conservation import (
     work_is_done,
     workload,
 )
-from tests.property.test_sleeping_conservation import POWER, WatchedAsleep, moody
-from tests.quick import quick
+from tests.support.sim.sleeping_runs import POWER, WatchedAsleep, moody
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -11,8 +11,8 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import keep_snapshot
 from rlsched.broker.journal.snapshots import book_of, picture_of
-from tests.property.broker_life import CASES, STEPS, born, go_on, put_together, shape
 from tests.quick import quick
+from tests.support.broker.broker_life import CASES, STEPS, born, go_on, put_together, shape
 
 
 def without_snapshots(path: Path, copy: Path) -> Journal:

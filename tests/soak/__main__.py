@@ -7,11 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.integration.real_slurm import lacking
 from tests.soak.endurance import endure
 from tests.soak.slurm import Slurm
 from tests.soak.sweep import Sweep
 from tests.soak.systems import Ours, System
+from tests.support.online.real_slurm import lacking
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.journal.journal import Journal
 from rlsched.client.client import Client
-from tests.integration.cluster import Cluster, all_up, until
+from tests.support.online.cluster import Cluster, all_up, until
 
 CLIENTS = 4
 AHEAD = 200

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlsched.errors import InputError
-from tests.integration import real_slurm
-from tests.integration.cluster import until
-from tests.integration.real_slurm import RealSlurm, lacking
 from tests.soak.jobs import shoot, strays
 from tests.soak.systems import CONTROLLER, NODES, TARGETS, Found
+from tests.support.online import real_slurm
+from tests.support.online.cluster import until
+from tests.support.online.real_slurm import RealSlurm, lacking
 
 _STATES = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
 _LIVE = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED")

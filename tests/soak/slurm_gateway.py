@@ -18,8 +18,8 @@ from rlsched.client.client import Client
 from rlsched.engine.fallback import plugin
 from rlsched.errors import RlschedError
 from rlsched.wire.messages import JobInfo
-from tests.integration.cluster import Cluster, until
-from tests.integration.real_slurm import RealSlurm, lacking
+from tests.support.online.cluster import Cluster, until
+from tests.support.online.real_slurm import RealSlurm, lacking
 
 SAVED_S = 6.0
 """slurmctld saves its state every 5 s: what it has acknowledged since is gone with a kill -9."""

@@ -21,8 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.integration.counted_commands import CountedCommands
-from tests.integration.real_slurm import RealSlurm, lacking, until
+from tests.support.online.counted_commands import CountedCommands
+from tests.support.online.real_slurm import RealSlurm, lacking, until
 
 RLSCHED = Path(sys.executable).with_name("rlsched")
 STRETCH_S = 60.0

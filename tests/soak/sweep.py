@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.integration.cluster import until
 from tests.soak.jobs import Lines, Planned, children, plan, shoot
 from tests.soak.systems import CONTROLLER, NODES, Found, System
+from tests.support.online.cluster import until
 
 JOBS = 10
 

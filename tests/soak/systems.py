@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from rlsched.errors import RlschedError
-from tests.integration.cluster import Cluster, until
 from tests.soak.jobs import all_pids, shims, strays
+from tests.support.online.cluster import Cluster, until
 
 CONTROLLER = "controller"
 NODES = ("n0", "n1")

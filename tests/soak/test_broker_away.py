@@ -19,8 +19,8 @@ from rlsched.broker.base.entries import AttemptOver, RankEnded
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.asked import JobAsked
 from rlsched.wire.messages import JobInfo
-from tests.integration.cluster import DEADLINE_S, Cluster, all_up, until
 from tests.support.moved_clock import MovedClock, needs_moved_clock
+from tests.support.online.cluster import DEADLINE_S, Cluster, all_up, until
 
 pytestmark = pytest.mark.slow
 OPTIONS = ("--lease-s", "2", "--policy", "fifo-backfill", "--prediction", "running-mean")

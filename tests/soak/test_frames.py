@@ -9,7 +9,7 @@ import pytest
 
 from rlsched.errors import WireError
 from rlsched.wire.messages import ClientRequest, NodeMessage, decode, encode
-from tests.property.edges import make
+from tests.support.broker.edges import make
 
 FRAMES = 1_000_000
 MAX_GROWTH_KIB = 32 << 10

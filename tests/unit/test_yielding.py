@@ -16,7 +16,7 @@ from rlsched.broker.compaction.compacting import command as compact_command
 from rlsched.broker.forecasts.fitting import child_environment, fit_command
 from rlsched.broker.forecasts.forecasting import forecast_command
 from rlsched.yielding import BACKGROUND, background_command
-from tests.integration.cluster import until
+from tests.support.online.cluster import until
 
 GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
 HOG = "import sys; from rlsched.yielding import give_way; give_way(int(sys.argv[1]))\nwhile True: pass"

@@ -1,7 +1,7 @@
 """Kernels of a rule and of the ledger that a broker calls, so that several processes can compile them.
 
 The first decisions on a toy cluster (`rlsched.broker.server.policy`) compile the same kernels one by one. A
-kernel that is missing here is compiled then; `tests/unit/test_ahead.py` fails if one is missing.
+kernel that is missing here is compiled then; `tests/unit/compile/test_ahead.py` fails if one is missing.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from stable_baselines3.common.vec_env import (
 from rlsched_envs.training.gym_vector import FleetVectorEnv
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import FleetVecEnv
-from tests.contract.environment.kinds import CLUSTER, KINDS, ROWS, Kind
+from tests.support.sim.kinds import CLUSTER, KINDS, ROWS, Kind
 
 COUNT = 3
 both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -10,7 +10,7 @@ from rlsched.decide.order.keys import AREA, INDEX
 from rlsched.decide.rows import columns, reasons
 from rlsched_envs.training.fleet import Fleet
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
-from tests.contract.environment.episodes import CONFIG, REFERENCE
+from tests.support.sim.episodes import CONFIG, REFERENCE
 
 pytestmark = pytest.mark.slow
 

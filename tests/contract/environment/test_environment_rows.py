@@ -13,7 +13,7 @@ from rlsched_envs.training import batch
 from rlsched_envs.training.rows_env import RowsEnv
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import RowsVecEnv
-from tests.contract.environment.episodes import CONFIG, REFERENCE, reference_rows
+from tests.support.sim.episodes import CONFIG, REFERENCE, reference_rows
 
 WIDE = msgspec.structs.replace(CONFIG, window_rows=64)
 DEEP = msgspec.structs.replace(WIDE, warmup_jobs=300, agent_jobs=200, load_low=1.2, nodes_low=2, nodes_high=2)

@@ -27,8 +27,8 @@ from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.training.fleet import Fleet
 from rlsched_envs.training.small_clusters import load_window
 from rlsched_envs.training.sources import EpisodeSource, Window, draw_window
-from tests.contract.environment.episodes import CONFIG, TRUE_LOG, Choice, random_row
 from tests.quick import quick
+from tests.support.sim.episodes import CONFIG, TRUE_LOG, Choice, random_row
 
 REFERENCE = Policy("qssf-backfill")
 

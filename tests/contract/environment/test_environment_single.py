@@ -15,7 +15,7 @@ from rlsched.decide import schema
 from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched_envs.training.rows_env import RowsEnv
 from rlsched_envs.training.sources import EpisodeSource
-from tests.contract.environment.episodes import CONFIG, REFERENCE, Choice, random_row
+from tests.support.sim.episodes import CONFIG, REFERENCE, Choice, random_row
 
 # ---- the checkers of others ----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from rlsched_envs.training.fleet import Fleet
 from rlsched_envs.training.rows_env import RowsEnv
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import RowsVecEnv
-from tests.contract.environment.episodes import CONFIG, REFERENCE, TRUE_LOG, random_row, reference_rows
+from tests.support.sim.episodes import CONFIG, REFERENCE, TRUE_LOG, random_row, reference_rows
 
 
 def test_the_reference_has_no_regret_to_the_last_bit(sources: list[EpisodeSource]) -> None:

@@ -17,7 +17,7 @@ from stable_baselines3.common.env_checker import check_env as check_sb3
 from stable_baselines3.common.monitor import Monitor
 
 from rlsched_envs.training.sources import EpisodeSource
-from tests.contract.environment.kinds import CLUSTER, KINDS, ROWS, Kind, legal, play_out
+from tests.support.sim.kinds import CLUSTER, KINDS, ROWS, Kind, legal, play_out
 
 Wrap = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlsched_node.processes.leftovers import attempt_directory_of
-from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node
+from tests.support.online.processes import DEADLINE_S, FakeBroker, Node
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from rlsched.wire.messages import ClockHeld, HoldClock, Launched
-from tests.integration.node_daemon.processes import FakeBroker, Node, gated, until
+from tests.support.online.processes import FakeBroker, Node, gated, until
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
 def test_the_clock_of_a_running_rank_is_changed_and_reset_when_it_ends(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(__file__).parents[2] / "unit" / "fake_nvml.c"
+    source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
     library, clocks = tmp_path / "libnvidia-ml.so.1", tmp_path / "clocks"
     subprocess.run(["gcc", "-shared", "-fPIC", "-DGPUS=1", "-o", library, source], check=True)
     monkeypatch.setenv("FAKE_NVML_CLOCKS", str(clocks))

@@ -14,7 +14,7 @@ import pytest
 from rlsched.wire.messages import Heartbeat, Launched
 from rlsched_node.processes import shim
 from rlsched_node.processes.health import NOT_YET
-from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, until
+from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, until
 
 OPTIONS = ("--gpus", "4", "--simulated", "--min-free-mib", "0")
 
@@ -65,7 +65,7 @@ def test_a_check_that_hangs_holds_up_nothing_and_goes_with_the_daemon(
 def test_a_gpu_that_falls_off_the_bus_drains_its_node(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Path(__file__).parents[2] / "unit" / "fake_nvml.c"
+    source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
     library, lost = tmp_path / "libnvidia-ml.so.1", tmp_path / "lost"
     subprocess.run(["gcc", "-shared", "-fPIC", "-DGPUS=1", "-o", library, source], check=True)
     monkeypatch.setenv("FAKE_NVML_LOST", str(lost))

@@ -25,7 +25,7 @@ from rlsched.wire.messages import (
     Welcome,
     encode,
 )
-from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
+from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 
 def test_a_node_registers_beats_and_runs_jobs_to_their_exit_codes(
@@ -143,7 +143,7 @@ def test_what_a_node_cannot_do_is_one_line_and_exit_code_2(
 def test_real_gpus_are_named_by_uuid_and_refused_while_somebody_else_uses_them(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    source = Path(__file__).parents[2] / "unit" / "fake_nvml.c"
+    source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     start_node("--gpu-type", "h200", libraries=tmp_path)

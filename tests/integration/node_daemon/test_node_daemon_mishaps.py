@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Heartbeat, Launched, LaunchRefused, SayHello
-from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
+from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 FAULTY = """
 import logging, sys

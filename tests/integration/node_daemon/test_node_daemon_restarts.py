@@ -13,7 +13,7 @@ from rlsched_node.isolation.limits import on_machine
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
-from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, gated, until
+from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 LIMITS = """
 import os, resource, sys

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlsched.wire.messages import Launched, LimitTime, TimeLimited
-from tests.integration.node_daemon.processes import FakeBroker, Node, gated
+from tests.support.online.processes import FakeBroker, Node, gated
 
 
 def limit(broker: FakeBroker, limit_s: float, job: int) -> float:

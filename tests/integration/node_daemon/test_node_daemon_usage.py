@@ -16,7 +16,7 @@ from rlsched.wire.messages import Launched, Metered
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.books import Kept
-from tests.integration.node_daemon.processes import FakeBroker, Node, gated, until
+from tests.support.online.processes import FakeBroker, Node, gated, until
 
 BURN = "import os, time\nwhile time.process_time() < 0.2 or not os.path.exists({gate!r}): time.sleep(0.001)"
 FOR_2_S = "import time\nbegan_s = time.time()\nwhile time.time() - began_s < 2.5: sum(range(1000))"
@@ -86,7 +86,7 @@ def test_a_broker_of_before_hears_nothing_of_it(
 def test_real_gpus_are_recorded_and_the_recording_is_offered(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    source = Path(__file__).parents[2] / "unit" / "fake_nvml.c"
+    source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
     library, recording = tmp_path / "libnvidia-ml.so.1", tmp_path / "gpus.jsonl"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
     node = start_node("--record-gpus", str(recording), "--no-gpm", libraries=tmp_path)

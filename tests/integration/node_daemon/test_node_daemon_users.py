@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from rlsched.wire.messages import LaunchRefused
-from tests.integration.node_daemon.processes import DEADLINE_S, FakeBroker, Node, until
+from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, until
 
 OPTIONS = ("--gpus", "4", "--simulated")
 NOBODY = pwd.getpwnam("nobody")

@@ -15,7 +15,7 @@ from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.node_events import NodeEvent
-from tests.unit.attempts.play import Scripted, run, trace_of
+from tests.support.sim.play import Scripted, run, trace_of
 
 
 def preempted() -> JobTable:

@@ -13,8 +13,7 @@ from rlsched.models.memory import FAULT_FRAC, is_device_fault
 from rlsched_envs.sim.attempt_arrays import FAILED, NEIGHBOUR_FAULT
 from rlsched_envs.sim.attempt_log import PreemptionCosts
 from rlsched_envs.sim.modelling import Models, job_keys
-from tests.unit.attempts.play import trace_of
-from tests.unit.attempts.test_changing_speed import (
+from tests.support.sim.changing_speed import (
     FREE_RESTARTS,
     GPT2,
     LIGHT,
@@ -25,6 +24,7 @@ from tests.unit.attempts.test_changing_speed import (
     slower,
     trait,
 )
+from tests.support.sim.play import trace_of
 
 # ---- clocks are kept for a while ------------------------------------------------------------------
 

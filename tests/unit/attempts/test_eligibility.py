@@ -13,7 +13,7 @@ from rlsched.errors import TraceError
 from rlsched.workload.load import runnable_mask
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_envs.sim.engine import Engine
-from tests.unit.attempts.play import Scripted, run, trace_of
+from tests.support.sim.play import Scripted, run, trace_of
 
 NAN = math.nan
 

@@ -23,8 +23,8 @@ from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.physics import true_share
 from rlsched_envs.training.fleet import Fleet
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
-from tests.unit.attempts.play import trace_of
-from tests.unit.attempts.test_changing_speed import Script
+from tests.support.sim.changing_speed import Script
+from tests.support.sim.play import trace_of
 
 CATALOGUE = load_catalogue()
 LIGHT, HEAVY = "a2c-b64", "gpt2-b4"

@@ -12,7 +12,7 @@ from rlsched.decide.order.keys import Order
 from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, TIMEOUT
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine, predict_trace
-from tests.unit.attempts.play import Scripted, attempts, run, trace_of
+from tests.support.sim.play import Scripted, attempts, run, trace_of
 
 NAN = math.nan
 FAILING = [(0.0, 5000.0, 1.0)]

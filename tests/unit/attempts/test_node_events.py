@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.node_events import NodeEvent, read_node_events
-from tests.unit.attempts.play import Scripted, attempts, run, trace_of
+from tests.support.sim.play import Scripted, attempts, run, trace_of
 
 
 def rules(*events: tuple[float, int, int]) -> RunRules:

@@ -24,7 +24,7 @@ from rlsched_envs.sim import loop, moves
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
 from rlsched_envs.sim.engine import Engine
 from tests.quick import quick
-from tests.unit.attempts.play import Scripted, attempts, run, trace_of
+from tests.support.sim.play import Scripted, attempts, run, trace_of
 
 TWO = [(0.0, 100.0, 1.0), (10.0, 20.0, 1.0)]
 """On one GPU: `a` runs from 0; `b` comes at 10, and the script lets it in at 30."""

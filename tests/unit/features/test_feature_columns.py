@@ -16,7 +16,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.rows import columns, reasons
 from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.start import start_action
-from tests.unit.features.states import NOW_S, add, log, row_is, run, set_held_since
+from tests.support.sim.states import NOW_S, add, log, row_is, run, set_held_since
 
 
 class TestColumns:

@@ -14,7 +14,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.rows import columns, reasons
 from rlsched.decide.rows.candidates import has_startable, hold, job_candidates, next_hold_end_s
 from rlsched.decide.schema import HOLD_S, MAX_HOLD_S
-from tests.unit.features.states import NOW_S, add, crowded, log, run, set_held_since
+from tests.support.sim.states import NOW_S, add, crowded, log, run, set_held_since
 
 
 class TestMasks:

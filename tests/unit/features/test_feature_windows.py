@@ -19,7 +19,7 @@ from rlsched.decide.rows.candidates import job_candidates, variant_candidates
 from rlsched.decide.schema import MAX_VARIANTS, WINDOW_ROWS
 from rlsched.decide.start import start_action
 from rlsched.models.catalogue import load_catalogue
-from tests.unit.features.states import NOW_S, add, crowded, log, row_is, run
+from tests.support.sim.states import NOW_S, add, crowded, log, row_is, run
 
 
 class TestRows:

@@ -24,7 +24,7 @@ from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.rules.gittins import weigh_victims
 from rlsched.decide.rules.victims import find_victims
 from rlsched.decide.schema import PREEMPTING_ROWS, SCHEMA
-from tests.unit.features.states import NOW_S
+from tests.support.sim.states import NOW_S
 
 MARGIN = Gittins().margin
 RULE = load_scheduler("gittins")

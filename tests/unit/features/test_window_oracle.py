@@ -27,7 +27,7 @@ from rlsched.decide.schema import (
     OLDEST_ROWS,
     WINDOW_ROWS,
 )
-from tests.unit.features.states import NOW_S, add, run
+from tests.support.sim.states import NOW_S, add, run
 
 BUFFERS = {rows: arrays.empty_window(rows) for rows in (8, 24, 64)}
 """Used again and again, as in an environment: what one state leaves behind must not show in the next."""

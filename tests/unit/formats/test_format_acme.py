@@ -6,7 +6,7 @@ Headers, states and the examples follow InternLM/AcmeTrace, README.md, commit
 
 from __future__ import annotations
 
-from tests.unit.formats.samples import WHOLE, convert, noted, skipped
+from tests.support.sim.samples import WHOLE, convert, noted, skipped
 
 KALOS, SEREN = WHOLE[4], WHOLE[5]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rlsched.errors import ClusterSpecError, TraceError
-from tests.unit.formats.samples import WHOLE, convert, convert_text, noted, skipped
+from tests.support.sim.samples import WHOLE, convert, convert_text, noted, skipped
 
 HELIOS = WHOLE[0]
 HEADER = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"

@@ -7,7 +7,7 @@ never scheduled its csv/openb_pod_list_default.csv, commit 50a91c7c74abe3b658188
 
 from __future__ import annotations
 
-from tests.unit.formats.samples import DAMAGED, WHOLE, convert, skipped
+from tests.support.sim.samples import DAMAGED, WHOLE, convert, skipped
 
 OPENB, DAMAGED_OPENB = WHOLE[3], DAMAGED[3]
 

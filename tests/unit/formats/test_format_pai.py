@@ -17,7 +17,7 @@ import pytest
 from rlsched.errors import InputError
 from rlsched.workload.formats.frame import Request
 from rlsched.workload.formats.registry import convert_original
-from tests.unit.formats.samples import DAMAGED, SAMPLES, WHOLE, convert, convert_text, noted, skipped
+from tests.support.sim.samples import DAMAGED, SAMPLES, WHOLE, convert, convert_text, noted, skipped
 
 PAI, DAMAGED_PAI = WHOLE[2], DAMAGED[2]
 

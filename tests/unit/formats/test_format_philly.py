@@ -16,7 +16,7 @@ import pytest
 
 from rlsched.errors import TraceError
 from rlsched.workload.formats.frame import Conversion
-from tests.unit.formats.samples import DAMAGED, SAMPLES, WHOLE, convert, convert_text, noted, skipped
+from tests.support.sim.samples import DAMAGED, SAMPLES, WHOLE, convert, convert_text, noted, skipped
 
 PHILLY, DAMAGED_PHILLY = WHOLE[1], DAMAGED[1]
 

@@ -15,7 +15,7 @@ import pytest
 from rlsched.errors import TraceError
 from rlsched.workload.formats.account import AGAIN
 from rlsched.workload.formats.frame import Conversion
-from tests.unit.formats.samples import WHOLE, convert, convert_text, noted, skipped
+from tests.support.sim.samples import WHOLE, convert, convert_text, noted, skipped
 
 SACCT = WHOLE[6]
 HEADER = "JobID|JobName|User|State|Submit|Start|End|AllocTRES"

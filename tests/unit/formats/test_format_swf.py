@@ -14,7 +14,7 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import InputError
 from rlsched.workload.formats.account import AGAIN
 from rlsched_envs.sim.engine import Engine
-from tests.unit.formats.samples import WHOLE, convert, convert_text, noted, skipped
+from tests.support.sim.samples import WHOLE, convert, convert_text, noted, skipped
 
 SWF = WHOLE[7]
 

@@ -13,7 +13,7 @@ from rlsched.errors import InputError, TraceError
 from rlsched.workload.formats.frame import Request
 from rlsched.workload.formats.registry import FORMATS, convert_original, recognise
 from rlsched.workload.trace import Trace
-from tests.unit.formats.samples import DAMAGED, SAMPLES, WHOLE, Sample, convert
+from tests.support.sim.samples import DAMAGED, SAMPLES, WHOLE, Sample, convert
 
 every_sample = pytest.mark.parametrize("sample", [*WHOLE, *DAMAGED], ids=lambda one: f"{one.name}-{one.file}")
 FIRST_DAMAGE = {

@@ -19,7 +19,7 @@ from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.modelling import Models
-from tests.unit.models.board import CATALOGUE, add, modelled, node, running
+from tests.support.sim.board import CATALOGUE, add, modelled, node, running
 
 FASTEST = PLAIN_START._replace(chooses_type=True)
 BY_GAIN = FASTEST._replace(type_price=1.0)

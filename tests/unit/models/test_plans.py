@@ -22,7 +22,7 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.modelling import Models
-from tests.unit.models.board import add, modelled, node, running
+from tests.support.sim.board import add, modelled, node, running
 
 LIGHT, BUSY, HEAVY = "a2c-b64", "gpt2-b4", "resnet50-imagenet-b64"
 TYPED = PLAIN_START._replace(chooses_type=True, max_jobs=4, min_speed=0.0)

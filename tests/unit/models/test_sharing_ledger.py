@@ -19,7 +19,7 @@ from rlsched.decide.order.gittins import attained_gpu_s
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.errors import AllocationError
-from tests.unit.models.board import add, modelled, node, running
+from tests.support.sim.board import add, modelled, node, running
 
 LIGHT, HEAVY = "a2c-b64", "gpt2-b4"
 FULL_MEMORY = "bert-large-squad-b8"

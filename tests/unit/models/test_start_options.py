@@ -34,7 +34,7 @@ from rlsched.decide.rules import greedy
 from rlsched.decide.start import join_action, start_action
 from rlsched.errors import InputError
 from rlsched.models.sharing import shared_speed, stranger_speed
-from tests.unit.models.board import CATALOGUE, add, modelled, node, running
+from tests.support.sim.board import CATALOGUE, add, modelled, node, running
 
 SHARE = PLAIN_START._replace(share=BLOCKED)
 ANY = SHARE._replace(min_speed=0.0)

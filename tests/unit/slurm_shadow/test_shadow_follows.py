@@ -13,7 +13,7 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.engine.shadow.notes import Watched, read_notes
 from rlsched.engine.shadow.serve import forgets_after_s
 from rlsched.errors import InputError
-from tests.unit.slurm_shadow.in_memory import BEGAN_S, Bench, SlurmInMemory
+from tests.support.broker.in_memory import BEGAN_S, Bench, SlurmInMemory
 
 
 @pytest.fixture

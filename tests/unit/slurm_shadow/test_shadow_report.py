@@ -23,7 +23,7 @@ from rlsched_agents.shadow.report import report
 from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.site import NO_CLAIMS
 from rlsched_envs.sim.engine import Engine, Predictions
-from tests.unit.slurm_shadow.in_memory import BEGAN_S, Bench
+from tests.support.broker.in_memory import BEGAN_S, Bench
 
 DAY_S = 86_400.0
 

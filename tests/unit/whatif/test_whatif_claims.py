@@ -20,7 +20,7 @@ from rlsched_agents.whatif.history import History
 from rlsched_agents.whatif.look import Asked, look
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
-from tests.unit.whatif.histories import easy_history
+from tests.support.sim.histories import easy_history
 
 
 def quiet(what: str, done: float) -> None:

@@ -21,7 +21,7 @@ from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_agents.whatif.usage import used_at_submission
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine, Predictions
-from tests.unit.whatif.histories import easy_history
+from tests.support.sim.histories import easy_history
 
 JOBS, GPUS = 2500, 64
 

@@ -1,0 +1,211 @@
+"""The life of a broker by chance, and what its book holds: for tests that take journals apart."""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import mkdtemp
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rlsched.broker.base.limits import Limits
+from rlsched.broker.events import ClientAsked, NodeSaid, Tick
+from rlsched.broker.journal import picture as picture_module
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.picture import pack
+from rlsched.broker.journal.reading import read_journal
+from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.snapshots import _AS_NEW
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import Ranks
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
+from rlsched.wire.messages import Cancel, DrainNode, Heartbeat, Kill, Launch, ResumeNode
+from rlsched.workload.predict.boosting import sklearn_installed
+from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
+from tests.support.broker.hand import ended, hello, launched, submit
+
+NODES = {"n0": "", "n1": "", "m0": "v"}
+sorted_json = msgspec.json.Encoder(order="deterministic")
+RANKS = Ranks(half_life_s=200.0, age_s=100.0)
+LIMITS = Limits(lost_after_s=60.0, ended_s=50.0, ended_jobs=8)
+STEPS, STEPS_AFTER = 240, 80
+"""Of a life that is taken apart, and of both that go on from what was put together."""
+CASES = [
+    ("fifo-backfill", RUNNING_MEAN, 0.0),
+    ("tuned", RUNNING_MEAN, 0.5),
+    ("gittins", RUNNING_MEAN, 0.0),
+    ("dials", RUNNING_MEAN, 0.0),
+    ("ppo", RUNNING_MEAN, 0.0),
+    *([("tuned", HEDGE, 0.0)] if sklearn_installed() else []),
+]
+
+
+@cache
+def strategy_file() -> str:
+    """Dials that move with whatever is seen."""
+    path = Path(mkdtemp()) / "lively.json"
+    Strategy.of(np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))).write(path)
+    return str(path)
+
+
+def scheduler_of(name: str) -> Scheduler:
+    dials = name == "dials"
+    policy = Policy("easy", reserve_after="1s", dials=strategy_file()) if dials else Policy.of(name)
+    return load_policy(policy, None, 1e9)[0]
+
+
+class Life:
+    """A broker and everything around it, by chance: the same seed, the same life."""
+
+    def __init__(self, broker: HandBroker, seed: int) -> None:
+        self.broker, self.chance = broker, Random(seed)
+        self.running: deque[tuple[str, int, int, int]] = deque()
+
+    def step(self) -> None:
+        """Something happens, and a while passes."""
+        chance, broker = self.chance, self.broker
+        seen = len(broker.sent.orders)
+        after_s = chance.choice((0.001, 0.5, 2.0, 20.0))
+        jobs = sorted(broker.book.job_of_seq.values(), key=lambda job: job.number)
+        what = chance.random()
+        if what < 0.35:
+            asked = [
+                ClientAsked(b"c", k, self._submission(), Peer("admin", "c"))
+                for k in range(chance.randint(1, 3))
+            ]
+            broker.batch(asked, after_s=after_s)
+        elif what < 0.4 and jobs:
+            job = chance.choice(jobs).number
+            broker.batch([ClientAsked(b"c", 0, Cancel(job=job), Peer("admin", "c"))], after_s=after_s)
+        elif what < 0.45:
+            node = chance.choice(sorted(broker.book.nodes))
+            order = DrainNode(node=node) if chance.random() < 0.3 else ResumeNode(node=node)
+            broker.batch([ClientAsked(b"c", 0, order, Peer("admin", "c"))], after_s=after_s)
+        elif what < 0.8 and self.running:
+            node, job, attempt, rank = self.running[0]
+            self.running.rotate(-1)
+            if chance.random() < 0.7:
+                self.running.pop()
+                code = chance.choice((0, 0, 0, 1))
+                broker.says(node, ended(job, attempt, rank, code), after_s=after_s)
+        else:
+            beats = [NodeSaid(node, 0, Heartbeat(name=node)) for node in sorted(broker.book.nodes)]
+            broker.batch([*beats, Tick()], after_s=after_s)
+        self._obey(seen)
+
+    def _submission(self) -> Any:
+        chance = self.chance
+        return submit(
+            chance.choice((1, 1, 2, 4, 6)),
+            token=f"{chance.random():.16f}",
+            vc=chance.choice(("", "", "v")),
+            user=chance.choice(("ada", "bob")),
+            name=f"train-{chance.randint(1, 30)}",
+            preemptible=chance.random() < 0.4,
+            priority=chance.choice(("low", "normal", "normal", "high")),
+            time_limit_s=chance.choice((None, 300.0)),
+            speed_energy=chance.choice((None, None, 0.7)),
+        )
+
+    def _obey(self, seen: int) -> None:
+        """Nodes do what they are told."""
+        for node, order in self.broker.sent.orders[seen:]:
+            key = (node, getattr(order, "job", 0), getattr(order, "attempt", 0), getattr(order, "rank", 0))
+            match order:
+                case Launch() if key not in self.running:
+                    self.broker.says(*key[:1], launched(*key[1:]))
+                    self.running.append(key)
+                case Kill() if key in self.running:
+                    self.running.remove(key)
+                    self.broker.says(*key[:1], ended(*key[1:], exit_code=143, reason="killed"))
+
+
+def begun(journal: Journal, case: tuple[str, str, float]) -> HandBroker:
+    policy, prediction, energy = case
+    return HandBroker(
+        scheduler_of(policy), journal, limits=LIMITS, prediction=prediction, speed_energy=energy, ranks=RANKS
+    )
+
+
+def born(journal: Journal, case: tuple[str, str, float], seed: int, kind: type[Life] = Life) -> Life:
+    """A life at its start, its nodes there."""
+    broker = begun(journal, case)
+    for node, vc in NODES.items():
+        broker.says(node, hello(node, vc=vc))
+    return kind(broker, seed)
+
+
+def put_together(journal: Journal, case: tuple[str, str, float]) -> Book:
+    """What a journal says."""
+    policy, prediction, _ = case
+    said: list[str] = []
+    book = recovered(
+        journal, Predictions(prediction), scheduler_of(policy), said.append, half_life_s=RANKS.half_life_s
+    )
+    assert said == []
+    return book
+
+
+def go_on(
+    life: Life, journals: tuple[Journal, Journal], case: tuple[str, str, float], seed: int
+) -> tuple[list[HandBroker], list[list[Any]]]:
+    """The brokers of two journals live on as this life's would, by the same chance, and the journals are
+    closed; what each wrote after its life."""
+    last, brokers, entries = life.broker.journal.last, [], []
+    for journal in journals:
+        one = type(life)(begun(journal, case), seed + 1_000)
+        one.running = deque(life.running)
+        for _ in range(STEPS_AFTER):
+            one.step()
+        journal.close()
+        brokers.append(one.broker)
+        entries.append([row.entry for row in read_journal(journal.path) if row.n > last])
+    return brokers, entries
+
+
+def shape(book: Book) -> list[object]:
+    """All of a book that is not in the cluster's arrays, jobs that are over left out."""
+    return [
+        book.cluster.digest(),
+        [sorted_json.encode(job) for job in book.job_of_seq.values()],
+        [(name, sorted_json.encode(node)) for name, node in book.nodes.items()],
+        (book.decisions, book.contested, book.interventions, book.outcomes, book.asked_for_s),
+        (book.epoch, book.last_number, book.last_attempt, book.restored_s, book.identity, book.now_s),
+        (len(book.numbers), book.numbers.between(0, 10_000), sorted(book.seats._leaving)),
+        [book.number_of_seq.get(seq) for seq in range(2_000)],
+        (book.usage._gpu_s, book.usage._at_s, book.priorities._levels, repr(book.priorities._live)),
+        seen(msgspec.msgpack.decode(zlib.decompress(pack(book.predictions, _AS_NEW)))),
+    ]
+
+
+def seen(picture: Any) -> Any:
+    """A picture, what is one object in two places written out twice; arrays may be read-only or not."""
+    known: list[Any] = []
+
+    def plain(packed: Any) -> Any:
+        if not isinstance(packed, list):
+            return repr(packed)
+        if packed[0] == picture_module._AGAIN:
+            return known[packed[1]]
+        if packed[0] == picture_module._TUPLE:
+            return tuple(map(plain, packed[1:]))
+        place = len(known)
+        known.append(None)
+        if packed[0] == picture_module._ARRAY:
+            known[place] = (*map(repr, packed[1:4]), packed[5])
+        else:
+            known[place] = tuple(map(plain, packed))
+        return known[place]
+
+    return [repr(picture[0]), plain(picture[1])]

@@ -1,0 +1,67 @@
+"""A broker driven by hand under `tiresias`, with a job that is preempted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
+from rlsched.decide.order.keys import Order
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Scheduler
+from tests.support.broker.hand import LIMITS, ended, hello, launched, submit
+
+GRACE_S = LIMITS.grace_s
+
+
+def tiresias(threshold_gpu_s: float = 10.0, tick: str = "0s") -> RuleScheduler:
+    """Whoever has had 10 GPU-seconds gives way; asked at every event."""
+    preempt = {"threshold_gpu_s": threshold_gpu_s, "tick": tick}
+    return RuleScheduler(Policy("tiresias", name="tiresias", preempt=preempt))
+
+
+def make_preempting(journal: Journal, nodes: int = 0, scheduler: Scheduler | None = None) -> HandBroker:
+    broker = HandBroker(scheduler or tiresias(), journal, limits=LIMITS)
+    for number in range(nodes):
+        broker.says(f"n{number}", hello(f"n{number}"))
+    return broker
+
+
+def killed(job: int, attempt: int = 1, rank: int = 0, exit_code: int = 143) -> object:
+    return ended(job, attempt, rank, exit_code, "killed")
+
+
+def preempted(journal: Journal, nodes: int = 1, gpus: int = 4) -> HandBroker:
+    """Job 1 had all GPUs for 12 s, then job 2 came: 1 is told to leave, 2 has its GPUs in the ledger."""
+    broker = make_preempting(journal, nodes)
+    broker.ask(submit(nodes * 4, preemptible=True))
+    for rank in range(nodes):
+        broker.says(f"n{rank}", launched(1, rank=rank))
+    broker.wait(12.0, *(f"n{rank}" for rank in range(nodes)))
+    broker.ask(submit(gpus))
+    return broker
+
+
+def actions(journal: Journal) -> list[object]:
+    return [decided.action for decided in journal_events(journal.path).decisions]
+
+
+def shape(book: Book) -> list[object]:
+    """All that a restart has to find again."""
+    jobs = [
+        (job.number, job.seq, job.state, job.retries, job.preemptions, job.earlier_s, job.end_s, job.reason)
+        + ((msgspec.json.encode(job.attempt),) if job.attempt else ())
+        for job in book.jobs.values()
+    ]
+    nodes = [(name, node.up, sorted(node.live_jobs)) for name, node in book.nodes.items()]
+    return [book.cluster.digest(), jobs, nodes, book.asked_for_s, book.decisions]
+
+
+def replayed(journal: Journal) -> Book:
+    book = Book(Predictions(RUNNING_MEAN), Order())
+    book.replay(journal.rows())
+    return book

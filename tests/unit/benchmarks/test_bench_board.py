@@ -1,0 +1,25 @@
+"""`benchmarks/bench_board.py`: what it measures is a store that can be read."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "bench_board.py"
+
+
+def test_figures_are_of_the_store(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--decisions", "300", "--json"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    report = json.loads(capsys.readouterr().out)
+    assert report["decisions"] == 300
+    assert report["written_per_s"] > 0
+    assert 0 < report["bytes_per_decision"] < 10_000
+    assert report["overview_mib"] > 0

@@ -1,0 +1,24 @@
+"""A journal on disk, and a broker without nodes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
+from tests.support.broker.hand import make
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
+
+
+@pytest.fixture
+def broker(journal: Journal) -> HandBroker:
+    return make(journal)

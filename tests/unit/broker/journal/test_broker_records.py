@@ -1,0 +1,347 @@
+"""Decision records of a broker: kept, found again, and never a reason for it to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.records import RecordLog
+from rlsched.broker.machine.happenings import as_it_stands
+from rlsched.broker.queries.memory import RecordMemory
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.cluster.spec import ClusterSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Wait
+from rlsched.decide.order.keys import Order
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.record import DecisionRecord, Half
+from rlsched.decide.recording import Recording
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import start_action
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decisions.reading import StoreReader, read_records
+from rlsched.errors import InputError
+from rlsched.wire.messages import Explanation, Stats, StatsReport, Why
+from tests.support.broker.hand import hello, state, submit
+from tests.support.broker.kept_records import record
+
+
+def test_records_are_added_and_found_again(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "decisions")
+    assert log.last == []
+    log.add([record(0), record(1)])
+    log.close()
+    again = RecordLog(tmp_path / "decisions")
+    assert again.last == [record(0), record(1)]
+    again.add([record(2)])
+    again.close()
+    assert [kept.number for kept in read_records(tmp_path / "decisions")] == [0, 1, 2]
+
+
+def test_only_the_last_records_are_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlsched.broker.journal.records.LAST_RECORDS", 30)
+    log = RecordLog(tmp_path / "decisions")
+    log.add([record(number) for number in range(40)])
+    log.close()
+    log = RecordLog(tmp_path / "decisions")
+    assert [log.last[0].number, log.last[-1].number] == [10, 39]
+    log.close()
+
+
+def test_rows_are_written_at_once_and_then_held_for_a_moment(tmp_path: Path) -> None:
+    log = RecordLog(tmp_path / "decisions")
+    log.add([record(0)])
+    log.step()
+    assert (read_records(tmp_path / "decisions"), log.kept) == ([record(0)], 1)
+    deadline_s = time.monotonic() + 60.0
+    log.add([record(1)])
+    while log.kept < 2:
+        log.step()
+        assert time.monotonic() < deadline_s
+    assert read_records(tmp_path / "decisions") == [record(0), record(1)]
+
+
+def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    log = RecordLog(tmp_path / "decisions", tmp_path / "tb")
+    log.add([record(0)])
+    log.flush()
+    log.close()
+    assert list((tmp_path / "tb").glob("events.out.tfevents.*"))
+
+
+# ---- a disk that is full ----------------------------------------------------------------------------------
+
+CHILD = """
+import json, resource, signal, sys
+from pathlib import Path
+from rlsched.broker.journal.records import RecordLog
+from rlsched.broker.base.troubles import Troubles
+from tests.support.broker.kept_records import record
+
+def room(size):  # a process may write no file beyond this: a full disk, but for the error's number
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+folder, lines = Path(sys.argv[1]), []
+logdir = folder / "tb" if sys.argv[2] == "drawn" else None
+troubles = Troubles(lines.append)
+log = RecordLog(folder / "decisions", logdir, troubles)
+for n in range(10):
+    log.add([record(n)])
+    log.flush()
+room(100 if logdir is None else next(logdir.glob("events*")).stat().st_size + 100)
+for n in range(10, 30):
+    log.add([record(n)])
+    log.flush()
+full = dict(troubles.present), dict(troubles.lost)
+room(resource.RLIM_INFINITY)
+for n in range(30, 40):
+    log.add([record(n)])
+    log.flush()
+log.close()
+print(json.dumps([lines, full, [troubles.present, troubles.lost], log.kept]))
+"""
+
+
+def on_a_full_disk(
+    folder: Path, kind: str
+) -> tuple[list[str], list[dict[str, int]], list[dict[str, int]], int]:
+    root = Path(__file__).resolve().parents[4]
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), kind],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    lines, full, later, kept = json.loads(done.stdout)
+    return lines, full, later, kept
+
+
+def test_records_are_lost_while_the_disk_is_full_and_kept_when_there_is_room(tmp_path: Path) -> None:
+    lines, full, later, kept = on_a_full_disk(tmp_path, "written")
+    first, last = lines
+    assert "decisions: cannot keep decisions: File too large; decisions go on without" in first
+    lost = full[1]["written"]
+    assert lost > 15
+    assert list(full[0]) == ["written"]
+    assert last.endswith(f"decisions are kept again; {lost} were lost")
+    assert later == [{}, {"written": lost}]
+    numbers = [one.number for one in read_records(tmp_path / "decisions")]
+    assert len(numbers) == kept == 40 - lost
+    assert numbers == [*range(kept - 10), *range(30, 40)], "no part of a record stands between them"
+
+
+def test_curves_go_on_when_there_is_room_for_them(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from rlsched.board.reader import read_runs
+
+    lines, full, later, _ = on_a_full_disk(tmp_path, "drawn")
+    first, last = [line for line in lines if "TensorBoard" in line]
+    assert "tb: cannot draw for TensorBoard: " in first
+    assert "File too large" in first
+    assert "drawn" in full[0]
+    assert "curves for TensorBoard are drawn again" in last
+    assert later[0] == {}
+    points = read_runs(tmp_path / "tb")["."].scalars["time/decision_p50_us"]
+    steps = [step for step, _ in points]
+    assert steps[:10] == list(range(1, 11))
+    assert steps[-10:] == list(range(31, 41))
+
+
+def test_a_file_that_cannot_be_opened_is_said_once_and_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "folder").write_text("")
+    lines: list[str] = []
+    log = RecordLog(tmp_path / "folder" / "decisions", troubles=Troubles(lines.append))
+    log.add([record(0)])
+    log.add([record(1), record(2)])
+    assert log.last == []
+    (line,) = lines
+    assert line.endswith("cannot keep decisions: Not a directory; decisions go on without")
+    assert log.troubles.lost == {"written": 3}
+    (tmp_path / "folder").unlink()
+    (tmp_path / "folder").mkdir()
+    log.add([record(3)])
+    log.flush()
+    assert [one.number for one in read_records(log.folder)] == [3]
+    assert lines[1:] == [f"{log.folder}: decisions are kept again; 3 were lost"]
+
+
+def test_a_log_that_cannot_be_written_either_is_no_reason_to_stop(tmp_path: Path) -> None:
+    def full(line: str) -> None:
+        raise OSError(28, "No space left on device", line)
+
+    (tmp_path / "file").write_text("")
+    log = RecordLog(tmp_path / "file" / "decisions", troubles=Troubles(full))
+    log.add([record(0)])
+    assert log.troubles.lost == {"written": 1}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
+def test_on_a_small_disk_that_other_files_fill(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounts a small disk: {mounted.stderr.decode().strip()}")
+    try:
+        lines: list[str] = []
+        log = RecordLog(disk / "decisions", troubles=Troubles(lines.append))
+        log.add([record(0)])
+        log.flush()
+        filler = disk / "filler"
+        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+            file.writelines(bytes(4096) for _ in range(100))
+        many = [record(number) for number in range(1, 100)]
+        log.add(many)
+        log.flush()
+        assert log.troubles.lost == {"written": 99}
+        assert "No space left on device" in lines[0]
+        filler.unlink()
+        log.add([record(100)])
+        log.flush()
+        assert [one.number for one in read_records(log.folder)] == [0, 100]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_that_can_never_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write event files here: Not a directory"):
+        RecordLog(tmp_path / "decisions", tmp_path / "file" / "tb")
+
+
+# ---- a record that is wrong -------------------------------------------------------------------------------
+
+
+def test_a_record_that_cannot_be_packed_does_not_cost_the_others(tmp_path: Path) -> None:
+    broken = msgspec.structs.replace(record(1), prices={"x": object()})
+    log = RecordLog(tmp_path / "decisions")
+    log.add([record(0), broken, record(2)])
+    log.flush()
+    assert [one.number for one in read_records(log.folder)] == [0, 2]
+    assert (log.kept, log.troubles.lost) == (2, {"packed": 1})
+
+
+def test_numbers_that_are_none_are_kept_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    nan = float("nan")
+    half = Half(
+        kind="job", seqs=[0, 1], nodes=[0, 0], features=b"", legal=[True, True], reasons=[0, 0],
+        logits=[nan, nan], choice=0, reference=0,
+    )  # fmt: skip
+    log = RecordLog(tmp_path / "decisions", tmp_path / "tb")
+    log.add([msgspec.structs.replace(record(0), halves=[half], value=nan, took_us=nan, temperature=nan)])
+    log.flush()
+    log.close()
+    assert log.troubles.lost == {}
+    assert len(read_records(log.folder)) == 1
+
+
+def test_a_record_that_cannot_be_made_leaves_the_decision() -> None:
+    cluster = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order()))
+
+    def broken() -> Iterator[Half]:
+        raise ValueError("no rows")
+        yield
+
+    recording = Recording(cluster, 0, 0.0, wanted=True)
+    decision = recording.decision(Wait(), "policy", "x", halves=broken())  # type: ignore[arg-type]
+    assert (decision.action, decision.record) == (Wait(), None)
+    assert decision.record_failed == "ValueError: no rows"
+
+
+def with_half(half: Half) -> DecisionRecord:
+    return msgspec.structs.replace(record(0), halves=[half])
+
+
+class Careless(Scheduler):
+    """Starts whatever is first; its records say `record_failed`, or have rows of unequal length."""
+
+    name = policy_id = "careless"
+
+    def __init__(self, failed: str) -> None:
+        self._failed = failed
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
+        half = Half(
+            kind="job", seqs=[0, 1], nodes=[], features=b"", legal=[], reasons=[0], logits=[], choice=0,
+            reference=0,
+        )  # fmt: skip
+        made = None if self._failed else with_half(half)
+        action = start_action(state, partition, int(state.queue(partition)[0]))
+        return Decision(action=action, source="rule", record=made, record_failed=self._failed)
+
+
+@pytest.mark.parametrize(("failed", "kind"), [("ValueError: no rows", "made"), ("", "remembered")])
+def test_a_decision_is_carried_out_whatever_its_record_is(tmp_path: Path, failed: str, kind: str) -> None:
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        started_with(journal, failed, kind)
+
+
+def started_with(journal: Journal, failed: str, kind: str) -> None:
+    broker = HandBroker(Careless(failed), journal)
+    broker.says("n0", hello("n0"))
+    for _ in range(3):
+        broker.ask(submit())
+    assert [state(broker, job) for job in (1, 2, 3)] == ["launching"] * 3
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert stats.records is not None
+    assert stats.records.lost == {kind: 3}
+    assert list(stats.records.troubles) == [kind]
+    assert isinstance(broker.ask(Why(job=1)), Explanation)
+
+
+def test_a_broker_starts_with_records_that_make_no_sense() -> None:
+    half = Half(
+        kind="job",
+        seqs=[0, 1],
+        nodes=[],
+        features=b"",
+        legal=[],
+        reasons=[0],
+        logits=[],
+        choice=0,
+        reference=0,
+    )
+    memory = RecordMemory([msgspec.structs.replace(record(0), halves=[half]), record(1)])
+    found = memory.of(5, ["shared"])
+    assert found is not None
+    assert found.number == 1
+
+
+def test_a_store_that_begins_later_knows_what_stands(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
+        broker = HandBroker(load_scheduler("fifo-backfill"), journal)
+        broker.says("n0", hello("n0", 4))
+        jobs = [broker.ask(submit(4)), broker.ask(submit(1))]
+        assert len(jobs) == 2
+        log = RecordLog(tmp_path / "decisions")
+        assert log.begins()
+        log.add([], as_it_stands(broker.book))
+        log.close()
+        assert not log.begins()
+        reader = StoreReader(tmp_path / "decisions")
+        reader.refresh()
+        now_s = broker.now_s
+    timeline = reader.timeline
+    assert [(node.num_gpus, node.changes[-1][1]) for node in timeline.nodes.values()] == [(4, "up")]
+    assert [job.job for job in timeline.queue_at(now_s)] == ["2"]
+    (running,) = timeline.running_at(now_s)
+    assert (running.job.job, running.number, running.nodes, running.share_milli) == ("1", 1, ["n0"] * 4, 1000)

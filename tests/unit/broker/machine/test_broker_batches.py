@@ -1,0 +1,240 @@
+"""The broker's state machine: batches in order, questions and their answers, restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsched.broker.base.entries import Decided
+from rlsched.broker.events import ClientAsked, NodeSaid, Reply, Tick
+from rlsched.broker.events import Journal as Commit
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start, Wait
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rows.candidates import start_action
+from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import HOLD_S
+from rlsched.wire.messages import (
+    AttemptReport,
+    Cancel,
+    FetchLog,
+    Jobs,
+    Launch,
+    ListJobs,
+    ListNodes,
+    LogChunk,
+    LogData,
+    Nodes,
+    ReadLog,
+    Refused,
+    Stats,
+    StatsReport,
+    Submitted,
+    Why,
+)
+from tests.support.broker.hand import LIMITS, ended, hello, launched, make, of_kind, submit
+
+# ---- order, time, batches --------------------------------------------------------------------------------
+
+
+def test_a_batch_is_applied_in_canonical_order_and_decided_once(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    before = len(list(journal.rows()))
+    broker.batch(
+        [Tick(), ClientAsked(b"a", 1, submit(4)), NodeSaid("n1", 0, hello("n1")), NodeSaid("n0", 0, ended(1))]
+    )
+    kinds = [type(row.entry).__name__ for row in list(journal.rows())[before:]]
+    assert kinds == ["RankEnded", "AttemptOver", "NodeUp", "JobSubmitted", "Decided"]
+    assert len({row.now_s for row in list(journal.rows())[before:]}) == 1
+
+
+def test_acknowledgements_alone_are_no_decision_point(journal: Journal) -> None:
+    broker = make(journal, nodes=1, policy="fifo")
+    broker.ask(submit(3))
+    broker.ask(submit(4))
+    broker.ask(submit(1))
+    decisions = broker.book.cluster.decisions
+    assert decisions == 2, "one start, then a wait: job 3 fits, but stands behind job 2"
+    broker.says("n0", launched(1))
+    assert broker.book.cluster.decisions == decisions
+
+
+class Waiting(Scheduler):
+    """A scheduler that starts the first job, and then waits."""
+
+    name = policy_id = "waiter"
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:  # noqa: ARG002
+        if state.decisions == 0:
+            return Decision(action=start_action(state, partition, 0), source="rule")
+        return Decision(action=Wait(), source="policy", marks_hold=True)
+
+
+def test_the_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Journal) -> None:
+    broker = HandBroker(Waiting(), journal, limits=LIMITS)
+    broker.says("n0", hello("n0"))
+    broker.ask(submit(3))
+    broker.says("n0", launched(1))
+    broker.ask(submit(1))
+    assert broker.book.cluster.decisions == 2
+    broker.wait(HOLD_S / 2, "n0")
+    assert broker.book.cluster.decisions == 2
+    again = HandBroker(Waiting(), journal, limits=LIMITS, now_s=broker.now_s)
+    again.wait(HOLD_S / 2 - 1.0, "n0")
+    assert again.book.cluster.decisions == 2
+    again.wait(2.0, "n0")
+    assert again.book.cluster.decisions == 3
+
+
+def test_time_must_grow(broker: HandBroker) -> None:
+    with pytest.raises(ValueError, match="time must grow"):
+        broker.machine.handle_batch([], broker.now_s)
+
+
+def test_the_journal_comes_before_everything_else(broker: HandBroker) -> None:
+    effects = broker.machine.handle_batch([ClientAsked(b"a", 5, submit())], broker.now_s + 1)
+    assert isinstance(effects[0], Commit)
+    assert effects[1] == Reply(b"a", 5, Submitted(job=1))
+
+
+def test_questions_are_answered_after_the_decisions_of_their_batch(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    out = broker.batch([ClientAsked(b"a", 1, ListJobs()), ClientAsked(b"b", 2, submit())])
+    (jobs,) = of_kind(out, Jobs)
+    assert [job.state for job in jobs.jobs] == ["launching"]
+
+
+# ---- questions ------------------------------------------------------------------------------------------
+
+
+def test_logs_are_fetched_from_the_node_and_end_with_the_job(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    (fetch,) = broker.batch([ClientAsked(b"a", 9, ReadLog(job=1, offset=3))])
+    assert fetch == FetchLog(job=1, attempt=1, rank=0, offset=3, max_bytes=65536)
+    out = broker.batch([NodeSaid("n0", 1, LogData(data=b"x", offset=3, eof=True))])
+    assert out == [LogChunk(data=b"x", offset=3, eof=False, attempt=1)], "the job still runs"
+    broker.says("n0", launched(1), ended(1))
+    broker.batch([ClientAsked(b"a", 10, ReadLog(job=1))])
+    out = broker.batch([NodeSaid("n0", 2, LogData(data=b"", offset=0, eof=True))])
+    assert out == [LogChunk(data=b"", offset=0, eof=True, attempt=1)]
+
+
+def test_a_log_that_no_node_delivers_is_refused_in_time(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.batch([ClientAsked(b"a", 9, ReadLog(job=1))])
+    (late,) = broker.wait(11.0, "n0")
+    assert isinstance(late, Refused)
+
+
+def test_a_waiting_job_has_no_output_yet(broker: HandBroker) -> None:
+    broker.ask(submit())
+    assert broker.ask(ReadLog(job=1)) == LogChunk(data=b"", offset=0, eof=False)
+    assert isinstance(broker.ask(ReadLog(job=2)), Refused)
+
+
+def test_nodes_jobs_and_stats_as_people_see_them(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(3, name="train", user="ada"))
+    broker.ask(submit(8))
+    nodes = broker.ask(ListNodes())
+    assert isinstance(nodes, Nodes)
+    assert [(n.name, n.state, n.gpus, n.free_gpus, n.jobs) for n in nodes.nodes] == [
+        ("n0", "up", 4, 1, [1]),
+        ("n1", "up", 4, 4, []),
+    ]
+    jobs = broker.ask(ListJobs())
+    assert isinstance(jobs, Jobs)
+    first, second = jobs.jobs
+    assert (first.name, first.user, first.nodes, first.gpus, first.attempt) == (
+        "train",
+        "ada",
+        ["n0"],
+        [[0, 1, 2]],
+        1,
+    )
+    assert (second.state, second.reason) == ("queued", "Resources: needs 8 GPUs, 5 free")
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert (stats.policy, stats.decisions) == ("fifo-backfill", {"rule": 1})
+    assert (stats.queued, stats.running, stats.ended) == (1, 1, 0)
+
+
+def test_nodes_are_listed_in_the_order_of_their_numbers(broker: HandBroker) -> None:
+    for name in ("n10", "n2", "gpu-a", "n1"):
+        broker.says(name, hello(name))
+    nodes = broker.ask(ListNodes())
+    assert isinstance(nodes, Nodes)
+    assert [node.name for node in nodes.nodes] == ["gpu-a", "n1", "n2", "n10"]
+
+
+def test_every_question_about_an_unknown_job_is_refused(broker: HandBroker) -> None:
+    for question in (Why(job=3), ReadLog(job=3), ListJobs(job=3), Cancel(job=3)):
+        reply = broker.ask(question)
+        assert isinstance(reply, Refused)
+        assert "no job 3" in reply.message
+
+
+# ---- restart --------------------------------------------------------------------------------------------
+
+
+def test_a_restarted_broker_knows_everything_and_starts_nothing_twice(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    for gpus in (4, 3, 4, 8):
+        broker.ask(submit(gpus))
+    broker.says("n0", launched(1))
+    again = make(journal)
+    assert again.book.epoch == 2
+    assert again.book.identity == broker.book.identity
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.book.cluster.decisions == broker.book.cluster.decisions
+    assert {n: job.state for n, job in again.book.jobs.items()} == {
+        n: job.state for n, job in broker.book.jobs.items()
+    }
+    assert again.book.decisions == broker.book.decisions
+    assert of_kind([message for _, message in again.sent.orders], Launch) == []
+    running = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = again.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    assert of_kind(out, Launch) == []
+    out = again.says("n1", hello("n1", cluster="c1", epoch=1))
+    assert [(m.job, m.attempt, m.epoch) for m in of_kind(out, Launch)] == [(2, 1, 2)]
+
+
+def test_time_does_not_run_back_over_a_restart(journal: Journal) -> None:
+    make(journal, nodes=1)
+    last_s = list(journal.rows())[-1].now_s
+    HandBroker(load_scheduler("fifo"), journal, now_s=1.0)
+    times = [row.now_s for row in journal.rows()]
+    assert times == sorted(times)
+    assert times[-1] > last_s
+
+
+def test_a_wait_that_passed_over_jobs_is_replayed(journal: Journal) -> None:
+    broker = make(journal, nodes=1, policy="random")
+    for gpus in (1, 2, 3, 1, 2, 4, 1, 1, 2):
+        broker.ask(submit(gpus))
+        for number, job in list(broker.book.jobs.items()):
+            if job.state == "launching" and number % 2:
+                broker.says("n0", launched(number))
+                broker.says("n0", ended(number))
+    assert any(row.entry.marks_hold for row in journal.rows() if isinstance(row.entry, Decided))
+    again = HandBroker(load_scheduler("random"), journal)
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+
+
+def test_decisions_carry_numbers_that_their_records_repeat(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    for gpus in (1, 2, 4, 1):
+        broker.ask(submit(gpus))
+    facts = [row.entry for row in journal.rows() if isinstance(row.entry, Decided)]
+    records = [record for kept in broker.records for record in kept.records]
+    assert [fact.number for fact in facts] == list(range(len(facts)))
+    assert [record.number for record in records] == [fact.number for fact in facts]
+    assert [record.action for record in records] == [fact.action for fact in facts]
+    assert all(isinstance(fact.action, Start) for fact in facts)
+    assert [fact.contested for fact in facts] == [True] * len(facts), "it could have started later"
+    assert broker.book.contested == {"rule": sum(fact.contested for fact in facts)}

@@ -1,0 +1,253 @@
+"""GPU types that jobs ask for: given, waited for, refused, changed, listed, and decided the same again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rlsched.broker.base.entries import JobUpdated
+from rlsched.broker.compaction.compaction import DAY_S, made, put
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.cluster.demand import Demand
+from rlsched.decide.registry import load_scheduler
+from rlsched.wire.messages import (
+    AttemptReport,
+    Explanation,
+    Heartbeat,
+    Hello,
+    History,
+    Jobs,
+    Leaving,
+    ListHistory,
+    ListJobs,
+    Ok,
+    Refused,
+    Submitted,
+    Tasks,
+    Update,
+    Why,
+)
+from tests.support.broker.hand import ended, hello, launched, make, state, submit
+
+A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+
+
+def card(name: str, gpu_type: str, **more: object) -> Hello:
+    return msgspec.structs.replace(hello(name), gpu_type=gpu_type, **more)
+
+
+def cluster(journal: Journal, *nodes: Hello) -> HandBroker:
+    broker = make(journal)
+    for node in nodes or (card("n0", A100), card("n1", H100)):
+        broker.says(node.name, node)
+    return broker
+
+
+def on(broker: HandBroker, job: int) -> list[str]:
+    """Where a job is being launched, in order."""
+    attempt = broker.book.jobs[job].attempt
+    return [rank.node for rank in attempt.ranks] if attempt and state(broker, job) == "launching" else []
+
+
+def listed(broker: HandBroker, job: int) -> tuple[str, list[str]]:
+    """(reason, GPU types that it asks for) as lists have them."""
+    jobs = broker.ask(ListJobs(job=job))
+    assert isinstance(jobs, Jobs)
+    return jobs.jobs[0].reason, jobs.jobs[0].gpu_types
+
+
+def why(broker: HandBroker, job: int) -> list[str]:
+    said = broker.ask(Why(job=job))
+    assert isinstance(said, Explanation)
+    return [said.summary, *said.details]
+
+
+def end(broker: HandBroker, job: int) -> None:
+    for rank, node in enumerate(on(broker, job)):
+        broker.says(node, launched(job, rank=rank))
+        broker.says(node, ended(job, rank=rank))
+
+
+def test_a_job_gets_gpus_of_its_types_alone(journal: Journal) -> None:
+    broker = cluster(journal)
+    broker.ask(submit(4, gpu_types=["h100"]))
+    broker.ask(submit(1, gpu_types=["h100-80gb"]))
+    broker.ask(submit(1, gpu_types=["H100", "a100"]))
+    assert [on(broker, job) for job in (1, 2, 3)] == [["n1"], [], ["n0"]]
+    reason, types = listed(broker, 2)
+    assert reason == "Resources: needs GPUs of type h100-80gb, which are not free with as many GPUs"
+    assert types == ["h100-80gb"]
+    assert listed(broker, 1)[1] == ["H100"], "a type of the table is spelt as there"
+    assert listed(broker, 3)[1] == ["A100", "H100"]
+    assert "it needs GPUs of type h100-80gb" in why(broker, 2)[0]
+    end(broker, 1)
+    assert on(broker, 2) == ["n1"]
+
+
+def test_a_gang_may_have_several_of_the_types_that_it_names(journal: Journal) -> None:
+    broker = cluster(journal, card("n0", A100), card("n1", H100), card("n2", "Tesla T4"))
+    broker.ask(submit(8, gpu_types=["A100", "H100"]))
+    assert on(broker, 1) == ["n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"gpu_types": ["h10"]},
+            f"no node that it may use has GPUs of type h10: did you mean H100? its nodes have {A100}, {H100}",
+        ),
+        (
+            {"gpu_types": ["V100", "T4"]},
+            f"no node that it may use has GPUs of type T4 or V100: its nodes have {A100}, {H100}",
+        ),
+        ({"num_gpus": 5, "gpu_types": ["H100"]}, "5 GPUs of type H100 can never be given together"),
+        ({"gpu_types": [""]}, "gpu_types: expected names of GPU types"),
+        ({"gpu_types": ["A100,H100"]}, "gpu_types: expected names of GPU types"),
+        ({"gpu_types": ["x" * 65]}, "gpu_types must be at most 64 characters"),
+        ({"gpu_types": ["a"] * 17}, "gpu_types: expected at most 16, got 17"),
+        ({"gpu_types": ["H\x1b100"]}, "gpu_types must not contain control characters"),
+    ],
+)
+def test_what_no_node_can_have_is_refused_in_one_line(
+    journal: Journal, asked: dict[str, object], said: str
+) -> None:
+    broker = cluster(journal)
+    refused = broker.ask(submit(**{"num_gpus": 1} | asked))  # type: ignore[arg-type]
+    assert isinstance(refused, Refused)
+    assert said in refused.message
+    assert "\n" not in refused.message
+
+
+def test_memory_and_type_are_one_demand(journal: Journal) -> None:
+    def sized(name: str, gpu_type: str, gib: int) -> Hello:
+        capable = msgspec.structs.replace(hello(name).capabilities, gpu_memory_mib=gib << 10)
+        return card(name, gpu_type, capabilities=capable)
+
+    broker = cluster(journal, sized("n0", "A100", 40), sized("n1", "H200", 140))
+    refused = broker.ask(submit(1, gpu_types=["A100"], gpu_memory_mib=80 << 10))
+    assert isinstance(refused, Refused)
+    assert refused.message.endswith(
+        "1 GPU of type A100 of 80 GiB or more can never be given: the largest GPU of its nodes has 40 GiB"
+    )
+    broker.ask(submit(4, gpu_types=["A100", "H200"], gpu_memory_mib=80 << 10))
+    broker.ask(submit(1, gpu_types=["A100", "H200"], gpu_memory_mib=80 << 10))
+    jobs = [job for job in broker.book.jobs.values() if job.state != "rejected"]
+    assert [on(broker, job.number) for job in jobs] == [["n1"], []]
+    assert listed(broker, jobs[1].number)[0] == (
+        "Resources: needs GPUs of type A100 or H200 of 80 GiB, which are not free with as many GPUs"
+    )
+
+
+def test_who_waits_for_a_node_that_is_down_is_told_which(journal: Journal) -> None:
+    broker = cluster(journal)
+    broker.says("n1", Leaving(name="n1"))
+    assert isinstance(broker.ask(submit(1, gpu_types=["H100"])), Submitted), "it waits, and is not refused"
+    said = "NodeDown: needs GPUs of type H100, and nodes with such GPUs are absent: n1"
+    assert listed(broker, 1)[0] == said
+    assert why(broker, 1)[0].endswith("it needs GPUs of type H100; it waits for n1")
+    broker.says("n1", card("n1", H100, cluster="c1"))
+    assert on(broker, 1) == ["n1"]
+
+
+def test_the_type_of_a_waiting_job_changes(journal: Journal) -> None:
+    broker = cluster(journal)
+    broker.ask(submit(4, gpu_types=["H100"]))
+    broker.ask(submit(2, gpu_types=["H100"], hold=True))
+    broker.ask(submit(2, gpu_types=["H100"]))
+    refused = broker.ask(Update(job=3, gpu_types=["V100"]))
+    assert isinstance(refused, Refused)
+    assert "no node that it may use has GPUs of type V100: its nodes have" in refused.message
+    assert isinstance(broker.ask(Update(job=1, gpu_types=["A100"])), Refused), "it has GPUs"
+    assert isinstance(broker.ask(Update(job=2, gpu_types=["a100"])), Ok)
+    assert on(broker, 3) == []
+    assert isinstance(broker.ask(Update(job=3, gpu_types=[])), Ok)
+    assert on(broker, 3) == ["n0"]
+    assert listed(broker, 2)[1] == ["A100"]
+    again = make(journal)
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.book.jobs[2].spec.gpu_types == ["A100"]
+    assert again.book.cluster.demands[-1] == Demand(gpus=2)
+
+
+def test_tasks_of_an_array_have_its_types_also_those_that_change(journal: Journal) -> None:
+    broker = cluster(journal)
+    broker.ask(submit(4, gpu_types=["H100"], tasks=[Tasks(0, 3)]))
+    assert on(broker, min(broker.book.jobs)) == ["n1"]
+    assert listed(broker, 1)[1] == ["H100"]
+    assert isinstance(broker.ask(Update(job=1, gpu_types=["A100", "H100"])), Ok)
+    assert sorted(node for job in broker.book.jobs for node in on(broker, job)) == ["n0", "n1"]
+
+
+def test_a_node_that_comes_back_with_other_gpus_is_known_by_them(journal: Journal) -> None:
+    broker = cluster(journal, card("n0", "generic"))
+    broker.ask(submit(1))
+    broker.says("n0", launched(1))
+    assert isinstance(broker.ask(submit(1, gpu_types=["H100"])), Refused)
+    runs = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    broker.says("n0", card("n0", H100, cluster="c1", attempts=[runs]))
+    broker.ask(submit(1, gpu_types=["H100"]))
+    assert on(broker, max(broker.book.jobs)) == ["n0"]
+    assert isinstance(broker.ask(submit(1, gpu_types=["generic"])), Refused)
+    assert make(journal).book.cluster.digest() == broker.book.cluster.digest()
+
+
+def test_history_has_what_was_asked_for_and_what_was_given(journal: Journal) -> None:
+    broker = cluster(journal)
+    for _ in range(2):
+        broker.ask(submit(1, gpu_types=["H100"]))
+    end(broker, 1)
+    rows = broker.ask(ListHistory())
+    assert isinstance(rows, History)
+    assert {row.job: (row.asked_gpu_types, row.gpu_types) for row in rows.jobs} == {
+        1: ("H100", H100),
+        2: ("H100", H100),
+    }
+
+
+def test_the_journal_decides_the_same_again_and_is_a_trace_with_types(journal: Journal) -> None:
+    broker = cluster(journal)
+    for gpus, types in ((3, ["H100"]), (2, ["H100"]), (4, []), (1, ["A100", "H100"]), (1, ["A100"]), (8, [])):
+        broker.ask(submit(gpus, gpu_types=types))
+    broker.ask(Update(job=2, gpu_types=["A100"]))
+    for _ in range(6):
+        for job in broker.book.jobs:
+            end(broker, job)
+    assert {job.state for job in broker.book.jobs.values()} == {"completed"}
+    assert any(isinstance(row.entry, JobUpdated) for row in journal.rows())
+    records = [record for kept in broker.records for record in kept.records]
+    again = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
+    assert len(again) == len(records) > 4
+    for theirs, ours in zip(records, again, strict=True):
+        assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
+    history = history_of(Path(journal.path))
+    assert history.trace.gpu_type.tolist() == ["H100", "A100", "", "A100|H100", "A100", ""]
+    assert [group.gpu_type for group in history.cluster.nodes] == [A100, H100]
+
+
+def test_a_compacted_journal_knows_the_types_of_live_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "compacted.sqlite"
+    broker = cluster(Journal(path))
+    broker.ask(submit(4, gpu_types=["H100"]))
+    broker.says("n1", launched(1))
+    broker.ask(submit(1, gpu_types=["H100"]))
+    broker.says("n0", Heartbeat(name="n0"), after_s=2 * DAY_S)
+    broker.ask(submit(1, gpu_types=["A100"]))
+    digest = broker.book.cluster.digest()
+    broker.journal.close()
+    cut = made(path, 1_000.0 + DAY_S)
+    assert cut is not None
+    with closing(Journal(path)) as journal:
+        assert put(journal, cut)
+        while journal.drop(3):
+            pass
+        again = make(journal)
+        assert again.book.cluster.digest() == digest
+        assert again.book.jobs[2].spec.gpu_types == ["H100"]
+        assert {demand.gpu_types for demand in again.book.cluster.demands} == {("H100",), ("A100",)}

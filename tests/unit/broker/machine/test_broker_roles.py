@@ -1,0 +1,129 @@
+"""Who may do what with whose jobs: the person of a key, not what a message says."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlsched.broker.events import ClientAsked, NodeSaid
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.machine.log_reads import MAX_LOG_READS
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.transport.roles import Peer, Role, may_send
+from rlsched.wire.messages import (
+    Cancel,
+    ClientReply,
+    ClientRequest,
+    DrainNode,
+    FetchLog,
+    Jobs,
+    Join,
+    ListJobs,
+    ListQuotas,
+    LogData,
+    Message,
+    Ok,
+    ReadLog,
+    Refused,
+    RemoveNode,
+    SetMember,
+    SetQuota,
+    Submitted,
+    Why,
+)
+from tests.support.broker.hand import hello, make, state, submit
+
+ADA = Peer("user", "laptop", "ada")
+BOB = Peer("user", "bob", "bob")
+ROOT = Peer("admin", "default", "root")
+QUOTA, MEMBER = SetQuota(kind="user", name="bob", gpus=9), SetMember(account="ml", person="bob")
+
+
+def ask(broker: HandBroker, by: Peer, message: ClientRequest) -> ClientReply | None:
+    """The reply, None where there is none yet."""
+    before = len(broker.sent.replies)
+    broker.batch([ClientAsked(b"peer", 1, message, by)])
+    return broker.sent.replies[-1][2] if len(broker.sent.replies) > before else None
+
+
+def test_a_job_is_its_keys_persons_and_stays_so_in_the_journal(journal: Journal) -> None:
+    broker = make(journal)
+    assert ask(broker, ADA, submit()) == Submitted(job=1)
+    assert ask(broker, ADA, submit(user="ada")) == Submitted(job=2)
+    assert ask(broker, ROOT, submit()) == Submitted(job=3)
+    assert ask(broker, ROOT, submit(user="ada")) == Submitted(job=4)
+    again = make(journal)
+    assert [job.spec.user for job in again.book.jobs.values()] == ["ada", "ada", "root", "ada"]
+
+
+def test_one_person_cannot_keep_a_node_busy_with_reads(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    laptop, desk = ADA, Peer("user", "desk", "ada")
+    ask(broker, laptop, submit())
+    ask(broker, BOB, submit())
+    for number in range(MAX_LOG_READS):
+        assert ask(broker, (laptop, desk)[number % 2], ReadLog(job=1)) is None
+    refused = ask(broker, desk, ReadLog(job=1))
+    assert isinstance(refused, Refused)
+    assert "16 of your reads of output wait for an answer already" in refused.message
+    assert ask(broker, BOB, ReadLog(job=2)) is None, "somebody else's"
+    broker.batch([NodeSaid("n0", 1, LogData(data=b"x", offset=0, eof=False))])
+    assert ask(broker, desk, ReadLog(job=1)) is None, "one has been answered"
+    assert len([order for _, order in broker.sent.orders if isinstance(order, FetchLog)]) == MAX_LOG_READS + 2
+
+
+def test_a_user_may_not_submit_in_anothers_name(broker: HandBroker) -> None:
+    assert ask(broker, BOB, submit(user="ada")) == Refused(
+        message="this key belongs to bob: only an admin may submit as 'ada'"
+    )
+    assert not broker.book.jobs
+
+
+@pytest.mark.parametrize("message", [Cancel(job=1), ReadLog(job=1)], ids=["cancel", "logs"])
+def test_only_its_user_and_admins_rule_over_a_job(journal: Journal, message: ClientRequest) -> None:
+    broker = make(journal, nodes=1)
+    ask(broker, ADA, submit())
+    reply = ask(broker, BOB, message)
+    assert isinstance(reply, Refused)
+    assert reply.message.startswith("job 1 is ada's, and this key is bob's: only ada and admins may")
+    assert state(broker, 1) == "launching"
+    assert not [order for _, order in broker.sent.orders if isinstance(order, FetchLog)]
+    for by in (ADA, ROOT):
+        assert not isinstance(ask(broker, by, message), Refused)
+
+
+def test_a_job_that_is_guessed_in_the_batch_of_its_submission_is_safe_too(broker: HandBroker) -> None:
+    broker.batch([ClientAsked(b"a", 1, submit(), ADA), ClientAsked(b"b", 2, Cancel(job=1), BOB)])
+    assert state(broker, 1) == "queued"
+    assert isinstance(broker.sent.replies[-1][2], Refused)
+
+
+def test_everybody_may_ask_why_and_list(broker: HandBroker) -> None:
+    ask(broker, ADA, submit())
+    jobs = ask(broker, BOB, ListJobs())
+    assert isinstance(jobs, Jobs)
+    assert [job.user for job in jobs.jobs] == ["ada"]
+    assert not isinstance(ask(broker, BOB, Why(job=1)), Refused)
+
+
+def test_an_admin_may_cancel_what_nobody_owns(broker: HandBroker) -> None:
+    broker.ask(submit(user=""))
+    assert isinstance(ask(broker, BOB, Cancel(job=1)), Refused)
+    assert ask(broker, ROOT, Cancel(job=1)) == Ok()
+
+
+@pytest.mark.parametrize(
+    ("role", "may", "may_not"),
+    [
+        ("user", [submit(), Cancel(job=1), ListQuotas()], [DrainNode(node="n0"), QUOTA, MEMBER, hello("n")]),
+        (
+            "admin",
+            [submit(), DrainNode(node="n0"), RemoveNode(node="n0"), QUOTA, MEMBER],
+            [hello("n"), Join(public="")],
+        ),
+        ("node", [hello("n")], [submit(), ListJobs(), Join(public="")]),
+        ("joining", [Join(public="")], [submit(), ListJobs(), hello("n")]),
+    ],
+)
+def test_what_a_role_may_send(role: Role, may: list[Message], may_not: list[Message]) -> None:
+    assert [may_send(role, message) for message in may] == [True] * len(may)
+    assert [may_send(role, message) for message in may_not] == [False] * len(may_not)

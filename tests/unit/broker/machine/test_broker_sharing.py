@@ -1,0 +1,414 @@
+"""Jobs that share GPUs under a broker: who may, what nodes and people are told, what a restart finds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rlsched.broker.base.entries import Decided
+from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.base.profiles import Estimate, WorkloadProfile
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.picture import unpack
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.journal.snapshots import picture_of
+from rlsched.broker.queries.as_history import history_of
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.state.asked import runs_as, sharing_of
+from rlsched.broker.state.base_ledger import fill, ledger_of
+from rlsched.cluster.arrays import CLOCKS_ALONE
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Preempt
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
+from rlsched.models.catalogue import load_catalogue
+from rlsched.wire.messages import (
+    Cancel,
+    Capabilities,
+    Explanation,
+    Hello,
+    JobInfo,
+    Jobs,
+    Kill,
+    Launch,
+    ListJobs,
+    Ok,
+    Requeue,
+    Stats,
+    StatsReport,
+    Update,
+    Why,
+)
+from tests.support.broker.hand import LIMITS, draft, ended, hello, launched, of_kind, state, submit
+from tests.support.broker.preempting import replayed, shape
+
+POLICY = "pack"
+"""A job that does not fit shares the GPUs of a running one."""
+LIGHT, FULL_MEMORY = "a2c-b64", "bert-large-squad-b8"
+"""Workloads that get on with each other, and one that leaves no memory of a V100."""
+
+
+def sharing_hello(gpus: int, *, shares: bool = True, cpus: int = 0) -> Hello:
+    can = Capabilities(shares=shares, gpu_memory_mib=16_160, fences=True)
+    return msgspec.structs.replace(hello("n0", gpus), gpu_type="V100", capabilities=can, cpus=cpus)
+
+
+def make(
+    journal: Journal,
+    *,
+    shares: bool = True,
+    node_shares: bool = True,
+    gpus: int = 1,
+    cpus: int = 0,
+    scheduler: Scheduler | None = None,
+) -> HandBroker:
+    broker = HandBroker(scheduler or load_scheduler(POLICY), journal, limits=LIMITS, shares=shares)
+    broker.says("n0", sharing_hello(gpus, shares=node_shares, cpus=cpus))
+    return broker
+
+
+def begin(broker: HandBroker, **facts: object) -> Launch | None:
+    """Submit a job; what the node is told, None: it waits."""
+    before = len(broker.sent.orders)
+    broker.ask(submit(**facts))  # type: ignore[arg-type]
+    orders = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    if not orders:
+        return None
+    (order,) = orders
+    assert isinstance(order, Launch)
+    broker.says("n0", launched(order.job))
+    return order
+
+
+def info(broker: HandBroker, job: int) -> JobInfo:
+    reply = broker.ask(ListJobs(job=job, finished=True))
+    assert isinstance(reply, Jobs)
+    return reply.jobs[0]
+
+
+def why(broker: HandBroker, job: int) -> str:
+    reply = broker.ask(Why(job=job))
+    assert isinstance(reply, Explanation)
+    return str(reply)
+
+
+def test_two_jobs_have_one_gpu_and_each_its_own_end(journal: Journal) -> None:
+    broker = make(journal)
+    one, two = begin(broker, workload=LIGHT), begin(broker, workload=LIGHT)
+    assert one is not None
+    assert two is not None
+    assert (one.gpus, one.beside) == ([0], [])
+    assert (two.gpus, two.beside) == ([0], [1])
+    assert [info(broker, job).beside for job in (1, 2)] == [["2"], ["1"]]
+    speed = info(broker, 2).speed_frac
+    assert speed is not None
+    assert 0.5 < speed < 1.0
+    assert f"shares its GPUs with job 1 ({speed:.2f} of its unshared speed)" in why(broker, 2)
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert (stats.shares, stats.sharing, stats.running) == (True, 2, 2)
+
+    broker.says("n0", ended(1, exit_code=3))
+    assert (state(broker, 1), info(broker, 1).exit_code) == ("failed", 3)
+    assert (state(broker, 2), info(broker, 2).beside, info(broker, 2).speed_frac) == ("running", [], 1.0)
+    broker.says("n0", ended(2))
+    assert (state(broker, 2), info(broker, 2).exit_code) == ("completed", 0)
+    assert broker.book.cluster.arrays.node.free[0] == 1
+
+
+def test_a_cancelled_job_leaves_its_co_tenant(journal: Journal) -> None:
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    before = len(broker.sent.orders)
+    broker.ask(Cancel(job=1))
+    kills = of_kind([order for _, order in broker.sent.orders[before:]], Kill)
+    assert [(order.job, order.attempt) for order in kills] == [(1, 1)]  # type: ignore[attr-defined]
+    broker.says("n0", ended(1, exit_code=143, reason="killed"))
+    assert (state(broker, 1), state(broker, 2)) == ("cancelled", "running")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_shared"),
+    [
+        ({"workload": LIGHT}, {"workload": LIGHT}, True),
+        ({"workload": LIGHT}, {}, False),
+        ({}, {"workload": LIGHT}, False),
+        ({"share": "yes"}, {"share": "yes"}, True),
+        ({"workload": LIGHT, "share": "no"}, {"workload": LIGHT}, False),
+        ({"workload": LIGHT}, {"workload": LIGHT, "share": "no"}, False),
+        ({"workload": LIGHT}, {"workload": FULL_MEMORY}, False),
+        ({"workload": LIGHT, "gpu_memory_mib": 9_000}, {"workload": LIGHT, "gpu_memory_mib": 5_000}, True),
+        ({"workload": LIGHT, "gpu_memory_mib": 9_000}, {"workload": LIGHT, "gpu_memory_mib": 6_000}, False),
+    ],
+)
+def test_who_shares(
+    journal: Journal, first: dict[str, object], second: dict[str, object], is_shared: bool
+) -> None:
+    """Of 16,160 MiB all but a tenth may be given to several."""
+    broker = make(journal)
+    assert begin(broker, **first) is not None
+    assert (begin(broker, **second) is not None) == is_shared
+
+
+@pytest.mark.parametrize("facts", [{"shares": False}, {"node_shares": False}])
+def test_nobody_shares_where_the_operator_or_the_node_does_not(
+    journal: Journal, facts: dict[str, bool]
+) -> None:
+    broker = make(journal, **facts)
+    assert begin(broker, workload=LIGHT) is not None
+    assert begin(broker, workload=LIGHT) is None
+
+
+def test_a_change_of_mind_counts_from_the_next_start_on(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, workload=LIGHT)
+    assert isinstance(broker.ask(Update(job=1, share="no")), Ok)
+    assert begin(broker, workload=LIGHT) is None
+    assert shape(replayed(journal))[0] == broker.book.cluster.digest()
+    before = len(broker.sent.orders)
+    broker.ask(Update(job=1, share="yes"))
+    (order,) = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    assert isinstance(order, Launch)
+    assert (order.job, order.beside) == (2, [1])
+    assert info(broker, 1).share == "yes"
+
+
+def test_shared_time_is_charged_by_its_part(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, workload=LIGHT)
+    broker.wait(10.0, "n0")
+    begin(broker, workload=LIGHT)
+    broker.wait(10.0, "n0")
+    broker.says("n0", ended(2))
+    broker.wait(10.0, "n0")
+    broker.says("n0", ended(1))
+    assert broker.book.jobs[2].gpu_s == pytest.approx(5.0, abs=0.1)
+    assert broker.book.jobs[1].gpu_s == pytest.approx(25.0, abs=0.1)
+
+
+def test_a_restart_finds_co_tenants_and_goes_on(journal: Journal) -> None:
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    again = replayed(journal)
+    assert shape(again) == shape(broker.book)
+    assert again.cluster.arrays.config[0].modelled not in (0, CLOCKS_ALONE)
+
+
+def test_a_journal_with_sharing_decides_again_bit_for_bit(journal: Journal) -> None:
+    broker = make(journal, gpus=2)
+    for number in range(6):
+        begin(broker, num_gpus=1 + number % 2, workload=LIGHT)
+        if number % 2:
+            running = [job.number for job in broker.book.jobs.values() if job.state == "running"]
+            broker.says("n0", ended(running[0]), after_s=5.0)
+    live = [record for batch in broker.records for record in batch.records]
+    made = redecide(journal_events(journal.path), load_scheduler(POLICY))
+    told = [(record.now_s, record.state_digest, record.action) for record in live]
+    assert told == [(record.now_s, record.state_digest, record.action) for record in made]
+    assert any(getattr(record.action, "share_with", -1) >= 0 for record in made)
+
+
+def test_a_base_keeps_each_tenants_place(journal: Journal) -> None:
+    """The first has left: the second place is the first of those that are taken."""
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    broker.says("n0", ended(1))
+    begin(broker, workload=LIGHT)
+    before = broker.book.cluster
+    after = ClusterState.empty(OrderedQueue(broker.machine.scheduler.order))
+    after.stops_take_time = True
+    jobs = broker.book.job_of_seq
+    fill(
+        after,
+        ledger_of(before, "", preemptible=False),
+        {seq: runs_as(job.spec) for seq, job in jobs.items()},
+        "",
+        broker.now_s,
+    )
+    for seq, job in jobs.items():
+        after.share_job(seq, **sharing_of(job.spec))
+    after.use_models(before.arrays.models, cores_as_asked=True)
+    assert after.digest() == before.digest()
+    assert [after.beside(seq) for seq in jobs] == [before.beside(seq) for seq in jobs]
+
+
+def test_what_is_known_of_a_job_says_whether_it_shares() -> None:
+    estimate = Estimate(0.31, 0.1, 4)
+    seen = {"V100": WorkloadProfile(util_frac=estimate, memory_mib=Estimate(4000.0, 0.1, 4))}
+    asked = draft()
+    assert sharing_of(asked) == {"shares": False, "gpu_need_mib": -1}
+    learnt = msgspec.structs.replace(asked, profiles=seen)
+    assert sharing_of(learnt) == {"shares": True, "gpu_need_mib": 5050}  # 4000 MiB x e^0.233
+    assert sharing_of(msgspec.structs.replace(learnt, gpu_memory_mib=6000))["gpu_need_mib"] == 6000
+    memory_alone = msgspec.structs.replace(asked, profiles={"V100": WorkloadProfile(memory_mib=estimate)})
+    assert not sharing_of(memory_alone)["shares"]
+    catalogue = load_catalogue()
+    utils = catalogue.traits(["V100"])["util_frac"][1:, 0]
+    assert abs(utils[runs_as(learnt) - 1] - 0.31) == min(abs(utils - 0.31))
+    assert runs_as(msgspec.structs.replace(learnt, workload=LIGHT)) == catalogue.number(LIGHT)
+    assert runs_as(asked) == 0
+
+
+def test_who_was_out_of_gpu_memory_beside_others_goes_back_alone(journal: Journal) -> None:
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    broker.says("n0", ended(2, exit_code=1, reason="gpu_out_of_memory"))
+    job = broker.book.jobs[2]
+    assert (job.state, job.retries, job.alone) == ("queued", 0, True)
+    assert "it shares no GPUs: it was out of GPU memory on shared GPUs" in why(broker, 2)
+    assert shape(replayed(journal)) == shape(broker.book)
+    broker.says("n0", ended(1))
+    assert state(broker, 2) == "launching"
+    broker.says("n0", launched(2, 2))
+    assert begin(broker, workload=LIGHT) is None
+    broker.says("n0", ended(2, 2, exit_code=1, reason="gpu_out_of_memory"))
+    assert state(broker, 2) == "failed"
+
+
+def test_why_says_what_keeps_a_job_apart(journal: Journal) -> None:
+    broker = make(journal)
+    begin(broker, workload=LIGHT)
+    begin(broker)
+    begin(broker, workload=LIGHT, share="no")
+    begin(broker, workload=FULL_MEMORY)
+    assert "`rlsched update --share yes` lets it" in why(broker, 2)
+    assert "it shares no GPUs: as it was submitted" in why(broker, 3)
+    assert "share the GPUs of job 1 (V100) (not open: GPU memory does not suffice)" in why(broker, 4)
+
+
+def test_a_lost_node_gives_all_tenants_back_and_they_share_again(journal: Journal) -> None:
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    broker.wait(LIMITS.lost_after_s + 5.0)
+    assert [state(broker, job) for job in (1, 2)] == ["queued", "queued"]
+    assert [broker.book.cluster.arrays.gpu.free_milli[0], broker.book.seats.emptied] == [1000, []]
+    before = len(broker.sent.orders)
+    broker.says("n0", sharing_hello(1))
+    orders = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    assert [(order.job, order.attempt, order.beside) for order in orders] == [(1, 2, []), (2, 2, [1])]  # type: ignore[attr-defined]
+    assert shape(replayed(journal)) == shape(broker.book)
+
+
+def test_one_tenant_is_queued_again_and_comes_back(journal: Journal) -> None:
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    assert isinstance(broker.ask(Requeue(job=1)), Ok)
+    assert (state(broker, 2), broker.book.jobs[2].attempts) == ("running", 1)
+    before = len(broker.sent.orders)
+    broker.says("n0", ended(1, exit_code=143, reason="killed"))
+    (order,) = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    assert isinstance(order, Launch)
+    assert (order.job, order.attempt, order.beside) == (1, 2, [2])
+
+
+def test_a_node_that_comes_back_is_told_again_who_shares(journal: Journal) -> None:
+    """Its orders were lost: all that were not acknowledged are said again, each with the others."""
+    broker = make(journal)
+    for _ in range(2):
+        broker.ask(submit(workload=LIGHT))
+    before = len(broker.sent.orders)
+    broker.says("n0", sharing_hello(1))
+    orders = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    assert [(order.job, order.attempt, order.beside) for order in orders] == [(1, 1, [2]), (2, 1, [1])]  # type: ignore[attr-defined]
+
+
+def test_a_job_that_is_preempted_leaves_its_co_tenant_and_a_third_waits_for_it(journal: Journal) -> None:
+    policy = Policy("gittins", name="p", share={"max_jobs": 3})
+    broker = make(journal, scheduler=load_scheduler(policy))
+    for _ in range(2):
+        begin(broker, workload=LIGHT, preemptible=True)
+    book = broker.book
+    seq = book.jobs[2].seq
+    book.cluster.check_preempt(seq, broker.now_s + 1.0)
+    entry = Decided(
+        number=book.cluster.decisions,
+        partition=book.cluster.partition_names[0],
+        source="rule",
+        action=Preempt(seq=seq),
+        contested=False,
+        guard="",
+        marks_hold=False,
+    )
+    book.apply(entry, broker.now_s + 1.0)
+    attempt, other = book.jobs[2].attempt, book.jobs[1].attempt
+    assert attempt is not None
+    assert other is not None
+    assert (attempt.ending, attempt.tenants, other.tenants) == ("preempted", 1, 1)
+    assert book.cluster.beside(book.jobs[1].seq) == []
+    broker.now_s += 2.0
+    before = len(broker.sent.orders)
+    broker.ask(submit(workload=LIGHT))
+    third = book.jobs[3].attempt
+    assert third is not None
+    assert third.leaving == {(2, 0)}
+    assert not of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    broker.says("n0", ended(2, exit_code=143, reason="killed"))
+    launches = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    assert 3 in [order.job for order in launches]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("asked", "is_shared"), [(4, True), (5, False)])
+def test_a_job_has_the_very_cores_that_it_asked_for(journal: Journal, asked: int, is_shared: bool) -> None:
+    """Of eight cores the first has four."""
+    broker = make(journal, cpus=8)
+    first, second = (begin(broker, workload=LIGHT, num_cpus=count) for count in (4, asked))
+    assert first is not None
+    assert first.cores == 4
+    assert (second is not None) == is_shared
+    if second is not None:
+        assert second.cores == asked
+        assert broker.book.cluster.arrays.node.cpu_free_milli[0] == 0
+    else:
+        assert "its nodes have too few cores to spare" in why(broker, 2)
+
+
+def test_a_snapshot_keeps_co_tenants_and_goes_on_with_them(journal: Journal) -> None:
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    again = unpack(picture_of(broker.book))
+    assert shape(again) == shape(broker.book)
+    assert again.models.shares
+    assert again.models.shared_frac(again.jobs[2].seq) == broker.book.models.shared_frac(again.jobs[2].seq)
+    assert [again.cluster.beside(job.seq) for job in again.job_of_seq.values()] == [[1], [0]]
+
+
+def test_a_history_tells_who_shares_with_nobody(journal: Journal) -> None:
+    broker = make(journal)
+    for share in ("auto", "no"):
+        begin(broker, workload=LIGHT, share=share)
+    assert history_of(journal.path).trace.extra["shares"].tolist() == ["", "false"]
+
+
+def test_the_memory_of_a_gpu_type_is_that_of_its_smallest_however_nodes_came_and_changed() -> None:
+    def least(state: ClusterState) -> list[int]:
+        return [int(mib) for mib in state.arrays.models.gpu.memory_mib]
+
+    nodes = [
+        NodeSpec(name=f"n{number}", gpus=2, gpu_type=kind, gpu_memory_mib=mib)
+        for number, (kind, mib) in enumerate([("A100", 40_000), ("A100", 80_000), ("V100", 0)])
+    ]
+    state = ClusterState.empty(OrderedQueue(load_scheduler("tuned").order))
+    models = LedgerModels(state)
+    models.share(True)
+    for number, node in enumerate(nodes):
+        state.add_node(node)
+        models.node(number, [], shares=True)
+    assert least(state)[0] == 40_000
+    by_catalogue = least(state)[1]
+    assert by_catalogue > 0
+    state.refit_node(0, cpus=0, memory_mib=0, gpu_memory_mib=60_000)
+    models.node(0, [], shares=True)
+    assert least(state) == [60_000, by_catalogue]
+    late = LedgerModels(state)
+    late.share(True)
+    assert least(state) == [60_000, by_catalogue]

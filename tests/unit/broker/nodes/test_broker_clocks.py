@@ -1,0 +1,370 @@
+"""SM clocks in the broker's state machine: whose are chosen, as in the simulator, and what nodes are told."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.broker.base.entries import BrokerStarted, NodeUp, RankLaunched, decode_entry, encode_entry
+from rlsched.broker.base.ledger_models import nearest_mhz, workload_number
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.cluster.arrays import CLOCKS_ALONE
+from rlsched.cluster.spec import NodeSpec
+from rlsched.cluster.state import ClusterState
+from rlsched.decide.actions import Start
+from rlsched.decide.guard import Guarded
+from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.schema import SCHEMA
+from rlsched.decide.start import start_action
+from rlsched.models.catalogue import load_catalogue
+from rlsched.wire.messages import (
+    AttemptReport,
+    ClockHeld,
+    Explanation,
+    HoldClock,
+    Jobs,
+    Launch,
+    Launched,
+    ListJobs,
+    ListNodes,
+    Nodes,
+    Refused,
+    Stats,
+    StatsReport,
+    Submitted,
+    Why,
+)
+from tests.support.broker.hand import LIMITS, draft, ended, hello, launched, of_kind, submit
+from tests.support.broker.preempting import replayed
+
+CLOCKS = list(range(1980, 344, -15))
+BUSY, LIGHT = "bert-base-squad-b16", "vit-tiny"
+"""Workloads that the SM clock matters to much, and little."""
+
+
+def node(name: str = "n0", clocks: list[int] | None = None, note: str = "", gpu_type: str = "H100") -> object:
+    told = hello(name)
+    return msgspec.structs.replace(
+        told, gpu_type=gpu_type, sm_clocks_mhz=CLOCKS if clocks is None else clocks, clocks_note=note
+    )
+
+
+def make(journal: Journal, weight: float, policy: str = "qssf-backfill") -> HandBroker:
+    broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS, speed_energy=weight)
+    broker.says("n0", node())  # type: ignore[arg-type]
+    return broker
+
+
+def start(broker: HandBroker, **facts: object) -> Launch:
+    """Submit a job that fits; what the node is told of it."""
+    before = len(broker.sent.orders)
+    assert isinstance(broker.ask(submit(**facts)), Submitted)  # type: ignore[arg-type]
+    (launch,) = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    assert isinstance(launch, Launch)
+    return launch
+
+
+def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
+    """The clock that `qssf-backfill` gives a job in the simulator, weighing clocks, on the same node."""
+    policy = Policy("qssf-backfill", clock={"rule": "weighed", "energy_weight": weight})
+    queue = OrderedQueue(policy.rule.order)
+    cluster = ClusterState([NodeSpec(name="n0", gpus=4, gpu_type="H100")], queue)
+    cluster.use_models(load_catalogue().arrays(cluster.kind_names))
+    number = load_catalogue().number(workload)
+    for _ in range(waiting):
+        seq = cluster.add_job(num_gpus=1, submit_s=0.0, predicted_s=60.0, spread=1.0, workload=number)
+    return start_action(cluster, 0, seq, start=policy.rule.options.start).sm_clock_frac
+
+
+# ---- which clock -----------------------------------------------------------------------------------------
+
+
+def test_with_speed_alone_nobody_is_told_anything_of_clocks(journal: Journal) -> None:
+    broker = make(journal, 0.0)
+    assert start(broker).sm_clock_mhz == 0
+    assert broker.book.cluster.arrays.config[0].modelled == 0
+    (job,) = jobs(broker)
+    assert (job.sm_clock_frac, job.sm_clocks_mhz) == (1.0, [0])
+
+
+@pytest.mark.parametrize("weight", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("workload", ["", BUSY, LIGHT])
+def test_a_start_has_the_clock_of_the_simulator(journal: Journal, weight: float, workload: str) -> None:
+    broker = make(journal, weight)
+    clock = simulated_clock(weight, workload)
+    assert start(broker, workload=workload).sm_clock_mhz == nearest_mhz(CLOCKS, clock)
+    assert jobs(broker)[0].sm_clock_frac == clock
+    if weight == 1.0:
+        assert 0.5 <= clock < 1.0
+
+
+def test_the_clock_falls_as_energy_counts_more_and_rises_as_jobs_wait() -> None:
+    clocks = [simulated_clock(weight, "") for weight in (0.0, 0.2, 0.5, 1.0)]
+    assert clocks[0] == 1.0
+    assert sorted(clocks, reverse=True) == clocks
+    assert len(set(clocks)) >= 3
+    assert simulated_clock(0.5, "", waiting=4) > simulated_clock(0.5, "")
+
+
+def test_a_job_says_itself_what_energy_counts_for_it(journal: Journal) -> None:
+    broker = make(journal, 0.0)
+    assert start(broker).sm_clock_mhz == 0
+    frugal = start(broker, speed_energy=1.0)
+    assert frugal.sm_clock_mhz == nearest_mhz(CLOCKS, simulated_clock(1.0, ""))
+    assert broker.book.cluster.arrays.config[0].modelled == CLOCKS_ALONE
+    assert start(broker).sm_clock_mhz == 0, "the others are as the broker says"
+    broker.says("n0", launched(2), ended(2))
+    assert broker.book.cluster.arrays.config[0].modelled == 0, "nobody asks any more"
+
+
+def test_a_job_may_be_in_a_hurry_where_energy_counts(journal: Journal) -> None:
+    broker = make(journal, 1.0)
+    assert start(broker, speed_energy=0.0).sm_clock_mhz == 0
+    assert start(broker).sm_clock_mhz > 0
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"speed_energy": 1.5}, r"speed_energy must be 0 \(speed only\) to 1 \(energy only\), got 1.5"),
+        ({"speed_energy": math.nan}, "got nan"),
+        ({"workload": "resnet50"}, r"expected a workload of the catalogue, got 'resnet50' \(near: resnet"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(journal: Journal, facts: dict[str, object], why: str) -> None:
+    broker = make(journal, 0.0)
+    refused = broker.ask(submit(**facts))  # type: ignore[arg-type]
+    assert isinstance(refused, Refused)
+    assert re.search(why, refused.message)
+    assert broker.book.jobs == {}
+
+
+def test_the_nearest_clock_that_a_gpu_has() -> None:
+    assert nearest_mhz([1410, 1395, 1380, 210], 0.985) == 1395
+    assert nearest_mhz([1000, 900, 800], 0.85) == 900, "of two as near, the higher"
+    assert nearest_mhz([1410], 1.0) == nearest_mhz([], 0.6) == 0
+    assert workload_number("no such workload") == 0
+
+
+# ---- nodes that cannot set clocks ------------------------------------------------------------------------
+
+
+def test_a_node_that_may_not_set_clocks_gets_none_and_says_why(journal: Journal) -> None:
+    broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, speed_energy=1.0)
+    broker.says("n0", node(clocks=[], note="GPU 0: Insufficient Permissions"))  # type: ignore[arg-type]
+    assert start(broker).sm_clock_mhz == 0
+    assert jobs(broker)[0].sm_clock_frac == 1.0
+    words = explained(broker, 1)
+    assert "at the highest SM clock, energy counting 1 against time" in words
+    assert "node n0 cannot set clocks: GPU 0: Insufficient Permissions" in words
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert stats.speed_energy == 1.0
+    assert stats.fixed_clocks == {"n0": "GPU 0: Insufficient Permissions"}
+    (told,) = nodes(broker)
+    assert (told.max_sm_clock_mhz, told.clocks_note) == (0, "GPU 0: Insufficient Permissions")
+
+
+def test_a_gang_over_a_node_that_may_not_runs_at_full_clock_everywhere(journal: Journal) -> None:
+    broker = make(journal, 1.0)
+    broker.says("n1", node("n1", clocks=[]))  # type: ignore[arg-type]
+    broker.ask(submit(8))
+    orders = of_kind([order for _, order in broker.sent.orders], Launch)
+    assert [order.sm_clock_mhz for order in orders] == [0, 0]  # type: ignore[attr-defined]
+
+
+def test_a_node_that_finds_out_later_registers_anew(journal: Journal) -> None:
+    broker = make(journal, 1.0)
+    assert start(broker).sm_clock_mhz > 0
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, clock_note="NVML: No Permission"))
+    assert "node n0 did not set its clocks: NVML: No Permission" in explained(broker, 1)
+    broker.says("n0", node(clocks=[], note="NVML: No Permission"))  # type: ignore[arg-type]
+    assert start(broker).sm_clock_mhz == 0
+
+
+def test_clocks_that_no_gpu_has_are_refused(journal: Journal) -> None:
+    broker = make(journal, 1.0)
+    for clocks in ([0], [-15, 1980], [1980] * 1001):
+        (refused,) = broker.says("n1", node("n1", clocks=clocks))  # type: ignore[arg-type]
+        assert isinstance(refused, Refused)
+        assert "expected up to 1000 SM clocks of 1 to 100000 MHz" in refused.message
+
+
+def test_types_of_gpus_that_come_later_have_their_own_clocks(journal: Journal) -> None:
+    broker = make(journal, 1.0)
+    v100 = [*range(1530, 135, -15)]
+    broker.says("n1", node("n1", clocks=v100, gpu_type="V100"))  # type: ignore[arg-type]
+    assert start(broker, num_gpus=4).sm_clock_mhz in CLOCKS
+    assert start(broker, num_gpus=4).sm_clock_mhz == nearest_mhz(v100, 952 / 1530)
+
+
+# ---- what people see, and restarts -----------------------------------------------------------------------
+
+
+def test_people_see_the_clock_that_was_set(journal: Journal) -> None:
+    broker = make(journal, 0.0)
+    mhz = start(broker, speed_energy=1.0, workload=BUSY).sm_clock_mhz
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, sm_clock_mhz=mhz))
+    (job,) = jobs(broker)
+    assert (job.sm_clocks_mhz, job.speed_energy, job.workload) == ([mhz], 1.0, BUSY)
+    assert f"at {job.sm_clock_frac:.2f} of the highest SM clock, {mhz} MHz" in explained(broker, 1)
+    assert "energy counting 1 as it says itself against time" in explained(broker, 1)
+
+
+def test_a_restart_and_a_replay_come_to_the_same(journal: Journal) -> None:
+    broker = make(journal, 0.5)
+    for number in range(6):
+        broker.ask(submit(2, workload=("", BUSY, LIGHT)[number % 3], speed_energy=(None, 1.0)[number % 2]))
+        broker.wait(7.0, "n0")
+    broker.says("n0", launched(1), ended(1))
+    broker.wait(20.0, "n0")
+    broker.says("n0", launched(2), ended(2))
+    clocks = [one.sm_clock_frac for one in decided(journal) if isinstance(one, Start)]
+    assert len(set(clocks)) > 1
+    book = replayed(journal)
+    assert book.cluster.digest() == broker.book.cluster.digest()
+    assert [job.attempt.sm_clock_frac for job in book.jobs.values() if job.attempt] == [
+        job.attempt.sm_clock_frac for job in broker.book.jobs.values() if job.attempt
+    ]
+    made = redecide(journal_events(journal.path), load_scheduler("qssf-backfill"))
+    assert [record.action for record in made] == decided(journal)
+    kept = [record for batch in broker.records for record in batch.records]
+    assert [record.state_digest for record in made] == [record.state_digest for record in kept]
+
+
+def test_another_weight_after_a_restart_is_replayed_from_there(journal: Journal) -> None:
+    make(journal, 0.0).ask(submit(1))
+    later = HandBroker(
+        load_scheduler("qssf-backfill"), journal, limits=LIMITS, now_s=2_000.0, speed_energy=1.0
+    )
+    later.says("n0", node())  # type: ignore[arg-type]
+    assert start(later).sm_clock_mhz > 0
+    events = journal_events(journal.path)
+    assert [one.speed_energy for one in events.instants if one.speed_energy is not None] == [1.0]
+    made = redecide(events, load_scheduler("qssf-backfill"))
+    assert [record.action for record in made] == decided(journal)
+
+
+def test_a_journal_from_before_clocks_is_read() -> None:
+    entries = [
+        BrokerStarted(epoch=1, cluster="c", version="0", policy="p", fallback="", order="submit"),
+        draft(),
+        RankLaunched(job=1, attempt=1, rank=0, pid=7),
+        NodeUp(name="n0", gpus=4, gpu_type="h200", gpu_uuids=[], cpus=1, memory_mib=1, vc="", boot_id=""),
+    ]
+    new = {"speed_energy", "workload", "sm_clock_mhz", "clock_note", "sm_clocks_mhz", "clocks_note"}
+    for entry in entries:
+        fields = msgspec.msgpack.decode(encode_entry(entry))
+        old = msgspec.msgpack.encode({name: value for name, value in fields.items() if name not in new})
+        found = decode_entry(old)
+        assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(entry), "nan is not nan"
+
+
+# ---- the clock of a running job --------------------------------------------------------------------------
+
+
+def test_a_running_job_keeps_its_clock_however_many_wait(journal: Journal) -> None:
+    broker = make(journal, 0.5)
+    low = start(broker, num_gpus=4).sm_clock_mhz
+    assert low > 0
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, sm_clock_mhz=low))
+    for _ in range(5):
+        broker.wait(10.0, "n0")
+        broker.ask(submit(4))
+    back = msgspec.structs.replace(node(), attempts=[report(1, low)])  # type: ignore[type-var]
+    assert of_kind(broker.says("n0", back), HoldClock) == []  # type: ignore[arg-type]
+    assert orders(broker, HoldClock) == []
+    assert jobs(broker)[0].sm_clocks_mhz == [low]
+
+
+def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(journal: Journal) -> None:
+    broker = make(journal, 0.5)
+    low = start(broker, num_gpus=4).sm_clock_mhz
+    broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, clock_note="NVML: Timeout"))
+    assert orders(broker, HoldClock) == [], "not yet"
+    back = msgspec.structs.replace(node(), attempts=[report(1, 0)])  # type: ignore[type-var]
+    out = broker.says("n0", back)  # type: ignore[arg-type]
+    hold = HoldClock(epoch=1, job=1, attempt=1, rank=0, sm_clock_mhz=low)
+    assert of_kind(out, HoldClock) == [hold]  # type: ignore[arg-type]
+    assert jobs(broker)[0].sm_clocks_mhz == [0], "until the node says so"
+    broker.says("n0", ClockHeld(job=1, attempt=1, rank=0, sm_clock_mhz=low))
+    assert jobs(broker)[0].sm_clocks_mhz == [low]
+    assert replayed(journal).jobs[1].attempt == broker.book.jobs[1].attempt
+
+
+# ---- the policy ------------------------------------------------------------------------------------------
+
+
+def test_the_network_sees_the_weight_of_the_broker_and_of_the_job(journal: Journal) -> None:
+    """In the column that the simulator fills, by the same code."""
+    policy = Guarded(
+        network := load_scheduler("ppo:untrained"),
+        load_scheduler(network.reference),
+        budget_ms=60_000.0,  # kernels may have to be compiled
+    )
+    broker = HandBroker(policy, journal, limits=LIMITS, speed_energy=0.25)
+    broker.says("n0", node())  # type: ignore[arg-type]
+    broker.ask(submit(4))
+    broker.ask(submit(2, speed_energy=0.75))
+    broker.ask(submit(3))
+    broker.ask(submit(1))
+    broker.says("n0", launched(1), ended(1))
+    kept = [record for batch in broker.records for record in batch.records]
+    assert not any(record.guard for record in kept)
+    columns = [SCHEMA.column(name) for name in ("energy_weight", "clock_frac", "clock_bound")]
+    halves = [half for record in kept for half in record.halves]
+    assert {half.kind for half in halves} == {"job", "how"}
+    for half in halves:
+        rows = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[:, columns]
+        expected = [0.75 if seq == 1 else 0.25 for seq in half.seqs]
+        np.testing.assert_array_equal(rows[:, 0], np.array(expected, np.float32))
+        if half.kind == "how":
+            assert len(set(rows[:, 1].tolist())) == 4, "every clock of the GPU type"
+    starts = [record.action for record in kept if isinstance(record.action, Start)]
+    assert any(one.sm_clock_frac < 1.0 for one in starts)
+    words = explained(broker, 1)
+    assert re.search(r"best alternatives: n0 at clock [01]\.\d\d 0\.\d\d; n0 at clock", words)
+    assert [order.sm_clock_mhz for order in orders(broker, Launch)] == [  # type: ignore[attr-defined]
+        nearest_mhz(CLOCKS, one.sm_clock_frac) for one in starts
+    ]
+
+
+# ---- helpers ---------------------------------------------------------------------------------------------
+
+
+def jobs(broker: HandBroker) -> list:  # type: ignore[type-arg]
+    reply = broker.ask(ListJobs())
+    assert isinstance(reply, Jobs)
+    return reply.jobs
+
+
+def nodes(broker: HandBroker) -> list:  # type: ignore[type-arg]
+    reply = broker.ask(ListNodes())
+    assert isinstance(reply, Nodes)
+    return reply.nodes
+
+
+def explained(broker: HandBroker, job: int) -> str:
+    reply = broker.ask(Why(job=job))
+    assert isinstance(reply, Explanation)
+    return "; ".join([reply.summary, *reply.details])
+
+
+def orders(broker: HandBroker, kind: type) -> list[object]:
+    return of_kind([order for _, order in broker.sent.orders], kind)
+
+
+def decided(journal: Journal) -> list[object]:
+    return [one.action for one in journal_events(journal.path).decisions]
+
+
+def report(job: int, mhz: int) -> AttemptReport:
+    return AttemptReport(job=job, attempt=1, rank=0, state="running", sm_clock_mhz=mhz)

@@ -1,0 +1,325 @@
+"""The broker's state machine: launches and their refusals, nodes and their leases."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.nodes.attempts import MAX_RETRIES
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.decide.registry import load_scheduler
+from rlsched.wire.messages import (
+    AttemptReport,
+    Cancel,
+    EndedAck,
+    Heartbeat,
+    Kill,
+    Launch,
+    LaunchRefused,
+    Leaving,
+    ListNodes,
+    Nodes,
+    Refused,
+    SayHello,
+    Stats,
+    StatsReport,
+    Welcome,
+)
+from tests.support.broker.hand import (
+    LIMITS,
+    ended,
+    hello,
+    launched,
+    make,
+    of_kind,
+    state,
+    states,
+    submit,
+)
+
+# ---- launch protocol -------------------------------------------------------------------------------------
+
+
+def test_a_refused_rank_ends_the_attempt_on_every_node_and_queues_the_job_again(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(8))
+    broker.says("n0", launched(1, rank=0))
+    out = broker.says("n1", LaunchRefused(job=1, attempt=1, rank=1, message="no such directory"))
+    assert out == [Kill(epoch=1, job=1, attempt=1, rank=0, again=True)]
+    assert broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed")) == [
+        EndedAck(job=1, attempt=1, rank=0)
+    ]
+    assert state(broker, 1) == "queued", "it needs both nodes, and n1 rests"
+    broker.says("n0", Heartbeat(name="n0"), after_s=15.0)
+    out = broker.wait(15.0, "n0", "n1")
+    assert [m.attempt for m in of_kind(out, Launch)] == [2, 2]
+    assert state(broker, 1) == "launching"
+
+
+def test_a_node_that_refused_gets_no_new_jobs_for_a_while_and_keeps_its_own(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(2))
+    broker.says("n0", launched(1))
+    broker.ask(submit(2))
+    out = broker.says("n0", LaunchRefused(job=2, attempt=1, rank=0, message="GPU 2 is in use"))
+    assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert states(broker) == {"n0": "drained", "n1": "up"}
+    assert state(broker, 1) == "running"
+    broker.ask(submit(2))
+    assert broker.book.jobs[3].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+    broker.ask(submit(2))
+    assert state(broker, 4) == "queued"
+    broker.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running")))
+    assert states(broker)["n0"] == "drained", "saying hello again is no way round it"
+    assert of_kind(broker.wait(15.0, "n0", "n1"), Launch) == []
+    assert [(m.job, m.nodes) for m in of_kind(broker.wait(15.0, "n0", "n1"), Launch)] == [(4, ["n0"])]
+    assert states(broker) == {"n0": "up", "n1": "up"}
+
+
+def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    for gpus in (3, 2, 4, 1):
+        broker.ask(submit(gpus))
+    broker.says("n0", launched(1))
+    broker.says("n1", LaunchRefused(job=2, attempt=1, rank=0, message="GPU 1 is in use"))
+    again = make(journal)
+    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert states(again) == {"n0": "up", "n1": "drained"}
+    again.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running"), cluster="c1"))
+    again.says("n1", hello("n1", cluster="c1"))
+    assert state(again, 2) == "queued"
+    again.wait(15.0, "n0", "n1")
+    again.wait(15.0, "n0", "n1")
+    assert (state(again, 2), states(again)["n1"]) == ("launching", "up")
+    again.says("n1", LaunchRefused(job=2, attempt=2, rank=0, message="GPU 1 is in use"))
+    again.wait(21.0, "n0")
+    assert states(again)["n1"] == "unreachable"
+    again.says("n1", hello("n1", cluster="c1"))
+    assert states(again)["n1"] == "drained", "it rests until its time"
+    again.wait(15.0, "n0", "n1")
+    assert state(again, 2) == "launching"
+
+    records = [record for one in (broker, again) for kept in one.records for record in kept.records]
+    made = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
+    assert len(made) == len(records) > 4
+    for theirs, ours in zip(records, made, strict=True):
+        assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
+
+
+def test_after_bounded_retries_the_job_has_failed_with_the_last_reason(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_RETRIES + 2):
+        assert state(broker, 1) == "launching"
+        broker.says("n0", LaunchRefused(job=1, attempt=attempt, rank=0, message="disk full"))
+        began_s = broker.now_s
+        while state(broker, 1) == "queued":
+            broker.wait(1.0, "n0")
+        assert broker.now_s - began_s == pytest.approx(LIMITS.drain_s if attempt <= MAX_RETRIES else 0.0)
+    assert state(broker, 1) == "failed"
+    assert f"after {MAX_RETRIES + 1} attempts" in broker.book.jobs[1].reason
+    assert "disk full" in broker.book.jobs[1].reason
+
+
+def test_a_node_that_cannot_for_now_costs_the_job_no_attempt(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_RETRIES + 4):
+        assert state(broker, 1) == "launching"
+        refusal = LaunchRefused(job=1, attempt=attempt, rank=0, message="disk full", is_for_now=True)
+        broker.says("n0", refusal)
+        assert state(broker, 1) == "queued"
+        while state(broker, 1) == "queued":
+            broker.wait(1.0, "n0")
+
+
+def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(8))
+    broker.says("n0", launched(1, rank=0))
+    assert broker.wait(15.0, "n0", "n1") == []
+    out = broker.wait(15.0, "n0", "n1")
+    assert out == [
+        Kill(epoch=1, job=1, attempt=1, rank=0, again=True),
+        Kill(epoch=1, job=1, attempt=1, rank=1, again=True),
+    ]
+    assert "n1 did not start it within 30 s" in broker.book.jobs[1].attempt.ending_reason  # type: ignore[union-attr]
+    broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed"))
+    assert state(broker, 1) == "launching", "GPUs are given again only when every rank is over"
+    out = broker.says("n1", ended(1, rank=1, exit_code=143, reason="killed"))
+    assert {m.attempt for m in of_kind(out, Launch)} == {2}
+
+
+def test_a_late_acknowledgement_of_a_given_up_attempt_is_ended(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="x"))
+    assert broker.says("n0", launched(1, attempt=1)) == [Kill(epoch=1, job=1, attempt=1, rank=0)]
+    broker.wait(15.0, "n0")
+    broker.wait(15.0, "n0")
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+
+
+# ---- nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_job_with_a_time_goes_elsewhere_when_its_node_has_been_unreachable_for_it(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    assert broker.wait(19.0, "n1") == []
+    assert state(broker, 1) == "running"
+    out = broker.wait(1.5, "n1")
+    assert set(broker.sent.dropped) == {"n0"}
+    assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert states(broker)["n0"] == "unreachable"
+
+
+def test_a_node_that_comes_back_forgets_what_was_given_up(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.wait(21.0, "n1")
+    report = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, report, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == [(1, 1)]
+    assert broker.book.nodes["n0"].up
+    assert broker.book.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+
+
+def test_heartbeats_keep_a_lease(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    for _ in range(10):
+        broker.says("n0", Heartbeat(name="n0"), after_s=10.0)
+        broker.wait(5.0)
+    assert broker.book.nodes["n0"].up
+
+
+def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    for attempt in range(1, MAX_RETRIES + 4):
+        broker.says("n0", launched(1, attempt))
+        broker.says("n0", Leaving(name="n0"))
+        broker.says("n0", ended(1, attempt, exit_code=143, reason="node_stopped"))
+        assert state(broker, 1) == "queued", "a node that is being stopped gets no new jobs"
+        assert states(broker) == {"n0": "unreachable"}
+        broker.says("n0", hello("n0"))
+    assert state(broker, 1) == "launching"
+    assert broker.book.jobs[1].retries == 0
+
+
+def test_a_node_cannot_belong_to_a_vc_called_shared(broker: HandBroker) -> None:
+    (refused,) = broker.says("n0", hello("n0", vc="shared"))
+    assert isinstance(refused, Refused)
+    assert "cannot be the name of a virtual cluster" in refused.message
+    assert broker.book.nodes == {}
+
+
+def test_a_node_is_who_its_key_says(broker: HandBroker) -> None:
+    (refused,) = broker.says("n0", hello("n1"))
+    assert isinstance(refused, Refused)
+    assert "belongs to node 'n0'" in refused.message
+    assert broker.book.nodes == {}
+
+
+def test_a_node_that_obeys_a_newer_broker_is_refused(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    (refused,) = broker.says("n0", hello("n0", cluster="c1", epoch=5))
+    assert isinstance(refused, Refused)
+    assert "epoch 5" in refused.message
+
+
+def test_a_node_of_another_cluster_keeps_its_attempts_and_is_not_registered(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    report = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, report, cluster="older", epoch=9))
+    assert of_kind(out, Welcome) == out, "it learns who the broker is, and gets no order"
+    assert of_kind(out, Welcome)[0].forget == []
+    assert state(broker, 1) == "launching", "what it reports is another job of the same number"
+    broker.says("n0", ended(1))
+    assert state(broker, 1) == "launching"
+    assert of_kind(broker.says("n0", Heartbeat(name="n0")), SayHello) != []
+    out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
+    assert len(of_kind(out, Launch)) == 1, "it has joined: ours is started, as it never had it"
+
+
+def test_a_node_that_belongs_to_another_cluster_is_shown(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    report = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    for name in ("n0", "n1"):
+        broker.says(name, hello(name, 4, report, cluster="older", epoch=9))
+    assert states(broker) == {"n0": "foreign", "n1": "foreign"}
+    nodes = broker.ask(ListNodes())
+    assert isinstance(nodes, Nodes)
+    assert "belongs to cluster older, 1 ranks of which run there" in nodes.nodes[1].reason
+    stats = broker.ask(Stats())
+    assert isinstance(stats, StatsReport)
+    assert stats.nodes == {"foreign": 2}
+    assert stats.absent_nodes["n1"].startswith("foreign: belongs to cluster older")
+    broker.wait(LIMITS.lease_s + 1.0)
+    assert states(broker).keys() == {"n0"}, "n1 is silent, and no node of this cluster"
+    assert states(broker)["n0"] == "unreachable"
+    broker.says("n1", hello("n1", cluster="c1", epoch=1))
+    assert states(broker)["n1"] == "up"
+
+
+def test_an_attempt_that_a_whole_journal_would_know_goes_on(journal: Journal) -> None:
+    """The journal has lost its end: what the node runs is not ended, and its number is not given again."""
+    broker = make(journal, nodes=1)
+    running = AttemptReport(job=7, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == []
+    assert of_kind(out, Kill) == []
+    assert states(broker) == {"n0": "drained"}
+    assert "the journal does not know what runs here: jobs 7 run on" in broker.book.nodes["n0"].reason
+    assert getattr(broker.ask(submit()), "job", None) == 8
+    assert of_kind(broker.says("n0", ended(7)), Launch) != []
+    assert states(broker) == {"n0": "up"}
+    broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    broker.ask(Cancel(job=7))
+    assert [kill.job for _, kill in broker.sent.orders if isinstance(kill, Kill)] == [7], "an admin ends it"
+
+
+def test_hello_repeats_orders_that_may_not_have_arrived(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    assert len(of_kind(broker.says("n0", hello("n0")), Launch)) == 1
+    broker.says("n0", launched(1))
+    broker.ask(Cancel(job=1))
+    running = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    out = broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
+    assert len(of_kind(out, Kill)) == 1
+    over = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=143, reason="killed")
+    out = broker.says("n0", hello("n0", 4, over, cluster="c1", epoch=1))
+    assert of_kind(out, EndedAck) == [EndedAck(job=1, attempt=1, rank=0)]
+    assert state(broker, 1) == "cancelled"
+
+
+def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.says("n0", launched(1))
+    out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
+    assert [m.attempt for m in of_kind(out, Launch)] == [2]
+    assert broker.book.jobs[1].retries == 1
+
+
+def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Journal) -> None:
+    """Its node was slow to say so: it ran where it was decided, and does not run a second time."""
+    broker = make(journal, 1)
+    for job, code, state_then in ((1, 0, "completed"), (2, 3, "failed")):
+        broker.ask(submit())
+        broker.wait(LIMITS.launch_timeout_s + 1.0, "n0")
+        attempt = broker.book.jobs[job].active
+        assert attempt is not None
+        assert attempt.ending == "queued"
+        broker.says("n0", ended(job, exit_code=code))
+        assert (state(broker, job), broker.book.jobs[job].exit_code) == (state_then, code)
+    broker.ask(submit())
+    broker.wait(LIMITS.launch_timeout_s + 1.0, "n0")
+    broker.says("n0", ended(3, exit_code=143, reason="killed"))
+    assert state(broker, 3) in ("queued", "launching")

@@ -1,0 +1,250 @@
+"""Silence: what a broker makes of it, and what it does not."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from rlsched.broker.base.entries import AttemptOver
+from rlsched.broker.events import NodeSaid
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.decide.registry import load_scheduler
+from rlsched.wire.messages import (
+    AttemptReport,
+    Capabilities,
+    DownNode,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    Launch,
+    Leaving,
+    Ok,
+    Refused,
+    Submitted,
+    Welcome,
+)
+from tests.support.broker import hand
+from tests.support.broker.hand import (
+    ended,
+    hello,
+    launched,
+    of_kind,
+    state,
+    states,
+    submit,
+)
+
+LIMITS = msgspec.structs.replace(hand.LIMITS, lost_after_s=100.0)
+RUNNING = AttemptReport(job=1, attempt=1, rank=0, state="running")
+
+
+def make(journal: Journal, nodes: int = 2) -> HandBroker:
+    """Job 1 runs on n0."""
+    broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS)
+    for number in range(nodes):
+        broker.says(f"n{number}", hello(f"n{number}"))
+    return broker
+
+
+def running(journal: Journal, **facts: object) -> HandBroker:
+    broker = make(journal)
+    broker.ask(submit(4, **facts))
+    broker.says("n0", launched(1))
+    return broker
+
+
+def reasons(journal: Journal) -> list[str]:
+    """Why attempts ended."""
+    return [row.entry.reason for row in journal.rows() if isinstance(row.entry, AttemptOver)]
+
+
+def test_a_silent_node_keeps_its_job_and_gets_no_other(journal: Journal) -> None:
+    broker = running(journal)
+    broker.ask(submit(1))
+    broker.says("n1", launched(2))
+    broker.wait(LIMITS.lease_s, "n1")
+    assert states(broker) == {"n0": "unreachable", "n1": "up"}
+    broker.says("n1", ended(2))
+    broker.ask(submit(4))
+    broker.ask(submit(4))
+    assert [state(broker, job) for job in (1, 3, 4)] == ["running", "launching", "queued"]
+    out = broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == []
+    assert (states(broker)["n0"], state(broker, 1)) == ("up", "running"), "as if nothing had been"
+
+
+def test_a_node_that_stays_silent_is_lost_and_its_job_goes_elsewhere(journal: Journal) -> None:
+    broker = running(journal)
+    broker.wait(LIMITS.lost_after_s - 1.0, "n1")
+    assert state(broker, 1) == "running"
+    out = broker.wait(2.0, "n1")
+    assert [(launch.attempt, launch.nodes) for launch in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert states(broker)["n0"] == "unreachable"
+    assert broker.book.jobs[1].retries == 1
+    assert reasons(journal) == ["node n0 was unreachable for its --lost-after of 100 s"]
+
+
+def test_a_node_that_does_not_end_jobs_by_their_time_keeps_them(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    older = msgspec.structs.replace(hello("n0"), capabilities=Capabilities())
+    broker.says("n0", older)
+    broker.says("n1", hello("n1"))
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.wait(3 * LIMITS.lost_after_s, "n1")
+    assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
+
+
+def test_an_operator_declares_an_unreachable_node_down(journal: Journal) -> None:
+    broker = running(journal, lost_after_s=0.0)
+    refused = broker.ask(DownNode(node="n0"))
+    assert isinstance(refused, Refused)
+    assert "node n0 is up: only an unreachable one can be declared down" in refused.message
+    broker.wait(LIMITS.lease_s, "n1")
+    assert broker.ask(DownNode(node="n0", reason="power supply")) == Ok()
+    assert (states(broker)["n0"], state(broker, 1)) == ("down", "launching")
+    assert reasons(journal) == ["node n0 is down: power supply"]
+    out = broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
+    assert of_kind(out, Welcome)[0].forget == [(1, 1)], "should it run after all, it is ended"
+    assert isinstance(broker.ask(DownNode(node="n7")), Refused)
+
+
+def test_a_time_that_no_node_could_keep_is_refused(journal: Journal) -> None:
+    broker = make(journal)
+    for wrong in (-1.0, 5.0, float("nan"), float("inf")):
+        refused = broker.ask(submit(1, lost_after_s=wrong))
+        assert isinstance(refused, Refused), wrong
+        assert "lost_after_s must be 0 (never) or at least 20, the seconds" in refused.message
+    assert broker.ask(submit(1, lost_after_s=20.0)) == Submitted(job=1)
+
+
+def test_a_job_without_a_time_goes_on_however_long_its_node_is_unreachable(journal: Journal) -> None:
+    broker = running(journal, lost_after_s=0.0)
+    broker.wait(1_000 * LIMITS.lost_after_s, "n1")
+    assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
+    broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
+    assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
+    assert broker.book.jobs[1].attempt.number == 1  # type: ignore[union-attr]
+    broker.says("n0", hello("n0", 4, cluster="c1", epoch=1))
+    assert broker.book.jobs[1].retries == 1, "its node says that it is gone"
+
+
+def test_a_job_has_the_brokers_time_or_its_own(journal: Journal) -> None:
+    broker = make(journal)
+    for lost_after_s in (None, 0.0, 30.0):
+        broker.ask(submit(1, lost_after_s=lost_after_s))
+    orders = [order for _, order in broker.sent.orders if isinstance(order, Launch)]
+    assert [order.lost_after_s for order in orders] == [LIMITS.lost_after_s, 0.0, 30.0]
+
+
+@pytest.mark.parametrize("pause_s", [25.0, 1_000.0])
+def test_a_broker_that_did_not_listen_blames_nobody(journal: Journal, pause_s: float) -> None:
+    broker = running(journal)
+    broker.wait(1.0)
+    broker.batch([hand.TICK], after_s=pause_s)
+    assert states(broker) == {"n0": "up", "n1": "up"}
+    assert state(broker, 1) == "running"
+    broker.wait(LIMITS.lease_s + 1.0, "n1")
+    assert states(broker) == {"n0": "unreachable", "n1": "up"}, "from then on silence counts"
+
+
+def test_a_heartbeat_is_answered_under_its_number(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    (answer,) = broker.batch([NodeSaid("n0", 7, Heartbeat(name="n0"))])
+    assert (answer, broker.sent.requests[-1]) == (HeartbeatAck(), 7)
+    assert broker.says("n0", Heartbeat(name="n0")) == [], "an older node does not ask for it"
+
+
+def test_a_job_keeps_its_time_under_a_broker_with_another_default(journal: Journal) -> None:
+    running(journal)
+    shorter = msgspec.structs.replace(LIMITS, lost_after_s=20.0)
+    again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=shorter, now_s=2_000.0)
+    again.says("n1", hello("n1", cluster="c1", epoch=1))
+    again.wait(60.0, "n1")
+    assert state(again, 1) == "running", "its node was told 100 s"
+    again.wait(41.0, "n1")
+    assert state(again, 1) == "launching", "elsewhere"
+
+
+def test_a_daemon_that_is_stopped_says_so_and_its_jobs_go_on(journal: Journal) -> None:
+    broker = running(journal)
+    broker.says("n0", Leaving(name="n0"))
+    assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
+    broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
+    assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
+
+
+def test_an_end_that_a_stopped_node_tells_when_it_is_back_takes_nothing_down(journal: Journal) -> None:
+    """`rlsched up` stopped with a running job, and started again."""
+    broker = running(journal)
+    broker.says("n0", Leaving(name="n0"))
+    over = AttemptReport(
+        job=1, attempt=1, rank=0, state="ended", exit_code=143, reason="node_stopped", ended_s=1_001.0
+    )
+    broker.says("n0", hello("n0", 4, over, cluster="c1", epoch=1))
+    broker.says("n0", ended(1, exit_code=143, reason="node_stopped"))
+    assert states(broker) == {"n0": "up", "n1": "up"}
+    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
+
+
+def test_a_fenced_end_is_not_the_jobs_doing(journal: Journal) -> None:
+    broker = running(journal)
+    broker.says("n0", ended(1, exit_code=143, reason="fenced"))
+    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
+    assert states(broker)["n0"] == "up"
+
+
+def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.says("n0", msgspec.structs.replace(hello("n0", cluster="c1", epoch=1), boot_id="another"))
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+    assert reasons(journal) == ["node n0 was rebooted"]
+
+
+# ---- who speaks for a node --------------------------------------------------------------------------------
+
+
+def from_directory(directory: str, *reports: AttemptReport, boot: str = "b1") -> Hello:
+    said = hello("n0", 4, *reports, cluster="c1", epoch=1)
+    return msgspec.structs.replace(said, directory_id=directory, boot_id=boot)
+
+
+def test_a_second_daemon_of_a_node_that_lives_is_refused(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    broker.says("n0", from_directory("d1"))
+    (refused,) = broker.says("n0", from_directory("d2"))
+    assert isinstance(refused, Refused)
+    assert "another daemon speaks for node n0" in refused.message
+    broker.says("n0", Leaving(name="n0"))
+    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "in the place of one that was stopped"
+
+
+def test_a_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    broker.says("n0", from_directory("d1"))
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.wait(LIMITS.lease_s + 1.0)
+    (refused,) = broker.says("n0", from_directory("d2"))
+    assert isinstance(refused, Refused)
+    assert "jobs 1 of node n0 may still run" in refused.message
+    assert state(broker, 1) == "running"
+    broker.wait(LIMITS.lost_after_s)
+    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "they have ended themselves by now"
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+
+
+def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal) -> None:
+    broker = make(journal, nodes=0)
+    broker.says("n0", from_directory("d1"))
+    broker.ask(submit(4, lost_after_s=0.0))
+    broker.says("n0", launched(1))
+    broker.wait(3 * LIMITS.lost_after_s)
+    (refused,) = broker.says("n0", from_directory("d2"))
+    assert isinstance(refused, Refused)
+    assert "for as long as they run" in refused.message
+    assert of_kind(broker.says("n0", from_directory("d2", boot="b2")), Welcome), "after a reboot nothing runs"
+    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]

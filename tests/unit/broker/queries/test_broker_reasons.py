@@ -1,0 +1,108 @@
+"""Why a job waits begins with a word for each kind of reason."""
+
+from __future__ import annotations
+
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.decide.plans.words import span
+from rlsched.wire.messages import DependsOn, DrainNode, Explanation, JobInfo, Jobs, ListJobs, SetQuota, Why
+from tests.support.broker.hand import ended, hello, launched, make, submit
+
+
+def row(broker: HandBroker, job: int) -> JobInfo:
+    page = broker.ask(ListJobs(job=job))
+    assert isinstance(page, Jobs)
+    return page.jobs[0]
+
+
+def kind(broker: HandBroker, job: int) -> str:
+    return row(broker, job).reason.partition(":")[0]
+
+
+def test_resources_and_nodes_that_are_down_are_told_apart(journal: Journal) -> None:
+    broker = make(journal, nodes=2)
+    broker.ask(submit(4))
+    broker.ask(submit(8))
+    assert row(broker, 2).reason == "Resources: needs 8 GPUs, 4 free"
+    broker.ask(DrainNode(node="n1"))
+    broker.ask(submit(4))
+    assert row(broker, 3).reason == "NodeDown: needs 4 GPUs, 0 free, 4 on absent nodes"
+    assert kind(broker, 2) == "Resources", "the other half is a job's"
+    broker.says("n0", launched(1))
+    broker.says("n0", ended(1))
+    assert row(broker, 3).state == "launching"
+    assert kind(broker, 2) == "Resources"
+
+
+def test_gpus_that_are_kept_for_a_job_ahead_are_a_reservation(journal: Journal) -> None:
+    broker = make(journal, nodes=1, policy="fifo")
+    for gpus in (3, 4, 1):
+        broker.ask(submit(gpus))
+    assert row(broker, 2).reason == "Resources: needs 4 GPUs, 1 free"
+    assert row(broker, 3).reason == "Reservation: GPUs are kept for job 2, which needs 4"
+    broker.ask(SetQuota(kind="user", name="ada", gpus=1))
+    for _ in range(2):
+        broker.ask(submit(1, user="ada"))
+    assert [kind(broker, job) for job in (3, 4, 5)] == ["Reservation", "Reservation", "Reservation"]
+    broker.says("n0", launched(1))
+    broker.says("n0", ended(1))
+    broker.says("n0", launched(2))
+    broker.says("n0", ended(2))
+    assert [kind(broker, job) for job in (3, 4, 5)] == ["", "", "Quota"], "two of ada's would be too many"
+
+
+def why(broker: HandBroker, job: int) -> list[str]:
+    answer = broker.ask(Why(job=job))
+    assert isinstance(answer, Explanation)
+    return answer.details
+
+
+def test_a_lost_attempt_is_no_time_in_the_queue(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    assert "started after 0 s in the queue as attempt 1, decided by rule (decision 0)" in why(broker, 1)
+    broker.wait(50.0, "n0")
+    broker.wait(30.0)
+    end_s = broker.book.jobs[1].stopped.end_s  # type: ignore[union-attr]
+    ran = span(end_s - broker.book.jobs[1].submit_s)
+    lost = f"attempt 1 ended after {ran}: {broker.book.jobs[1].reason}"
+    assert "n0" in lost
+    assert lost in why(broker, 1)
+    assert f"it has waited {span(broker.now_s - end_s)} since then" in "".join(why(broker, 1))
+    broker.says("n0", hello("n0"))
+    after, waited = span(broker.now_s - broker.book.jobs[1].submit_s), span(broker.now_s - end_s)
+    assert f"started {after} after its submission as attempt 2, decided by rule (decision 1)" in why(
+        broker, 1
+    )
+    assert f"{lost}; it then waited {waited} in the queue" in why(broker, 1)
+
+
+def test_how_an_attempt_ended_is_known_after_a_restart(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(4))
+    broker.says("n0", launched(1))
+    broker.says("n0", ended(1, exit_code=143, reason="node_stopped"))
+    again = make(journal)
+    assert [line for line in why(again, 1) if line.startswith("attempt 1 ended after")] == [
+        "attempt 1 ended after 0 s: node n0 was stopped; it then waited 0 s in the queue"
+    ]
+
+
+def test_the_plan_of_a_gang_says_how_many_nodes_and_what_is_predicted(journal: Journal) -> None:
+    broker = make(journal, nodes=3)
+    broker.ask(submit(6))
+    broker.ask(submit(1))
+    run = span(broker.book.jobs[1].spec.predicted_s)
+    then = "its plans then: node {} (generic), predicted to run {} (taken)"
+    assert then.format("n0 and 1 more", run) in why(broker, 1)
+    assert then.format("n1", run) in why(broker, 2)
+
+
+def test_who_holds_it_back_comes_before_everything_else(broker: HandBroker) -> None:
+    broker.says("n0", hello("n0"))
+    broker.ask(submit(4))
+    broker.ask(submit(1, hold=True))
+    broker.ask(submit(1, depends_on=[DependsOn("afterok", 1)]))
+    broker.ask(submit(1, begin_s=broker.now_s + 3600.0))
+    assert [kind(broker, job) for job in (2, 3, 4)] == ["Held", "Dependency", "BeginTime"]

@@ -1,0 +1,141 @@
+"""A standby's book: what it has followed and the tail are the journal, also where that was replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.broker.base.rows import Row
+from rlsched.broker.journal.backup import back_up, restore
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.standby.standby import stand_by
+from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.broker.state.book import Book
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.errors import JournalHeldError
+from rlsched.files import lock as journal_lock
+from rlsched.files.lock import Holder
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+from tests.support.broker.hand import make, run_one, submit
+
+POLICY = "fifo-backfill"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def cold() -> Warm:
+    return Warm(load_scheduler(Policy.of(POLICY)), "", RUNNING_MEAN)
+
+
+def facts(book: Book) -> object:
+    jobs = [
+        (job.number, job.state, job.exit_code, job.end_s, job.spec.predicted_s) for job in book.jobs.values()
+    ]
+    cluster = book.cluster
+    return (
+        jobs,
+        book.epoch,
+        book.now_s,
+        book.decisions,
+        cluster.decisions,
+        cluster.waiting(0),
+        cluster.running(),
+    )
+
+
+def lived(path: Path, jobs: int = 5) -> HandBroker:
+    broker = make(Journal(path), nodes=2, policy=POLICY)
+    for _ in range(jobs):
+        run_one(broker, 7.0)
+    return broker
+
+
+def test_what_was_followed_in_parts_is_what_is_replayed_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlsched.broker.standby.warm.PAGE", 3)
+    broker, warm = lived(path), cold()
+    follower = Follower(path, warm)
+    while follower.step():
+        pass
+    assert warm.last == broker.journal.last > 20
+    for gpus in (1, 8, 2):
+        broker.ask(submit(gpus))
+        while follower.step():
+            pass
+        assert warm.last == broker.journal.last
+    follower.close()
+    seen = warm.last
+    broker.ask(submit(1))
+    broker.journal.close()
+    with_tail = Journal(path)
+    replayed: list[int] = []
+    rows = with_tail.rows
+
+    def counted(after: int = 0) -> Iterator[Row]:
+        for row in rows(after):
+            replayed.append(row.n)
+            yield row
+
+    monkeypatch.setattr(with_tail, "rows", counted)
+    book = warm.caught_up(with_tail)
+    assert replayed == list(range(seen + 1, with_tail.last + 1)), "the tail alone"
+    assert facts(book) == facts(cold().caught_up(with_tail)) == facts(broker.book)
+    with_tail.close()
+
+
+def test_a_journal_that_was_restored_is_followed_from_its_beginning(path: Path, tmp_path: Path) -> None:
+    lived(path, jobs=2).journal.close()
+    back_up(path, tmp_path / "earlier.sqlite")
+    broker, warm = lived(path, jobs=3), cold()
+    follower = Follower(path, warm)
+    assert not follower.step()
+    assert len(warm.book.jobs) == 5
+    broker.journal.close()
+    restore(tmp_path / "earlier.sqlite", path.parent)
+    assert not follower.step()
+    assert len(warm.book.jobs) == 2
+    follower.close()
+
+
+def test_a_book_of_another_journal_is_thrown_away(path: Path, tmp_path: Path) -> None:
+    lived(path, jobs=2).journal.close()
+    warm = cold()
+    follower = Follower(path, warm)
+    follower.step()
+    follower.close()
+    other = make(Journal(tmp_path / "other.sqlite"), nodes=3, policy=POLICY)
+    for _ in range(9):
+        run_one(other, 3.0)
+    assert other.journal.last > warm.last > 0
+    assert facts(warm.caught_up(other.journal)) == facts(cold().caught_up(other.journal))
+    other.journal.close()
+
+
+def test_a_journal_of_another_machine_is_not_read_while_its_broker_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    broker, warm = lived(path), cold()
+    monkeypatch.setattr("rlsched.broker.standby.standby.boot_id", lambda: "another")
+    stops = iter([False, False, True])
+    assert stand_by(path, warm, said.append, lambda: next(stops)) is None
+    assert warm.last == 0
+    assert "another machine" in said[0]
+    assert len(said) == 1
+    broker.journal.close()
+    taken = stand_by(path, warm, said.append, lambda: False)
+    assert taken is not None
+    journal = taken.open(path)
+    assert len(warm.caught_up(journal).jobs) == 5
+    with pytest.raises(JournalHeldError):
+        Journal(path)
+    journal.close()
+    assert Holder.of(path).boot_id == journal_lock.boot_id()

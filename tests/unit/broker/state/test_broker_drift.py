@@ -1,0 +1,254 @@
+"""The broker's state machine: far from what a policy saw in training, a rule decides in its place."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.queries.report import drift_curves
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.server.policy import load_policy
+from rlsched.broker.state.jobs import Job
+from rlsched.cli.operators.metrics import figures
+from rlsched.cli.users.status import _lines, problems
+from rlsched.decide import guard as module
+from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.dials.turning import RANGES
+from rlsched.decide.drift import Familiar
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.record import DecisionRecord
+from rlsched.decide.scheduler import Scheduler
+from rlsched.decide.schema import SCHEMA
+from rlsched.errors import CheckpointError, InputError
+from rlsched.wire.messages import Stats, StatsReport
+from rlsched_agents.runtime.card import Card
+from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
+from rlsched_agents.runtime.network import NetworkConfig, initial_weights
+from tests.support.broker.hand import LIMITS, ended, hello, launched, submit
+
+BUDGET_MS = 60_000.0
+
+
+def saved(path: Path, familiar: Familiar | None) -> Path:
+    network = NetworkConfig(width=8, critic_width=4)
+    card = Card(
+        name="mine", created="", rlsched_version="0", schema_hash="", network=network, timesteps=1,
+        seeds=(0,), familiar=familiar,
+    )  # fmt: skip
+    save_checkpoint(path, card, initial_weights(network, 0))
+    return path
+
+
+def short_queues(most_jobs: int) -> Familiar:
+    """Whatever comes is known, but for queues of more than so many jobs."""
+    names = [name for name, _ in SCHEMA.features]
+    columns = dict.fromkeys(names, (-100.0, 100.0))
+    columns["queue_log"] = (0.0, math.log1p(most_jobs) / 8 / 1.1)
+    return Familiar(columns=columns, nodes=(4, 8))
+
+
+def guarded(path: Path) -> Scheduler:
+    return load_policy(Policy.of(f"ppo:{path}"), None, BUDGET_MS)[0]
+
+
+def records(broker: HandBroker) -> list[DecisionRecord]:
+    return [record for kept in broker.records for record in kept.records]
+
+
+def report(broker: HandBroker) -> StatsReport:
+    found = broker.ask(Stats())
+    assert isinstance(found, StatsReport)
+    return found
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_DECISIONS", 8)
+    monkeypatch.setattr(module, "REMEMBERED_SETTINGS", 4)
+
+
+def waiting(broker: HandBroker) -> int:
+    return sum(job.state == "queued" for job in broker.book.job_of_seq.values())
+
+
+def launch_all(broker: HandBroker) -> None:
+    """All jobs that are being launched run."""
+    for job in [one for one in broker.book.job_of_seq.values() if one.state == "launching"]:
+        assert job.attempt is not None
+        broker.says("n0", launched(job.number, job.attempt.number))
+
+
+def finish_one(broker: HandBroker) -> None:
+    """The first job that runs ends; what starts in its place runs."""
+    job = min((one for one in broker.book.job_of_seq.values() if one.state != "queued"), key=_number)
+    assert job.attempt is not None
+    broker.says("n0", ended(job.number, job.attempt.number))
+    launch_all(broker)
+
+
+def _number(job: Job) -> int:
+    return job.number
+
+
+@pytest.mark.usefixtures("few")
+def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_again(
+    journal: Journal, tmp_path: Path
+) -> None:
+    path = saved(tmp_path / "mine.zip", short_queues(10))
+    broker = HandBroker(guarded(path), journal, limits=LIMITS)
+    broker.says("n0", hello("n0", 2))
+    for number in range(40):
+        broker.ask(submit(1 + number % 2))
+    launch_all(broker)
+    kinds = list[str]()
+    while len(broker.book.job_of_seq) > 1:
+        finish_one(broker)
+        kinds.append(report(broker).guard.now.partition(":")[0])  # type: ignore[union-attr]
+        if kinds[-1] == "drift":
+            drifting = report(broker)
+    assert kinds[0] == "", "the memory is not full yet"
+    began = kinds.index("drift")
+    assert kinds.index("", began) > began, "it ends"
+    assert "drift" not in kinds[kinds.index("", began) :], "and does not begin again"
+
+    assert drifting.guard is not None
+    assert drifting.guard.drift is not None
+    (outside, *_) = drifting.guard.drift.outside
+    assert (outside.column, drifting.guard.drift.active) == ("queue_log", True)
+    assert outside.value > outside.high * 1.1
+    assert any("decides instead of" in one and "drift: queue_log is " in one for one in problems(drifting))
+    page = "\n".join(_lines(drifting))
+    assert "drift: the policy's inputs are outside its training\n  queue_log is " in page
+    assert "  differs from training: partition shared has 1 nodes, trained on 4 to 8" in page
+    exposed = {metric.name: metric for metric in figures(drifting)}
+    assert exposed["rlsched_drift_active"].samples[0].value == 1.0
+    (sample, *_) = exposed["rlsched_drift_outside_ratio"].samples
+    assert (sample.labels, sample.value) == ({"column": "queue_log"}, outside.share_frac)
+
+    events = journal_events(journal.path)
+    drifted = [one for one in events.decisions if one.guard.startswith("drift: queue_log is ")]
+    assert drifted
+    assert {one.source for one in drifted} == {"guard"}
+    assert broker.book.interventions["drift"] == len(drifted)
+    assert all(record.guard.startswith("drift: ") for record in records(broker) if record.source == "guard")
+    again = redecide(events, guarded(path))
+    assert [(one.action, one.source, one.guard, one.state_digest) for one in again] == [
+        (one.action, one.source, one.guard, one.state_digest) for one in records(broker)
+    ], "it is a function of the states: a replay drifts at the same decisions"
+
+
+@pytest.mark.usefixtures("few")
+def test_after_a_restart_the_memory_is_empty_and_what_was_counted_stands(
+    journal: Journal, tmp_path: Path
+) -> None:
+    path = saved(tmp_path / "mine.zip", short_queues(1))
+    before = guarded(path)
+    broker = HandBroker(before, journal, limits=LIMITS)
+    broker.says("n0", hello("n0", 2))
+    for number in range(40):
+        broker.ask(submit(1 + number % 2))
+    launch_all(broker)
+    for _ in range(20):
+        finish_one(broker)
+    counted = broker.book.interventions["drift"]
+    curves = drift_curves(before)
+    assert curves["drift/active"] == curves["drift/outside_queue_log_frac"] == 1.0
+    assert curves["drift/value_queue_log"] == pytest.approx(math.log1p(waiting(broker)) / 8, abs=0.02)
+    scheduler = guarded(path)
+    again = HandBroker(scheduler, journal, limits=LIMITS)
+    assert again.book.interventions == {"drift": counted}
+    assert scheduler.replaced_by_fallback() == ""
+    assert drift_curves(scheduler) == {"drift/active": 0.0, "drift/most_outside_frac": 0.0}
+
+
+def test_an_older_card_is_not_watched_and_says_so(journal: Journal, tmp_path: Path) -> None:
+    scheduler = guarded(saved(tmp_path / "old.zip", None))
+    broker = HandBroker(scheduler, journal, limits=LIMITS)
+    page = _lines(report(broker))
+    assert "drift: not watched: no ranges in its card" in page
+    assert problems(report(broker)) == []
+    assert drift_curves(scheduler) == {}
+
+
+def test_a_rule_has_learned_nothing_and_says_nothing(journal: Journal) -> None:
+    broker = HandBroker(load_policy(Policy.of("easy"), None, BUDGET_MS)[0], journal, limits=LIMITS)
+    assert not any("drift" in line for line in _lines(report(broker)))
+
+
+def test_ranges_the_wrong_way_round_are_refused(tmp_path: Path) -> None:
+    odd = Familiar(columns={"queue_log": (2.0, 1.0)})
+    with pytest.raises(CheckpointError, match="queue_log: expected the least value and then the largest"):
+        load_checkpoint(saved(tmp_path / "odd.zip", odd))
+    strategy = msgspec.structs.replace(Strategy.of(np.zeros((NUM_DIALS, NUM_COLUMNS + 1))), familiar=odd)
+    strategy.write(tmp_path / "odd.json")
+    with pytest.raises(InputError, match=r"odd\.json: familiar: queue_log: expected the least"):
+        Strategy.read(tmp_path / "odd.json")
+
+
+# ---- a strategy -----------------------------------------------------------------------------------
+
+
+def test_a_strategy_without_ranges_keeps_its_digest() -> None:
+    one = Strategy.of(np.full((NUM_DIALS, NUM_COLUMNS + 1), 0.5))
+    assert b"familiar" not in msgspec.json.encode(one)
+
+
+def dialled(path: Path, most_waiting: float) -> Scheduler:
+    """Dials that move with what is seen; trained on short queues alone."""
+    weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
+    columns = dict.fromkeys(NAMES, (-3.0, 3.0)) | {"waiting_jobs": (0.0, most_waiting)}
+    made = msgspec.structs.replace(Strategy.of(weights), familiar=Familiar(columns=columns))
+    made.write(path)
+    policy = Policy("easy", reserve_after="1s", dials=str(path))
+    return load_policy(policy, None, BUDGET_MS)[0]
+
+
+def dials(broker: HandBroker) -> list[float]:
+    dial = broker.book.cluster.arrays.dials.dial
+    return [float(dial[name][0]) for name in RANGES]
+
+
+@pytest.mark.usefixtures("few")
+def test_dials_are_at_0_while_the_cluster_is_unlike_the_training_also_after_a_restart(
+    journal: Journal, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.json"
+    scheduler = dialled(path, math.log1p(6) / 5)
+    broker = HandBroker(scheduler, journal, limits=LIMITS)
+    broker.says("n0", hello("n0", 2))
+
+    def pass_time(settings: int) -> None:
+        for _ in range(settings):
+            broker.wait(601.0, "n0")
+            finish_one(broker)
+
+    for _ in range(30):
+        broker.ask(submit(2))
+    launch_all(broker)
+    assert any(dials(broker))
+    pass_time(6)
+    assert not any(dials(broker))
+    assert scheduler.replaced_by_fallback().startswith("drift: waiting_jobs is ")
+    guards = {one.guard.partition(" is ")[0] for one in journal_events(journal.path).decisions[-2:]}
+    assert guards == {"drift: waiting_jobs"}
+
+    fresh = dialled(path, math.log1p(6) / 5)
+    again = HandBroker(fresh, journal, limits=LIMITS)
+    assert fresh.replaced_by_fallback() == scheduler.replaced_by_fallback(), "replayed from the journal"
+    assert dials(again) == dials(broker)
+    broker = again
+    broker.says("n0", hello("n0", 2, cluster="c1", epoch=1))
+    launch_all(broker)
+    pass_time(20)
+    assert len(broker.book.job_of_seq) < 6
+    assert any(dials(broker))
+    assert fresh.replaced_by_fallback() == ""
+    events = journal_events(journal.path)
+    assert {one.source for one in events.decisions} >= {"rule", "guard"}

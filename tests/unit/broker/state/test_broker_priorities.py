@@ -1,0 +1,302 @@
+"""Priorities, ages and fair share in the broker: who goes first, who gives way, and after a restart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rlsched.broker.base.entries import JobsRanked
+from rlsched.broker.events import ClientAsked
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.broker.state.book import Book
+from rlsched.broker.state.predictions import Predictions
+from rlsched.broker.state.priorities import PRIORITIES, Ranks
+from rlsched.cli.shared import options
+from rlsched.decide.actions import Preempt
+from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.scheduler import Scheduler
+from rlsched.transport.roles import Peer
+from rlsched.wire.messages import (
+    AttemptReport,
+    Explanation,
+    JobInfo,
+    Jobs,
+    ListJobs,
+    Ok,
+    Refused,
+    Requeue,
+    Submitted,
+    Why,
+)
+from rlsched.workload.predict.kinds import RUNNING_MEAN
+from tests.support.broker.hand import LIMITS, ended, hello, launched, state, submit
+from tests.support.broker.preempting import actions, killed
+
+DAY_S = 86_400.0
+ROOT = Peer("admin", "default", "root")
+ADA, BOB = Peer("user", "ada", "ada"), Peer("user", "bob", "bob")
+
+
+def begin(journal: Journal, policy: Policy | str = "fifo-backfill", **ranks: object) -> HandBroker:
+    """A broker on this journal; with its first node, where it had none."""
+    scheduler = load_scheduler(policy)
+    broker = HandBroker(scheduler, journal, limits=LIMITS, ranks=Ranks(**ranks))  # type: ignore[arg-type]
+    if not broker.book.nodes:
+        broker.says("n0", hello("n0"))
+    return broker
+
+
+def ask(broker: HandBroker, by: Peer, **fields: object) -> object:
+    broker.batch([ClientAsked(b"peer", 1, submit(**fields), by)])  # type: ignore[arg-type]
+    return broker.sent.replies[-1][2]
+
+
+def order(broker: HandBroker) -> list[int]:
+    """The numbers of waiting jobs, first first."""
+    arrays = broker.book.cluster.arrays
+    count = arrays.derived.part.queue_len[0]
+    return [broker.book.number_of_seq[int(arrays.job.seq[slot])] for slot in arrays.derived.queue[0, :count]]
+
+
+def fill(broker: HandBroker, by: Peer = ROOT, **fields: object) -> int:
+    """A job on all GPUs, running."""
+    reply = ask(broker, by, num_gpus=4, **fields)
+    assert isinstance(reply, Submitted)
+    attempt = broker.book.jobs[reply.job].active
+    assert attempt is not None, "it was to start at once"
+    broker.says("n0", launched(reply.job, attempt.number))
+    return reply.job
+
+
+@pytest.mark.parametrize("policy", ["fifo-backfill", "sjf", "gittins", "tuned"])
+def test_jobs_of_a_higher_priority_wait_before_all_others(journal: Journal, policy: str) -> None:
+    broker = begin(journal, policy)
+    fill(broker)
+    for priority in ("low", "normal", "urgent", "high", "normal", "urgent"):
+        ask(broker, ROOT, priority=priority, num_gpus=4)
+    assert order(broker) == [4, 7, 5, 3, 6, 2]
+    again = begin(journal, policy)
+    assert order(again) == [4, 7, 5, 3, 6, 2]
+    (info,) = again.ask(ListJobs(job=4)).jobs  # type: ignore[union-attr]
+    assert info.priority == "urgent"
+
+
+def test_what_a_user_may_ask_for_is_the_brokers_to_say(journal: Journal) -> None:
+    broker = begin(journal)
+    assert ask(broker, ADA, priority="high") == Refused(
+        message="priority high is for admins here: give normal or a lower one, of low, normal, high, urgent"
+    )
+    assert ask(broker, ADA, priority="low") == Submitted(job=1)
+    assert ask(broker, ROOT, priority="urgent", user="ada") == Submitted(job=2)
+    broker = begin(journal, highest="high")
+    assert ask(broker, ADA, priority="high") == Submitted(job=3)
+    assert isinstance(ask(broker, ADA, priority="urgent"), Refused)
+
+
+def test_a_raised_priority_has_its_reservation_at_once(journal: Journal) -> None:
+    """Else short jobs of no priority would pass it for as long as a reservation takes."""
+    patient = Policy("fifo-backfill", reserve_after="10d")
+    for priority, first in (("normal", True), ("high", False)):
+        broker = begin(journal, patient)
+        ask(broker, ROOT, num_gpus=3)
+        broker.says("n0", launched(broker.book.last_number))
+        held = broker.book.last_number
+        ask(broker, ROOT, num_gpus=4, priority=priority)
+        ask(broker, ROOT, num_gpus=1)
+        small = broker.book.last_number
+        assert (state(broker, small) == "launching") is first
+        for number in [job.number for job in list(broker.book.job_of_seq.values())]:
+            if broker.book.jobs[number].active is not None:
+                broker.says("n0", ended(number))
+        for number in [job.number for job in list(broker.book.job_of_seq.values())]:
+            broker.says("n0", launched(number))
+            broker.says("n0", ended(number))
+        assert state(broker, held) == "completed"
+
+
+def by_priority() -> Policy:
+    return Policy("gittins", preempt={"by": "priority"})
+
+
+def test_only_a_lower_priority_gives_way(journal: Journal) -> None:
+    broker = begin(journal, by_priority(), preemptible="normal")
+    fill(broker)
+    broker.wait(5000.0, "n0")
+    ask(broker, ROOT, num_gpus=1)
+    broker.wait(100.0, "n0")
+    assert not any(isinstance(action, Preempt) for action in actions(journal)), "of one priority nobody does"
+    ask(broker, ROOT, num_gpus=2, priority="high")
+    assert Preempt(seq=0) in actions(journal)
+    broker.says("n0", killed(1))
+    assert (state(broker, 3), state(broker, 2), state(broker, 1)) == ("launching", "launching", "queued")
+    broker.says("n0", launched(3))
+    ask(broker, ROOT, num_gpus=4, priority="urgent")
+    assert [state(broker, job) for job in (2, 3)] == ["launching", "running"], "high is above what may be"
+    assert broker.book.jobs[3].active is not None
+    assert not broker.book.jobs[3].active.ending
+
+
+def test_a_job_is_preemptible_by_its_priority_where_the_operator_says_so(journal: Journal) -> None:
+    broker = begin(journal)
+    ask(broker, ROOT, priority="low")
+    assert not broker.book.jobs[1].spec.preemptible
+    broker = begin(journal, preemptible="low")
+    ask(broker, ROOT, priority="low")
+    ask(broker, ROOT)
+    assert [broker.book.jobs[job].spec.preemptible for job in (2, 3)] == [True, False]
+
+
+def test_who_has_used_much_goes_behind_who_has_not(journal: Journal) -> None:
+    broker = begin(journal, "sjf", half_life_s=DAY_S)
+    fill(broker, ADA)
+    broker.wait(3600.0, "n0")
+    for by in (ADA, BOB):
+        ask(broker, by, num_gpus=4)
+    broker.wait(61.0, "n0")
+    assert order(broker) == [3, 2]
+    assert broker.book.priorities.ln_weights["ada"] == pytest.approx(-2.0 * math.log(2.0)), "U = 1, S = 1/2"
+    said = broker.ask(Why(job=2))
+    assert isinstance(said, Explanation)
+    assert "fair share: by the usage of ada, its jobs count 0.25 of others'" in said.details
+    again = begin(journal, "sjf", half_life_s=DAY_S)
+    assert order(again) == [3, 2]
+    assert again.book.usage.used(again.now_s, again.book.job_of_seq.values()) == pytest.approx(
+        broker.book.usage.used(again.now_s, broker.book.job_of_seq.values())
+    )
+
+
+def test_what_was_used_is_forgotten_by_and_by(journal: Journal) -> None:
+    broker = begin(journal, "sjf", half_life_s=3600.0)
+    first = fill(broker, ADA)
+    broker.wait(3600.0, "n0")
+    broker.says("n0", ended(first))
+    running: list[object] = []
+    used = broker.book.usage.used(broker.now_s, running)["ada"]  # type: ignore[arg-type]
+    assert used == pytest.approx(4 * 3600.0 * 0.5 / math.log(2.0), rel=1e-2), "the integral of 2^(-t / 1 h)"
+    later = broker.book.usage.used(broker.now_s + 7200.0, running)["ada"]  # type: ignore[arg-type]
+    assert later == pytest.approx(used / 4.0)
+
+
+def test_without_fair_share_weights_of_an_earlier_broker_go(journal: Journal) -> None:
+    broker = begin(journal, "sjf", half_life_s=DAY_S)
+    fill(broker, ADA)
+    broker.wait(3600.0, "n0")
+    for by in (ADA, BOB):
+        ask(broker, by, num_gpus=4)
+    broker.wait(61.0, "n0")
+    assert order(broker) == [3, 2]
+    again = begin(journal, "sjf")
+    again.wait(1.0, "n0")
+    assert not again.book.priorities.ln_weights
+    assert order(again) == [2, 3]
+
+
+def test_a_job_that_waits_long_goes_up_to_high_and_no_further(journal: Journal) -> None:
+    broker = begin(journal, age_s=DAY_S)
+    fill(broker)
+    for priority in ("high", "low", "urgent"):
+        ask(broker, ROOT, num_gpus=4, priority=priority)
+    assert order(broker) == [4, 2, 3]
+    broker.now_s += DAY_S
+    broker.wait(61.0, "n0")
+    assert [broker.book.priorities.level(job) for job in (2, 3, 4)] == [1, 0, 2]
+    broker.now_s += 4 * DAY_S
+    broker.wait(61.0, "n0")
+    assert [broker.book.priorities.level(job) for job in (2, 3, 4)] == [1, 1, 2]
+    assert order(broker) == [4, 2, 3]
+    said = broker.ask(Why(job=3))
+    assert isinstance(said, Explanation)
+    assert "submitted with priority low, and has waited itself up to high" in said.details
+
+
+@pytest.mark.parametrize("policy", ["sjf", "fifo-backfill"])
+def test_the_journal_is_decided_again_with_priorities_and_shares(journal: Journal, policy: str) -> None:
+    broker = begin(journal, policy, half_life_s=DAY_S, age_s=3600.0)
+    for round_ in range(12):
+        for by in (ADA, BOB):
+            ask(broker, ROOT, user=by.person, num_gpus=1 + round_ % 4, priority=("low", "high")[round_ % 2])
+        for job in list(broker.book.job_of_seq.values()):
+            if job.state == "launching" and job.active is not None:
+                broker.says("n0", launched(job.number, job.active.number))
+        broker.wait(900.0, "n0")
+        for job in [job for job in broker.book.job_of_seq.values() if job.state == "running"][:1]:
+            assert job.active is not None
+            broker.says("n0", ended(job.number, job.active.number))
+    assert any(isinstance(row.entry, JobsRanked) for row in journal.rows())
+    made = [record for batch in broker.records for record in batch.records]
+    again = redecide(journal_events(journal.path), scheduler(policy))
+    assert [(one.number, one.action) for one in again] == [(one.number, one.action) for one in made]
+    book = Book(Predictions(RUNNING_MEAN), scheduler(policy).order, DAY_S)
+    book.replay(journal.rows())
+    assert book.cluster.digest() == broker.book.cluster.digest()
+
+
+def scheduler(policy: str) -> Scheduler:
+    return load_scheduler(policy)
+
+
+def test_a_queue_shows_the_priority(journal: Journal) -> None:
+    broker = begin(journal)
+    ask(broker, ROOT, priority="high")
+    reply = broker.ask(ListJobs())
+    assert isinstance(reply, Jobs)
+    (info,) = reply.jobs
+    assert isinstance(info, JobInfo)
+    assert info.priority == "high"
+
+
+def test_the_command_line_knows_the_priorities_of_the_messages() -> None:
+    assert options.PRIORITIES == PRIORITIES
+
+
+def stopped(job: int, rank: int) -> AttemptReport:
+    return AttemptReport(job=job, attempt=1, rank=rank, state="ended", exit_code=143, reason="node_stopped")
+
+
+@pytest.mark.parametrize("policy", ["fifo-backfill", "sjf", "gittins", "tuned"])
+def test_a_gang_that_was_ended_with_its_nodes_starts_before_a_smaller_job_that_came_later(
+    journal: Journal, policy: str
+) -> None:
+    """All of a cluster is stopped, the broker first, and started again; nodes come back one by one."""
+    broker = begin(journal, policy)
+    broker.says("n1", hello("n1"))
+    ask(broker, ROOT, num_gpus=8)
+    for rank in range(2):
+        broker.says(f"n{rank}", launched(1, rank=rank))
+    ask(broker, ROOT, num_gpus=1)
+    assert [state(broker, job) for job in (1, 2)] == ["running", "queued"]
+    again, identity = begin(journal, policy), broker.book.identity
+    for rank in range(2):
+        again.says(f"n{rank}", hello(f"n{rank}", 4, stopped(1, rank), cluster=identity, epoch=1))
+    attempt = again.book.jobs[1].attempt
+    assert attempt is not None
+    assert (state(again, 1), attempt.number, state(again, 2)) == ("launching", 2, "queued")
+    made = redecide(journal_events(journal.path), load_scheduler(policy))
+    assert [record.action for record in made] == actions(journal)
+
+
+def test_a_job_that_was_ended_with_its_node_is_one_priority_higher_and_why_says_so(journal: Journal) -> None:
+    broker = begin(journal, "tuned")
+    fill(broker)
+    ask(broker, ROOT, num_gpus=4, priority="urgent")
+    broker.says("n0", ended(1, exit_code=143, reason="node_stopped"))
+    assert [(state(broker, job), broker.book.priorities.level(job)) for job in (1, 2)] == [
+        ("queued", 1),
+        ("launching", 2),
+    ]
+    said = broker.ask(Why(job=1))
+    assert isinstance(said, Explanation)
+    assert "submitted with priority normal, and goes as high: it was ended with its node" in said.details
+    assert begin(journal, "tuned").book.priorities.level(1) == 1
+
+
+def test_a_job_that_was_queued_again_for_another_reason_keeps_its_priority(journal: Journal) -> None:
+    broker = begin(journal, "tuned")
+    fill(broker)
+    assert broker.ask(Requeue(job=1)) == Ok()
+    broker.says("n0", killed(1))
+    assert (broker.book.jobs[1].attempts, broker.book.priorities.level(1)) == (2, 0)

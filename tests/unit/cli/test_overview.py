@@ -1,0 +1,230 @@
+"""The screen of `rlsched top` as lines: it fits any terminal, and says who has what and what comes next."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+from rich.text import Text
+
+from rlsched.cli.shared.selecting import selected
+from rlsched.cli.users.overview.bars import Marks
+from rlsched.cli.users.overview.drawing import left, overview
+from rlsched.cli.users.overview.picture import Picture
+from rlsched.terminal.layout import Column, shares, side_by_side, table, window
+from rlsched.terminal.show import brief
+from rlsched.wire.messages import GpusReport, GuardReport, JobForecast, JobInfo, NodeInfo, StatsReport
+from tests.support.listed import job
+
+NOW_S = 10_000.0
+
+
+def node(name: str, free: int, *, gpus: int = 4, state: str = "up", **more: object) -> NodeInfo:
+    told = {"name": name, "gpus": gpus, "free_gpus": free, "state": state, "gpu_type": "h200", "vc": ""}
+    return NodeInfo(**told, jobs=[], last_seen_s=NOW_S, **more)  # type: ignore[arg-type]
+
+
+def runs(number: int, user: str, where: dict[str, list[int]], **more: object) -> JobInfo:
+    gpus = sum(map(len, where.values()))
+    told = {"user": user, "nodes": list(where), "gpus": list(where.values()), "num_gpus": gpus} | more
+    return job(number, name=f"train-{number}", **{"start_s": NOW_S - 100.0, "predicted_s": 400.0, **told})
+
+
+def waits(number: int, user: str, gpus: int, key: float | None, **more: object) -> JobInfo:
+    told = {"state": "queued", "nodes": [], "gpus": [], "start_s": None, "submit_s": NOW_S - 7_400.0, **more}
+    reason = f"Resources: needs {gpus} GPUs"
+    return job(number, name="sweep", user=user, num_gpus=gpus, queue_key=key, reason=reason, **told)
+
+
+STATS = StatsReport(
+    policy="tuned", decisions={}, contested={}, queued=3, running=3, ended=1_204, uptime_s=7_200.0,
+    ineligible={"Held": 1}, gpus={"h200": GpusReport(total=12, free=2, held=7, absent=3)}, fallback="qssf",
+)  # fmt: skip
+NODES = [node("n0", 0), node("n1", 1), node("n2", 0, state="down"), node("n10", 1)]
+JOBS = [
+    runs(1, "ada", {"n0": [0, 1], "n1": [0]}),
+    runs(2, "bob", {"n0": [2, 3], "n1": [1]}, speed_frac=0.79, start_s=NOW_S - 500.0),
+    runs(3, "ada", {"n10": [2]}, state="launching"),
+    waits(4, "eve", 8, 30.0),
+    waits(5, "ada", 2, 10.0, priority="high"),
+    waits(6, "eve", 1, None),
+]
+CHOSEN = {"state": "queued", "user": None, "name": None, "vc": None}
+PICTURE = Picture(at_s=NOW_S, stats=STATS, nodes=NODES, jobs=JOBS)
+
+
+def page(picture: Picture = PICTURE, columns: int = 80, height: int | None = None, **more: int) -> list[str]:
+    return [line.plain for line in overview(picture, columns, height, NOW_S, Marks(), **more)]
+
+
+def test_it_says_who_has_what_and_what_comes_next() -> None:
+    text = page()
+    assert text[0].startswith("rlsched top  3 queued (1 Held)  3 running  1,204 finished  policy tuned")
+    assert text[1] == "h200: 7 of 12 GPUs held, 2 free, 3 absent"
+    bars = " ".join(" ".join(text[3:5]).split())
+    assert bars == "n0 aabb n1 ab·# n2 ×××× down n10 ·#a# USERS"
+    users = text[text.index("USERS") + 1 : text.index("RUNNING 3")]
+    assert " ".join(" ".join(users).split()) == (
+        "a ada 4 GPUs, 1 waiting for 2 b bob 3 GPUs e eve 0 GPUs, 2 waiting for 9"
+    )
+    rows = [re.split(" {2,}", line.strip()) for line in text[text.index("RUNNING 3") + 1 :]]
+    assert rows[1][:1] == ["1"]
+    assert rows[1][3:] == ["3", "1m", "~5m", "n0[0-1] n1[0]"]
+    assert rows[2][4:] == ["8m", "late", "79%", "n0[2-3] n1[1]"]
+    assert rows[3][-1] == "launching n10[2]"
+    queue = rows[rows.index(["QUEUE 3, in its order"]) + 2 :]
+    assert [row[0] for row in queue] == ["5", "4", "6"], (
+        "in the order of the queue, then those kept out of it"
+    )
+    assert queue[0][3:] == ["2", "2h03m", "priority high; Resources: needs 2 GPUs"]
+
+
+def test_an_array_waits_while_others_of_its_tasks_run() -> None:
+    array = job(
+        7,
+        state="running",
+        name="sweep",
+        user="eve",
+        num_gpus=2,
+        tasks="3-9%2",
+        num_tasks=10,
+        nodes=[],
+        gpus=[],
+    )
+    text = page(Picture(NOW_S, STATS, NODES, [*JOBS, array]))
+    assert "RUNNING 3" in text
+    queue = [line.split()[0] for line in text[text.index("QUEUE 4, in its order") + 2 :]]
+    assert queue == ["5", "4", "6", "7_[3-9%2]"]
+    assert [one.job for one in selected([array], CHOSEN, arrays_wait=True)] == [7]
+    assert not selected([array], CHOSEN), "orders to what waits leave the tasks that run alone"
+
+
+def test_gpus_that_others_hold_or_that_are_absent_have_signs_of_their_own() -> None:
+    held = Picture(
+        at_s=NOW_S, stats=STATS, nodes=[node("big", 30, gpus=64)], jobs=[runs(1, "ada", {"big": [0]})]
+    )
+    assert "big a1 ·30 #33" in page(held)
+    down = Picture(
+        at_s=NOW_S,
+        stats=STATS,
+        nodes=[node("n0", 0, state="unreachable")],
+        jobs=[runs(1, "ada", {"n0": [1]})],
+    )
+    assert "n0 ×a×× unreachable" in page(down)
+
+
+@pytest.mark.parametrize("columns", [20, 40, 79, 80, 109, 110, 200])
+def test_no_line_is_too_long_and_no_page_too_high(columns: int) -> None:
+    wide = [
+        msgspec.structs.replace(one, name="a-long-name-" * 9, user="u" * 60, reason="why " * 90)
+        for one in JOBS
+    ]
+    nodes = [node(f"gpu-node-{k:03}.cluster.example", 1, gpus=8) for k in range(40)]
+    many = Picture(at_s=NOW_S, stats=STATS, nodes=nodes, jobs=wide * 20)
+    for height in (1, 5, 10, 24, 50, None):
+        lines = overview(many, columns, height, NOW_S, Marks(), chosen=5)
+        assert all(line.cell_len <= columns for line in lines)
+        assert all("\n" not in line.plain for line in lines)
+        assert height is None or len(lines) <= height
+
+
+def test_what_does_not_fit_is_counted_and_the_chosen_job_is_shown() -> None:
+    jobs = [waits(k, "ada", 1, float(k)) for k in range(1, 101)]
+    crowd = Picture(at_s=NOW_S, stats=STATS, nodes=NODES * 20, jobs=[*JOBS[:3], *jobs])
+    text = page(crowd, 80, 24, chosen=77)
+    assert len(text) == 24
+    assert any(line.startswith(">77") for line in text)
+    assert re.search(r"… \d+ more nodes", "\n".join(text))
+    assert text[-1].startswith("… 9")
+
+
+def test_letters_stay_with_their_users() -> None:
+    marks = Marks()
+    assert [marks.of(user).plain for user in ("ada", "alan", "al", "aa")] == ["a", "l", "b", "c"]
+    assert marks.of("alan").plain == "l"
+    assert marks.of("").plain == "d"
+    for k in range(100):
+        marks.of(f"user-{k}")
+    assert marks.of("ada").plain == "a"
+
+
+def test_time_left_is_the_forecast_s_where_there_is_one() -> None:
+    said = JobForecast(said_s=NOW_S, start_s=None, end_s=[NOW_S + 10.0, NOW_S + 7_500.0, None])
+    assert left(runs(1, "ada", {"n0": [0]}, forecast=said), NOW_S) == "2h05m"
+    never = msgspec.structs.replace(said, end_s=[None, None, None])
+    assert left(runs(1, "ada", {"n0": [0]}, forecast=never), NOW_S) == ">7d"
+    soon = JobForecast(said_s=NOW_S, start_s=[NOW_S, NOW_S + 90.0, NOW_S + 400.0], end_s=[None, None, None])
+    picture = Picture(at_s=NOW_S, stats=STATS, nodes=[], jobs=[waits(1, "ada", 1, 1.0, forecast=soon)])
+    assert "1.5m    Resources" in page(picture)[-1]
+    assert "1.5m (0s-6.7m)" in page(picture, 120)[-1]
+
+
+def test_energy_is_told_where_it_is_measured_or_counts() -> None:
+    assert "kW" not in page()[1]
+    drawn = Picture(at_s=NOW_S, stats=STATS, nodes=[node("n0", 1, power_w=1_206.0), node("n1", 1)], jobs=[])
+    assert page(drawn)[1].endswith(" · 1.21 kW")
+    weighed = msgspec.structs.replace(STATS, speed_energy=0.3, clocked=1)
+    assert "energy counts 0.3: 1 of 3" in page(Picture(NOW_S, weighed, NODES, JOBS), 120)[1]
+
+
+def test_a_fallback_that_decides_is_a_line() -> None:
+    guard = GuardReport(decided={}, masked={}, now="late: the next 3 decisions")
+    stats = msgspec.structs.replace(STATS, guard=guard)
+    assert (
+        page(Picture(NOW_S, stats, NODES, JOBS))[2] == "the fallback qssf decides: late: the next 3 decisions"
+    )
+
+
+def test_json_has_all_of_it_and_nothing_of_predictors() -> None:
+    told = json.loads(json.dumps(PICTURE.as_data()))
+    assert set(told) == {"at_s", "broker", "power_w", "nodes", "running", "queue", "users"}
+    assert [row["job"] for row in told["queue"]] == [5, 4, 6]
+    assert told["nodes"][1]["held"] == [
+        {"gpu": 0, "job": 1, "called": "1", "user": "ada"},
+        {"gpu": 1, "job": 2, "called": "2", "user": "bob"},
+    ]
+    assert told["users"][0] == {"user": "ada", "gpus": 4, "running": 2, "waiting": 1, "wanted_gpus": 2}
+    assert not {"prediction", "forecasts"} & set(told["broker"])
+
+
+def test_what_others_write_moves_no_cursor() -> None:
+    evil = [msgspec.structs.replace(one, name="\x1b[2J", user="\x9b1m", reason="a\nb") for one in JOBS]
+    text = "".join(page(Picture(NOW_S, STATS, [node("\x1b[H", 1)], evil)))
+    assert not set("\x1b\x9b\n") & set(text)
+
+
+# ---- the layout -------------------------------------------------------------------------------------------
+
+
+def test_lines_are_shared_out() -> None:
+    assert shares([3, 10, 0, 10], 9) == [3, 3, 0, 3]
+    assert shares([1, 2], 9) == [1, 2]
+    assert shares([5], -1) == [0]
+    assert [window(10, 4, at) for at in (None, 0, 5, 9)] == [(0, 4), (0, 4), (3, 7), (6, 10)]
+
+
+def test_a_table_cuts_what_may_be_cut_first() -> None:
+    columns = (Column("job", is_right=True), Column("name", shrinks=True), Column("reason"))
+    rows = [["1", "n" * 30, "r" * 30], ["10", "m", ""]]
+    assert [line.plain for line in table(columns, rows, 40)] == [
+        "job  name              reason",
+        "  1  nnnnnnnnnnnnnnn…  rrrrrrrrrrrrrrrr…",
+        " 10  m",
+    ]
+    assert [line.cell_len for line in table(columns, rows, None)][1] == 3 + 2 + 30 + 2 + 30
+
+
+def test_cells_stand_side_by_side_as_many_as_fit() -> None:
+    cells = [Text(word) for word in ("a", "bbb", "cc", "dddd")]
+    assert [line.plain for line in side_by_side(cells, 10)] == ["a     bbb", "cc    dddd"]
+    assert [line.plain for line in side_by_side([Text("abcdef")], 3)] == ["ab…"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0s"), (59.9, "59s"), (60.0, "1m"), (3_599.0, "59m"), (3_600.0, "1h00m"), (200_000.0, "2d07h")],
+)
+def test_a_duration_is_short(seconds: float, said: str) -> None:
+    assert brief(seconds) == said

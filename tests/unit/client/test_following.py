@@ -1,0 +1,203 @@
+"""The output of a job as it goes: ranks side by side, from before the start, and the end of what there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from rlsched.cli.users.output import state_line
+from rlsched.cli.users.submit import run
+from rlsched.client import following
+from rlsched.client.following import follow, tail
+from rlsched.errors import BrokerUnavailableError, InputError
+from rlsched.signals import on_signals
+from rlsched.wire.messages import JobInfo, LogChunk
+from tests.support.listed import job
+
+
+class Story:
+    """A broker that tells the next chapter each time that the job is looked at."""
+
+    def __init__(self, *chapters: tuple[JobInfo, list[bytes]]) -> None:
+        self._chapters, self._at = chapters, -1
+        self.away: set[int] = set()
+        self.broker_away = 0
+
+    def job(self, number: int) -> JobInfo:  # noqa: ARG002
+        self._answer()
+        self._at = min(self._at + 1, len(self._chapters) - 1)
+        return self._chapters[self._at][0]
+
+    def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:  # noqa: ARG002
+        self._answer()
+        info, outputs = self._chapters[max(self._at, 0)]
+        if rank in self.away:
+            raise InputError(f"node n{rank}, which has this output, is down")
+        start = max(len(outputs[rank]) + offset, 0) if offset < 0 else offset
+        return LogChunk(data=outputs[rank][start:], offset=start, eof=False, attempt=info.attempt)
+
+    def _answer(self) -> None:
+        if self.broker_away:
+            self.broker_away -= 1
+            raise BrokerUnavailableError("no broker answers")
+
+
+GANG = job(7, state="running", nodes=["n0", "n1"], gpus=[[0], [0]], num_gpus=2)
+QUEUED = job(7, state="queued", nodes=[], gpus=[], attempt=0, start_s=None, reason="Resources: needs 2 GPUs")
+OVER = msgspec.structs.replace(GANG, state="completed")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following.time, "sleep", lambda _: None)
+
+
+def told(pieces: Iterator[JobInfo | bytes]) -> tuple[list[str], bytes]:
+    states, output = list[str](), b""
+    for piece in pieces:
+        if isinstance(piece, JobInfo):
+            states += [piece.state] if piece.state not in states[-1:] else []
+        else:
+            output += piece
+    return states, output
+
+
+def test_a_gang_is_followed_from_the_queue_to_its_end_line_by_line() -> None:
+    grown = [b"a1\na2\n", b"b1\n"]
+    story = Story(
+        (QUEUED, []), (GANG, [b"a1\na", b""]), (GANG, grown), (OVER, [grown[0], grown[1] + b"last"])
+    )  # fmt: skip
+    states, output = told(follow(story, 7))
+    assert states == ["queued", "running", "completed"]
+    assert output == b"0: a1\n0: a2\n1: b1\n1: last\n"
+
+
+def test_another_attempt_begins_anew() -> None:
+    again = msgspec.structs.replace(OVER, attempt=2, nodes=["n0"], gpus=[[0]])
+    assert told(follow(Story((GANG, [b"one\n", b""]), (again, [b"two\n"])), 7))[1] == b"0: one\ntwo\n"
+
+
+def test_what_an_attempt_wrote_last_is_told_before_the_next() -> None:
+    again = msgspec.structs.replace(OVER, attempt=2)
+    story = Story((GANG, [b"one\nha", b""]), (again, [b"two\n", b""]))
+    assert told(follow(story, 7))[1] == b"0: one\n0: ha\n0: two\n"
+
+
+def test_an_array_has_no_output_of_its_own() -> None:
+    array = msgspec.structs.replace(QUEUED, num_tasks=10, tasks="0-9")
+    story = Story((array, []))
+    story.away = {0}  # as the broker refuses it
+    with pytest.raises(InputError, match="which has this output"):
+        told(follow(story, 7))
+    running = msgspec.structs.replace(array, state="running", reason="8 tasks wait, 2 run")
+    assert state_line(running).endswith("running: 8 tasks wait, 2 run")
+    done = CliRunner().invoke(run, ["--array", "0-2", "--", "true"])
+    assert (done.exit_code, "`rlsched submit` it" in done.output) == (2, True)
+
+
+def test_what_there_is_now_of_a_job_that_runs_or_waits() -> None:
+    assert told(follow(Story((GANG, [b"a\n", b"b\n"])), 7, to_its_end=False)) == (
+        ["running"],
+        b"0: a\n1: b\n",
+    )
+    assert told(follow(Story((QUEUED, [])), 7, to_its_end=False)) == (["queued"], b"")
+
+
+@pytest.mark.parametrize("to_its_end", [True, False])
+def test_a_rank_whose_node_is_down_hides_no_other(to_its_end: bool) -> None:
+    story = Story((OVER, [b"a\n", b"b\n"]))
+    story.away = {0}
+    pieces = follow(story, 7, to_its_end=to_its_end)
+    assert next(pieces) == OVER
+    assert next(pieces) == b"1: b\n"
+    with pytest.raises(InputError, match="rank 0: node n0, which has this output, is down"):
+        list(pieces)
+
+
+def test_a_broker_that_starts_again_is_waited_for() -> None:
+    story = Story((GANG, [b"a\n", b"b\n"]), (OVER, [b"a\nc\n", b"b\n"]))
+    pieces = follow(story, 7)
+    assert next(pieces) == GANG
+    story.broker_away = 5
+    assert told(pieces) == (["completed"], b"0: a\n0: c\n1: b\n")
+
+
+def test_a_broker_that_stays_away_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story((GANG, [b"a\n", b"b\n"]))
+    story.broker_away = 1
+    with pytest.raises(BrokerUnavailableError):
+        next(follow(story, 7))  # none has ever answered
+    monkeypatch.setattr(following, "PATIENCE_S", 0.01)
+    pieces = follow(story, 7)
+    assert next(pieces) == GANG
+    story.broker_away = 1_000_000_000
+    with pytest.raises(BrokerUnavailableError):
+        list(pieces)
+
+
+def test_the_end_of_a_long_output_begins_with_a_whole_line() -> None:
+    info = msgspec.structs.replace(OVER, nodes=["n0"], gpus=[[0]])
+    end = tail(Story((info, [b"first\nsecond\nthird\nfourth"])), info, num_bytes=15)
+    assert end.lines() == [b"third", b"fourth"]
+    assert end.lines(1) == [b"fourth"]
+
+
+def test_the_ranks_of_a_gang_share_the_last_lines() -> None:
+    story = Story((OVER, [b"a1\na2\na3\n", b"b1\nb2\n"]))
+    assert tail(story, OVER).lines(4) == [b"0: a2", b"0: a3", b"1: b1", b"1: b2"]
+    story.away = {1}
+    assert tail(story, OVER).lines(1) == [b"0: a3", b"1: (node n1, which has this output, is down)"]
+    assert tail(story, QUEUED).is_empty
+    many = msgspec.structs.replace(OVER, nodes_omitted=10)
+    assert tail(Story((many, [b"x\n"] * 12)), many).lines()[-1].startswith(b"(4 more ranks;")
+
+
+class Submits(Story):
+    """... and takes a job, of which it is told to cancel it."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__((GANG, [b"a\n", b"b\n"]))
+        self._happens = happens
+        self.cancelled: list[int] = []
+
+    def __enter__(self) -> Submits:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, words: list[str], **asked: object) -> int:  # noqa: ARG002
+        return 7
+
+    def cancel(self, job: int) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)  # as a shell says it once more
+        self.cancelled.append(job)
+
+    def output(self, job: int, *, to_its_end: bool) -> Iterator[JobInfo | bytes]:
+        self._happens()
+        return follow(self, job, to_its_end=to_its_end)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        partial(os.kill, os.getpid(), signal.SIGHUP),
+        partial(os.kill, os.getpid(), signal.SIGTERM),
+    ],
+)
+def test_run_ends_its_job_when_its_terminal_is_gone(
+    happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Submits(happens)
+    monkeypatch.setattr("rlsched.cli.users.submit.reach", lambda *_, **__: client)
+    both = (signal.SIGHUP, signal.SIGTERM)
+    with on_signals(signal.SIG_DFL, both):  # a suite under `nohup` ignores one
+        done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)
+        assert {signal.getsignal(number) for number in both} == {signal.SIG_DFL}
+    assert (done.return_value, client.cancelled) == (130, [7]), done.exception

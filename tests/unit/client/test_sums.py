@@ -1,0 +1,217 @@
+"""Sums over jobs that are over, by hand; the verbs that print them; times as people say them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from rlsched.cli.shared.when import month_start_s, span_s, unix_s
+from rlsched.cli.users.history import account, history
+from rlsched.cli.users.history_tables import history_lines, print_sums
+from rlsched.client.sums import Sums, percentile, sums
+from rlsched.errors import InputError
+from rlsched.wire.messages import History, JobUsage, ListHistory, ListUsage, PastJob, Refused, Usage
+from tests.support.broker.stub import Stub
+
+HOUR = 3_600.0
+JOBS = [
+    JobUsage("ada", "", "v", 10.0, "completed", 2 * HOUR, 3.6e6, 10.0),
+    JobUsage("ada", "", "v", 20.0, "failed", 1 * HOUR, None, 30.0),
+    JobUsage("bob", "", "", 30.0, "completed", 4 * HOUR, None, 0.0),
+    JobUsage("bob", "", "v", 110.0, "cancelled", 0.0, None, None),
+    JobUsage("ada", "", "", 120.0, "rejected", 0.0, None, None),
+]
+
+
+def hundreds(when_s: float) -> str:
+    return f"day {int(when_s // 100)}"
+
+
+def test_sums_by_hand() -> None:
+    rows, total = sums(JOBS, ["user"], hundreds)
+    ada, bob = rows
+    assert (ada.of, ada.jobs, ada.gpu_hours, ada.energy_kwh, ada.energy_jobs) == (("ada",), 3, 3.0, 1.0, 1)
+    assert ada.wait_mean_s == 20.0
+    assert ada.wait_p90_s == pytest.approx(28.0)
+    assert ada.outcomes == {"completed": 1, "failed": 1, "cancelled": 0, "rejected": 1}
+    assert (bob.energy_kwh, bob.wait_mean_s, bob.wait_p90_s) == (None, 0.0, 0.0)
+    assert (total.of, total.jobs, total.gpu_hours) == (("all",), 5, 7.0)
+
+
+def test_groups_of_several_and_of_none_started() -> None:
+    rows, _ = sums(JOBS, ["day", "vc"], hundreds)
+    assert [(row.of, row.jobs) for row in rows] == [
+        (("day 0", ""), 1),
+        (("day 0", "v"), 2),
+        (("day 1", ""), 1),
+        (("day 1", "v"), 1),
+    ]
+    assert (rows[2].wait_mean_s, rows[2].wait_p90_s) == (None, None)
+    assert sums([], ["user"], hundreds) == ([], Sums(
+        of=("all",), jobs=0, gpu_hours=0.0, energy_kwh=None, energy_jobs=0, wait_mean_s=None,
+        wait_p90_s=None, outcomes=dict.fromkeys(("completed", "failed", "cancelled", "rejected"), 0),
+    ))  # fmt: skip
+
+
+def test_percentiles_are_those_of_numpy() -> None:
+    chance = np.random.default_rng(1)
+    for size in (1, 2, 3, 10, 101):
+        values = np.sort(chance.exponential(size=size))
+        assert percentile(values.tolist(), 0.9) == pytest.approx(float(np.percentile(values, 90)))
+
+
+# ---- times ------------------------------------------------------------------------------------------------
+
+NOW_S = 1_795_000_000.0
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_times_are_local() -> None:
+    assert unix_s("--since", "7d", NOW_S) == NOW_S - 7 * 86_400
+    assert unix_s("--since", "30min", NOW_S) == NOW_S - 1_800
+    assert unix_s("--since", "1.5h", NOW_S) == NOW_S - 5_400
+    assert unix_s("--since", "2026-11-01", NOW_S) == 1_793_487_600.0  # midnight in Berlin, 23:00 UTC
+    assert unix_s("--since", "2026-11-01T13:30", NOW_S) == 1_793_487_600.0 + 13.5 * HOUR
+    assert unix_s("--since", "2026-11-01T00:00+00:00", NOW_S) == 1_793_487_600.0 + HOUR
+    assert month_start_s(NOW_S) == 1_793_487_600.0
+    assert span_s(None, "1d", NOW_S) == (None, NOW_S - 86_400)
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-7d", "1y", "2026-13-01", "yesterday", "9" * 9 + "w", "7d "])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(InputError, match=r"--since '.*': expected an age .* or a time") as error:
+        unix_s("--since", text, NOW_S)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("since", "until"), [("1d", "2d"), ("2030-01-01", None), ("1d", "1d")])
+def test_a_span_of_nothing_is_refused(since: str, until: str | None) -> None:
+    with pytest.raises(InputError, match=f"--since {since}: expected a time before"):
+        span_s(since, until, NOW_S)
+
+
+# ---- what is printed --------------------------------------------------------------------------------------
+
+
+def past(job: int, **more: object) -> PastJob:
+    fields = {
+        "job": job, "name": f"job-{job}", "user": "ada", "account": "", "vc": "", "state": "completed",
+        "num_gpus": 2, "submit_s": 100.0, "start_s": 110.0, "end_s": 3_800.0, "wait_s": 10.0,
+        "gpu_s": 7_380.0, "energy_j": None, "exit_code": 0, "reason": "", "nodes": "n0[0,1]",
+        "gpu_types": "generic", "attempts": 1, "preemptions": 0,
+    }  # fmt: skip
+    return PastJob(**(fields | more))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[Stub, list[str], list[object]]]:
+    """A broker that knows two jobs; how a command reaches it, and what it was asked."""
+    stub, questions = Stub(tmp_path), []
+
+    def answer(question: object) -> object:
+        questions.append(question)
+        if isinstance(question, ListUsage):
+            return Usage(jobs=JOBS)
+        if isinstance(question, ListHistory):
+            runs = past(2, name="=1+1", state="running", end_s=None, exit_code=None)
+            return History(jobs=[runs, past(1, name="a\x1b[31m", reason="reason")])
+        return Refused(message="what?")
+
+    stub.script = answer  # type: ignore[assignment]
+    yield stub, ["--broker", stub.address, "--keys", str(tmp_path)], questions
+    stub.close()
+
+
+def test_history_as_json_and_csv(asked: tuple[Stub, list[str], list[object]]) -> None:
+    _, place, questions = asked
+    done = CliRunner().invoke(history, ["--json", *place], catch_exceptions=False)
+    rows = json.loads(done.stdout)
+    assert [(row["job"], row["end_s"], row["energy_j"]) for row in rows] == [
+        (1, 3_800.0, None),
+        (2, None, None),
+    ]
+    assert isinstance(questions[0], ListHistory)
+    assert questions[0].limit == 100
+    since = ["--since", "1h", "--state", "failed", "--state", "running", "--name", "a*", "--user", "ada"]
+    done = CliRunner().invoke(history, ["--csv", *since, *place], catch_exceptions=False)
+    one, two = csv.DictReader(io.StringIO(done.stdout))
+    assert (one["job"], one["name"], one["end_s"], one["energy_j"]) == ("1", r"a\x1b[31m", "3800.0", "")
+    assert (two["name"], two["end_s"]) == ("'=1+1", "")
+    question = questions[1]
+    assert isinstance(question, ListHistory)
+    assert (question.limit, question.states, question.name, question.user) == (
+        None,
+        ["failed", "running"],
+        "a*",
+        "ada",
+    )
+    assert question.since_s == pytest.approx(time.time() - HOUR, abs=60.0)
+
+
+def test_account_as_json_and_csv(asked: tuple[Stub, list[str], list[object]]) -> None:
+    _, place, questions = asked
+    done = CliRunner().invoke(account, ["--json", "--by", "vc,user", *place], catch_exceptions=False)
+    report = json.loads(done.stdout)
+    assert report["by"] == ["vc", "user"]
+    assert [(row["vc"], row["user"], row["jobs"]) for row in report["rows"]] == [
+        ("", "ada", 1),
+        ("", "bob", 1),
+        ("v", "ada", 2),
+        ("v", "bob", 1),
+    ]
+    assert (report["total"]["jobs"], report["total"]["energy_kwh"]) == (5, 1.0)
+    assert report["rows"][0]["energy_kwh"] is None
+    assert isinstance(questions[0], ListUsage)
+    assert questions[0].since_s == report["since_s"] == month_start_s(time.time())
+    done = CliRunner().invoke(account, ["--csv", *place], catch_exceptions=False)
+    ada, bob = csv.DictReader(io.StringIO(done.stdout))
+    assert (ada["user"], ada["gpu_hours"], ada["energy_kwh"], ada["failed"]) == ("ada", "3.0", "1.0", "1")
+    assert (bob["energy_kwh"], bob["wait_p90_s"], bob["cancelled"]) == ("", "0.0", "1")
+
+
+def shown(width: int, print_it: object, *args: object, **named: object) -> str:
+    out = io.StringIO()
+    print_it(*args, console=Console(width=width, file=out, highlight=False), **named)  # type: ignore[operator]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_tables_fit_the_terminal(width: int) -> None:
+    jobs = [past(1, reason="r " * 40, nodes="n0[0] " * 20), past(2, name="a\x1b[31m", wait_s=None)]
+    text = "\n".join(line.plain for line in history_lines(jobs, width, NOW_S))
+    assert len(text.splitlines()) == 3
+    assert max(map(len, text.splitlines())) <= width
+    assert "\x1b" not in text
+    assert "1:01:30" in text
+    assert time.strftime("%F %H:%M", time.localtime(3_800.0)) in text
+    rows, total = sums(JOBS, ["user", "vc"], hundreds)
+    text = shown(width, print_sums, ["user", "vc"], rows, total, 0.0, NOW_S)
+    assert max(map(len, text.splitlines())) <= width
+    assert "GPU h" in text
+    assert "kWh" in text
+    assert text.splitlines()[-2].split()[:2] == ["all", "5"]
+
+
+def test_a_table_of_nothing_is_a_line_and_energy_that_nobody_knows_no_column() -> None:
+    assert "no jobs" in history_lines([], 100)[0].plain
+    rows, total = sums(JOBS[1:], ["user"], hundreds)
+    assert "kWh" not in shown(100, print_sums, ["user"], rows, total, 0.0, NOW_S)
+    assert "no job ended" in shown(100, print_sums, ["user"], [], total, 0.0, NOW_S)

@@ -1,0 +1,216 @@
+"""Decision records on disk, and the draws that they are keyed by."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from rlsched.cli.users.explain import explain
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.draws import draw
+from rlsched.decisions import reading
+from rlsched.decisions import store as store_module
+from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
+from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.segments import segment_files
+from rlsched.decisions.store import DecisionStore
+from rlsched.errors import InputError
+from tests.support.decided import record
+
+
+def store(folder: Path) -> DecisionStore:
+    return DecisionStore(folder, StoreInfo(time="trace", of="a test"), held_s=0.0)
+
+
+def test_what_is_added_is_read(tmp_path: Path) -> None:
+    records = [record(number) for number in range(5)]
+    kept = store(tmp_path)
+    kept.add_decisions(records[:2])
+    kept.add_decisions([])
+    kept.add_decisions(records[2:])
+    kept.flush()
+    assert read_records(tmp_path) == records
+    back = np.frombuffer(read_records(tmp_path)[0].halves[0].features, np.float32)
+    assert back.tobytes() == records[0].halves[0].features
+    assert last_records(tmp_path, 2) == records[3:]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        Start(seq=1, gpus=(2,), share_milli=500),
+        Wait(until_s=7.0),
+        Preempt(seq=4),
+        Preempt(seq=5, moved_for=2),
+        Start(seq=6, gpus=(1, 2), sm_clock_frac=0.8, share_with=3),
+    ],
+)
+def test_every_action_survives(tmp_path: Path, action: Action) -> None:
+    kept = store(tmp_path)
+    kept.add_decisions([record(0, action)])
+    kept.flush()
+    assert read_records(tmp_path)[0].action == action
+
+
+def test_a_tail_that_was_cut_off_is_left_out_and_read_when_it_is_there(tmp_path: Path) -> None:
+    records = [record(number) for number in range(3)]
+    kept = store(tmp_path)
+    kept.add_decisions(records[:2])
+    kept.flush()
+    (path,) = segment_files(tmp_path, "decisions")
+    whole = path.stat().st_size
+    kept.add_decisions(records[2:])
+    kept.flush()
+    data = path.read_bytes()
+    for size in range(whole, len(data), 7):
+        path.write_bytes(data[:size])
+        reader = StoreReader(tmp_path)
+        reader.refresh()
+        assert [reader.record(row) for row in range(len(reader))] == records[:2]
+        assert reader.cut_short() == ([path.name] if size > whole else [])
+        path.write_bytes(data)
+        assert reader.refresh()
+        assert len(reader) == 3
+        assert reader.record(2) == records[2]
+
+
+def test_a_writer_that_begins_again_goes_on_behind_what_was_cut_off(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for number in range(2):
+        kept.add_decisions([record(number)])
+        kept.flush()
+    (path,) = segment_files(tmp_path, "decisions")
+    path.write_bytes(path.read_bytes()[:-9])
+    again = store(tmp_path)
+    again.add_decisions([record(2)])
+    again.flush()
+    assert [one.number for one in read_records(tmp_path)] == [0, 2]
+
+
+def test_flipped_bits_cost_rows_and_nothing_else(tmp_path: Path) -> None:
+    kept = store(tmp_path)
+    for number in range(4):
+        kept.add_decisions([record(number)])
+        kept.flush()
+    (path,) = segment_files(tmp_path, "decisions")
+    data = path.read_bytes()
+    draws = np.random.default_rng(0)
+    for at in draws.integers(0, len(data), 100):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << int(draws.integers(8))
+        path.write_bytes(bytes(damaged))
+        reader = StoreReader(tmp_path)
+        reader.refresh()
+        for row in range(len(reader)):
+            with suppress(InputError):
+                assert reader.record(row).partition
+
+
+def test_the_oldest_rows_go_when_there_are_too_many(tmp_path: Path) -> None:
+    kept = DecisionStore(tmp_path, StoreInfo(time="trace", of="a test"), keep_bytes=1 << 17, held_s=0.0)
+    for number in range(400):
+        kept.add_decisions([record(number)])
+        kept.flush()
+    numbers = [one.number for one in read_records(tmp_path)]
+    assert numbers == list(range(numbers[0], 400))
+    assert numbers[0] > 0
+    assert sum(path.stat().st_size for path in segment_files(tmp_path, "decisions")) < 1 << 17
+
+
+def test_stores_of_other_versions_and_folders_without_one_are_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a store of decisions"):
+        StoreReader(tmp_path)
+    (tmp_path / STORE_FILE).write_text('{"version": 99, "time": "trace", "of": "a later one"}')
+    with pytest.raises(InputError, match="a store of version 99, this rlsched reads version 1"):
+        StoreReader(tmp_path)
+    (tmp_path / STORE_FILE).write_text("{")
+    with pytest.raises(InputError, match="expected the description of a store of decisions"):
+        StoreReader(tmp_path)
+    (tmp_path / STORE_FILE).unlink()
+    store(tmp_path)
+    with pytest.raises(InputError, match="has trace times, and unix times were to be added"):
+        DecisionStore(tmp_path, StoreInfo(time="unix", of="a broker"))
+
+
+KNOWN = [0.011546754286331562, 0.6436367332217984, 0.45712505689230665]
+
+
+class TestDraws:
+    def test_the_same_in_any_order(self) -> None:
+        keys = [(seed, number, half) for seed in (0, 1, 2**63) for number in (0, 1, 10**6) for half in (0, 1)]
+        forth = {key: draw(*key) for key in keys}
+        assert {key: draw(*key) for key in reversed(keys)} == forth
+        assert len(set(forth.values())) == len(keys)
+
+    def test_the_same_in_another_process(self) -> None:
+        code = (
+            "from rlsched.decide.draws import draw; print([draw(3, n, h) for n in range(4) for h in (0, 1)])"
+        )
+        shown = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        assert shown.strip() == str([draw(3, number, half) for number in range(4) for half in (0, 1)])
+
+    def test_known_values(self) -> None:
+        """Recorded runs are replayed with these draws: they must not change with a version."""
+        assert [draw(0, 0, 0), draw(0, 0, 1), draw(1, 5, 0)] == KNOWN
+
+    def test_uniform(self) -> None:
+        numbers = np.array([draw(11, number, 0) for number in range(4000)])
+        assert numbers.min() >= 0
+        assert numbers.max() < 1
+        shares = np.histogram(numbers, bins=10, range=(0, 1))[0] / 4000
+        assert np.abs(shares - 0.1).max() < 0.025
+        assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.06
+
+
+def test_a_large_store_is_read_in_parts_and_each_knows_what_ran_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PART_BYTES", 40_000)
+    monkeypatch.setattr(store_module, "SEGMENT_BYTES", 10_000)
+    kept = DecisionStore(tmp_path, StoreInfo(time="trace", of="test"))
+    kept.add_events([NodeEvent(time_s=0.0, node="n0", num_gpus=8)])
+    about: dict[str, Any] = {"job": "long", "num_gpus": 8.0}
+    kept.add_events([JobEvent(time_s=0.0, kind="submit", **about)])
+    kept.add_events(
+        [JobEvent(time_s=1.0, kind="start", attempt=1, nodes=["n0"] * 8, gpus=list(range(8)), **about)]
+    )
+    for number in range(2_000):
+        kept.add_decisions([msgspec.structs.replace(record(number), now_s=float(number))])
+        about = {"job": f"j{number}", "num_gpus": 1.0}
+        kept.add_events([JobEvent(time_s=float(number), kind="submit", **about)])
+        if number % 40 == 39:
+            kept.flush()
+    kept.flush()
+    found = parts(tmp_path)
+    assert len(found) > 2
+    readers = [StoreReader(tmp_path, part) for part in found]
+    for reader in readers:
+        reader.refresh()
+    numbers = [number for reader in readers for number in reader.numbers.tolist()]
+    assert numbers == list(range(2_000))
+    for reader in readers:
+        assert [one.job.job for one in reader.timeline.running_at(reader.times_s[0] + 1.0)] == ["long"]
+        assert reader.timeline.nodes["n0"].num_gpus == 8
+    last = StoreReader(tmp_path)
+    last.refresh()
+    assert last.numbers.tolist() == readers[-1].numbers.tolist()
+    kept.add_decisions([msgspec.structs.replace(record(2_000), now_s=2_000.0)])
+    kept.flush()
+    assert last.refresh()
+    assert last.numbers[-1] == 2_000
+    assert last.timeline.jobs["long"].submit_s == 0.0
+    assert [one.number for one in read_records(tmp_path)] == list(range(2_001))
+    explained = CliRunner().invoke(explain, ["j5", "--run", str(tmp_path), "--json"])
+    assert json.loads(explained.output)["submit_s"] == 5.0  # of the first part
+    assert CliRunner().invoke(explain, ["j1999", "--run", str(tmp_path), "--json"]).exit_code == 0

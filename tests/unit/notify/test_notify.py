@@ -1,0 +1,454 @@
+"""Notices: what is told of which jobs, in which order, once a receiver is there again, over restarts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rlsched.broker.journal.backup import back_up, restore
+from rlsched.broker.journal.journal import Journal
+from rlsched.broker.server.fakes import HandBroker
+from rlsched.errors import InputError, JournalError
+from rlsched.notify.following import Cursor, CursorFile, Follower
+from rlsched.notify.notices import Notice
+from rlsched.notify.sending import Command, NotDeliveredError, Webhook
+from rlsched.wire.messages import Refused
+from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.online.cluster import until
+
+NOTICE = Notice(
+    id="c-7-0000beef", event="fail", cluster="c", job=3, name='a "name"\u2028', user="ada", vc="", num_gpus=2,
+    attempt=1, state="failed", exit_code=1, reason="exit code 1", time="2026-01-02T03:04:05.000Z", time_s=1.5,
+)  # fmt: skip
+
+
+class Receiver:
+    """Takes notices, or raises what a test says."""
+
+    def __init__(self) -> None:
+        self.taken: list[Notice] = []
+        self.refuses: Callable[[Notice], NotDeliveredError | None] = lambda _: None
+        self.tries = 0
+
+    def __call__(self, notice: Notice) -> None:
+        self.tries += 1
+        error = self.refuses(notice)
+        if error is not None:
+            raise error
+        self.taken.append(notice)
+
+    @property
+    def told(self) -> list[tuple[int, str, str]]:
+        return [(one.job, one.event, one.state) for one in self.taken]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal(tmp_path / "journal.sqlite")
+    yield journal
+    journal.close()
+
+
+@pytest.fixture
+def broker(journal: Journal) -> HandBroker:
+    broker = make(journal)
+    broker.says("n0", hello("n0", 4))
+    return broker
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def follow(tmp_path: Path, receiver: Receiver) -> Iterator[Callable[[], Follower]]:
+    """A follower by the cursor on disk, as after a restart."""
+    files: list[CursorFile] = []
+
+    def begin() -> Follower:
+        for file in files:
+            file.close()
+        files.append(CursorFile(tmp_path / "cursor.json"))
+        stop = threading.Event()
+        return Follower(tmp_path / "journal.sqlite", files[-1], receiver, stop, first_delay_s=0.0)
+
+    yield begin
+    for file in files:
+        file.close()
+
+
+def test_each_job_is_told_of_as_it_asked(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    follow().step()
+    asked = ["end", "fail", "start,requeue", "", "start,end,fail,requeue"]
+    for number, one in enumerate(asked, start=1):
+        broker.ask(submit(notify=one, name=f"j{number}"))
+        if number <= 4:
+            broker.says("n0", launched(number))
+    for number, code in ((1, 1), (2, 0), (3, 3)):
+        broker.says("n0", ended(number, exit_code=code))
+    broker.says("n0", launched(5))
+    broker.says("n0", ended(5, exit_code=0))
+    follow().step()
+    assert receiver.told == [
+        (3, "start", "running"),
+        (1, "fail", "failed"),
+        (5, "start", "running"),
+        (5, "end", "completed"),
+    ]
+    (first, failed, *_) = receiver.taken
+    assert (failed.name, failed.exit_code, failed.attempt, failed.num_gpus) == ("j1", 1, 1, 1)
+    assert failed.time.endswith("Z")
+    assert first.exit_code is None
+    assert len({one.id for one in receiver.taken}) == 4
+    assert all(one.id.startswith(f"{broker.book.identity}-") for one in receiver.taken)
+
+
+def test_a_job_that_loses_its_node_is_told_of_and_a_launch_that_never_ran_is_not(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    follow().step()
+    broker.ask(submit(notify="requeue,end"))
+    broker.ask(submit(4, notify="requeue,end"))
+    broker.says("n0", launched(1))
+    for _ in range(20):
+        broker.wait(10.0)
+    assert {job.state for job in broker.book.jobs.values()} == {"queued"}
+    broker.says("n0", hello("n0", 4, cluster=broker.book.identity, epoch=1))
+    for _ in range(20):
+        broker.wait(5.0, "n0")
+    follow().step()
+    assert receiver.told == [(1, "requeue", "queued")]
+    assert "n0" in receiver.taken[0].reason
+
+
+def test_a_cancelled_job_is_over(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    from rlsched.wire.messages import Cancel
+
+    follow().step()
+    broker.ask(submit(4, notify="end"))
+    broker.ask(submit(4, notify="end,fail"))
+    broker.ask(Cancel(job=2))
+    follow().step()
+    assert receiver.told == [(2, "end", "cancelled")]
+    assert receiver.taken[0].attempt == 0
+
+
+def test_a_first_start_begins_at_the_end_and_knows_the_jobs_that_live(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    for number in (1, 2):
+        broker.ask(submit(notify="end"))
+        broker.says("n0", launched(number))
+    broker.says("n0", ended(1))
+    follow().step()
+    assert receiver.told == []
+    broker.says("n0", ended(2))
+    follow().step()
+    assert receiver.told == [(2, "end", "completed")]
+
+
+def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) -> None:
+    """Then all that happens is news, also before it looks again."""
+    file, stop = CursorFile(tmp_path / "cursor.json"), threading.Event()
+    follower = Follower(tmp_path / "journal.sqlite", file, receiver, stop)
+    thread = threading.Thread(target=follower.run, args=(0.01,))
+    thread.start()
+    try:
+        until(lambda: follower._away != "", "it has found no journal")
+        journal = Journal(tmp_path / "journal.sqlite")
+        broker = make(journal)
+        broker.says("n0", hello("n0", 4))
+        broker.ask(submit(notify="end"))
+        broker.says("n0", launched(1))
+        broker.says("n0", ended(1))
+        until(lambda: receiver.taken, "the end is told")
+        assert receiver.told == [(1, "end", "completed")]
+        journal.close()
+    finally:
+        stop.set()
+        thread.join()
+        file.close()
+
+
+def test_a_receiver_that_is_away_gets_all_of_it_in_order_when_it_is_back(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    follow().step()
+    for number in (1, 2, 3):
+        broker.ask(submit(notify="start,end"))
+        broker.says("n0", launched(number))
+        broker.says("n0", ended(number))
+    away = NotDeliveredError("away", is_passing=True)
+    receiver.refuses = lambda _: away if receiver.tries % 7 else None
+    follow().step()
+    assert receiver.tries == 42
+    assert receiver.told == [(k, event, state) for k in (1, 2, 3) for event, state in (
+        ("start", "running"), ("end", "completed"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_whenever_it_is_killed_nothing_is_lost_and_at_most_the_last_is_told_again(
+    at: int, broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    """The kill comes after the receiver took notice `at`, before the cursor says so."""
+    follow().step()
+    for number in (1, 2, 3):
+        broker.ask(submit(notify="start,end"))
+        broker.says("n0", launched(number))
+        broker.says("n0", ended(number))
+
+    class Killed(BaseException):
+        pass
+
+    def send(notice: Notice) -> None:
+        receiver(notice)
+        if len(receiver.taken) == at + 1:
+            raise Killed
+
+    follower = follow()
+    follower._send = send
+    with pytest.raises(Killed):
+        follower.step()
+    follow().step()
+    ids = [one.id for one in receiver.taken]
+    assert ids[at] == ids[at + 1], "told again"
+    del ids[at]
+    assert len(ids) == len(set(ids)) == 6
+    follow().step()
+    assert len(receiver.taken) == 7, "and not once more"
+
+
+def test_what_is_not_taken_is_told_by_the_next_step_of_the_same_process(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+) -> None:
+    follower = follow()
+    follower.step()
+    broker.ask(submit(notify="start,end"))
+    broker.says("n0", launched(1))
+    broker.says("n0", ended(1))
+    away = NotDeliveredError("away", is_passing=True)
+    for refused in ("start", "end"):
+        refusing: dict[str, NotDeliveredError] = {refused: away}
+        receiver.refuses = lambda notice, refusing=refusing: refusing.get(notice.event)  # type: ignore[misc]
+        with pytest.raises(NotDeliveredError):
+            follower.step(patiently=False)
+    receiver.refuses = lambda _: None
+    follower.step(patiently=False)
+    assert receiver.told == [(1, "start", "running"), (1, "end", "completed")]
+
+
+def test_a_notice_that_will_never_be_taken_is_left_out_and_the_next_is_told(
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower], caplog: pytest.LogCaptureFixture
+) -> None:
+    follow().step()
+    for number in (1, 2):
+        broker.ask(submit(notify="end"))
+        broker.says("n0", launched(number))
+        broker.says("n0", ended(number))
+    odd = NotDeliveredError("it answers 400", is_passing=False)
+    receiver.refuses = lambda notice: odd if notice.job == 1 else None
+    follow().step()
+    assert receiver.tries == 4
+    assert receiver.told == [(2, "end", "completed")]
+    assert "of job 1 is skipped: it answers 400" in caplog.text
+
+
+def test_a_restored_journal_is_told_from_where_it_differs(
+    broker: HandBroker, journal: Journal, receiver: Receiver, follow: Callable[[], Follower], tmp_path: Path
+) -> None:
+    follow().step()
+    broker.ask(submit(notify="start,end,requeue"))
+    broker.says("n0", launched(1))
+    back_up(journal.path, tmp_path / "backup.sqlite")
+    broker.says("n0", ended(1))
+    for number in range(2, 6):
+        broker.ask(submit(notify="end"))
+        broker.says("n0", launched(number))
+        broker.says("n0", ended(number))
+    follow().step()
+    assert len(receiver.taken) == 6
+    journal.close()
+    restore(tmp_path / "backup.sqlite", tmp_path)
+    receiver.taken.clear()
+    again = Journal(tmp_path / "journal.sqlite")
+    try:
+        new = make(again)
+        new.says("n0", hello("n0", 4, cluster=new.book.identity, epoch=new.book.epoch))
+        for _ in range(3):
+            new.wait(5.0, "n0")
+        follow().step()
+        assert [(job, event) for job, event, _ in receiver.told] == [(1, "requeue")]
+        number = new.book.last_number + 1
+        new.ask(submit(notify="end"))
+        follow().step()
+        follow().step()
+        assert len(receiver.taken) == 1
+        assert number > 5
+    finally:
+        again.close()
+
+
+def test_a_damaged_row_is_not_told_and_not_passed_over(
+    broker: HandBroker, journal: Journal, follow: Callable[[], Follower]
+) -> None:
+    follow().step()
+    broker.ask(submit(notify="end"))
+    journal._db.execute("UPDATE entries SET payload = x'00' WHERE n = ?", (journal.last,))
+    with pytest.raises(JournalError, match=rf"entry {journal.last}: missing or damaged"):
+        follow().step()
+
+
+def test_one_process_goes_by_a_cursor(tmp_path: Path) -> None:
+    first = CursorFile(tmp_path / "cursor.json")
+    with pytest.raises(InputError, match="another `rlsched notify` uses this cursor"):
+        CursorFile(tmp_path / "cursor.json")
+    first.write(Cursor(entry=3), durably=True)
+    first.close()
+    (tmp_path / "cursor.json").write_bytes(b'{"entry": "x"}')
+    second = CursorFile(tmp_path / "cursor.json")
+    with pytest.raises(InputError, match="cannot read this cursor"):
+        second.read()
+    second.close()
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "end,", "END", "end;fail", "end\n", "e" * 65])
+def test_what_cannot_be_told_is_refused_in_one_line(broker: HandBroker, asked: str) -> None:
+    reply = broker.ask(submit(notify=asked))
+    assert isinstance(reply, Refused)
+    assert "notify" in reply.message
+    assert "\n" not in reply.message
+
+
+# ---- receivers ------------------------------------------------------------------------------------
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server = self.server
+        assert isinstance(server, Server)
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server.heard.append((dict(self.headers), body))
+        self.send_response(server.answer)
+        if 300 <= server.answer < 400:
+            self.send_header("Location", "http://127.0.0.1:1/")
+        self.end_headers()
+
+    do_GET = do_POST  # noqa: N815 - the handler's own form
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    answer = 204
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.heard: list[tuple[dict[str, str], bytes]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/hook"
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def test_a_webhook_gets_json_with_an_id(server: Server) -> None:
+    Webhook(server.url, 5.0, "secret")(NOTICE)
+    ((headers, body),) = server.heard
+    assert headers["Idempotency-Key"] == NOTICE.id
+    assert headers["Authorization"] == "Bearer secret"
+    assert headers["Content-Type"] == "application/json"
+    assert json.loads(body)["name"] == 'a "name"\u2028'
+    assert body.isascii()
+    assert body.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "passing"),
+    [(500, True), (503, True), (404, True), (302, True), (429, True), (400, False), (413, False)],
+)
+def test_what_a_webhook_answers_says_whether_another_try_can_help(
+    server: Server, answer: int, passing: bool
+) -> None:
+    server.answer = answer
+    with pytest.raises(NotDeliveredError, match=f"it answers {answer}") as error:
+        Webhook(server.url, 5.0)(NOTICE)
+    assert error.value.is_passing == passing
+    assert len(server.heard) == 1, "a redirect is not followed"
+
+
+def test_a_webhook_that_has_it_already_is_content(server: Server) -> None:
+    server.answer = 409
+    Webhook(server.url, 5.0)(NOTICE)
+
+
+def test_a_webhook_that_nobody_serves_may_be_back_later() -> None:
+    with pytest.raises(NotDeliveredError, match="no answer") as error:
+        Webhook("http://127.0.0.1:1/", 5.0)(NOTICE)
+    assert error.value.is_passing
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://x/y",
+        "file:///etc/passwd",
+        "http://",
+        "x",
+        "",
+        "http://a b/",
+        "http://a\r\nX: 1/",
+        "http://a:99999/",
+    ],
+)
+def test_what_is_no_url_is_one_line(url: str) -> None:
+    with pytest.raises(InputError, match="expected a URL") as error:
+        Webhook(url, 1.0)
+    assert "\n" not in str(error.value)
+
+
+def test_a_command_gets_json_on_standard_input_and_no_shell(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Command(f"dd 'of={out}'", 20.0)(NOTICE)
+    assert json.loads(out.read_bytes())["id"] == NOTICE.id
+
+
+@pytest.mark.parametrize(
+    ("words", "passing", "why"),
+    [
+        ("sh -c 'exit 75'", True, "exit code 75"),
+        ("sh -c 'echo no such user >&2; exit 67'", False, "exit code 67: no such user"),
+        ("/no/such/program", True, "cannot be run"),
+        ("sleep 60", True, "not done in 0.2 s"),
+    ],
+)
+def test_how_a_command_ends_says_whether_another_try_can_help(words: str, passing: bool, why: str) -> None:
+    with pytest.raises(NotDeliveredError, match=why) as error:
+        Command(words, 0.2 if "sleep" in words else 20.0)(NOTICE)
+    assert error.value.is_passing == passing
+
+
+@pytest.mark.parametrize("words", ["", "  ", "sh -c 'x"])
+def test_what_is_no_command_is_one_line(words: str) -> None:
+    with pytest.raises(InputError, match="--command"):
+        Command(words, 1.0)
