@@ -113,7 +113,8 @@ class Book(Known):
         self.now_s = now_s
         match entry:
             case BrokerStarted():
-                self.epoch, self.identity, self.chosen = entry.epoch, entry.cluster, entry.chosen
+                self.epoch, self.identity = entry.epoch, entry.cluster
+                self.chosen = self.chosen if entry.goes_on else entry.chosen
                 self.models.weigh(entry.speed_energy)
                 self.models.share(entry.shares)
             case Restored():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -52,6 +53,7 @@ from rlsched.broker.transport import Heard, Transport, check_address
 from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike
+from rlsched.decide.files import missing_code
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
 from rlsched.wire.messages import (
@@ -189,6 +191,7 @@ class Broker:
         warm = self._warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
         book = self._recovered(warm)
+        goes_on = chosen is not None and chosen == book.chosen
         self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
         self._clock = Clock(book.now_s)
         self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
@@ -201,7 +204,8 @@ class Broker:
             order=scheduler.order.name,
             speed_energy=settings.speed_energy,
             shares=settings.shares,
-            chosen=chosen,
+            chosen=None if goes_on else chosen,
+            goes_on=goes_on,
         )
         machine = Machine(
             book,
@@ -232,6 +236,8 @@ class Broker:
         """Go on as a broker that was started with another policy: by the journal, in an epoch of its own."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
+        if refusal := asked.too_large():
+            return Refused(message=refusal)
         try:
             asked_for = ChosenPolicy(
                 policy=asked.policy,
@@ -489,12 +495,17 @@ def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
     """The same settings with another policy.
 
     Raises:
-        InputError: a setting of it is unknown or wrong.
+        InputError: a setting of it is unknown or wrong, or it is Python code that is not on this machine.
     """
+    policy = Policy.parse(chosen.policy, name=chosen.name)
     fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
-    return msgspec.structs.replace(
-        settings, policy=Policy.parse(chosen.policy, name=chosen.name), fallback=fallback
-    )
+    for one in (policy, fallback):
+        if one is not None and (file := missing_code(one)):
+            raise InputError(
+                f"policy {one.name!r} is Python code, which is not sent: put its file on the broker's "
+                f"machine, {socket.gethostname()}, as {file}"
+            )
+    return msgspec.structs.replace(settings, policy=policy, fallback=fallback)
 
 
 def _digest(settings: Settings) -> str:

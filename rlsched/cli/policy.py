@@ -39,13 +39,14 @@ def set_policy(
     """Let another policy decide from now on. Jobs go on; for admins.
 
     It is kept in the journal: a broker that is started again goes on with it, until another one is set or its
-    --policy is changed. A strategy that the policy file names is sent along. A policy that the broker cannot
-    serve is refused in one line, and the one before goes on. The first use of a policy compiles it, which can
-    take a minute: raise --timeout-s.
+    --policy is changed. The strategy and the checkpoint that a policy names are sent along, up to 960 KiB;
+    Python files are not. A policy that the broker cannot serve is refused in one line, and the one before
+    goes on. The first use of a policy compiles it, which can take a minute: raise --timeout-s.
 
     \b
     Example:
       rlsched policy set gittins
+      rlsched policy set ppo:runs/1
       rlsched policy set tuned --set share.max_jobs=2
     """
     from rlsched.client.client import Client

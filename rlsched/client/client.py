@@ -401,25 +401,25 @@ class Client:
     def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
         """Let another policy decide from now on, also after restarts of the broker.
 
-        The strategy file that a policy names is sent along; other files that it names have to be where the
-        broker runs.
+        The strategy and the checkpoint that a policy names are sent along. A Python file is not: it has to be
+        where the broker runs, under the same path.
 
         Args:
             policy: What decides.
             fallback: The rule behind it; None: the one that it follows.
 
         Raises:
-            InputError: the strategy cannot be read, or the broker cannot serve the policy, in one line; the
-                one before goes on.
+            InputError: a file cannot be read, the policy is too large to send, or the broker cannot serve it,
+                in one line; the one before goes on.
         """
         from rlsched.decide.files import to_send
 
         policy, fallback = to_send(policy), None if fallback is None else to_send(fallback)
         behind, name = ("", "") if fallback is None else (fallback.toml, fallback.name)
-        self._ask(
-            messages.SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name),
-            messages.Ok,
-        )
+        asked = messages.SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name)
+        if refusal := asked.too_large():
+            raise InputError(refusal)
+        self._ask(asked, messages.Ok)
 
     def why(self, job: int) -> messages.Explanation:
         """Why a job waits, or runs where it does."""

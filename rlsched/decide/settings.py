@@ -187,7 +187,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         types: On which GPU type jobs start.
         profile: What a profiler costs.
         checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint. `sb3`: the path of a model of
-            Stable-Baselines3.
+            Stable-Baselines3. In place of a path, the zip itself as `data:application/zip;base64,...`.
         search: `ppo`: look-ahead.
         samples: `rollout`: futures a decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+from rlsched.decide.files import opened
 from rlsched.decide.permissions import Permissions
 from rlsched.decide.policy import Policy
 from rlsched.decide.rows.schema import NUM_FEATURES, WINDOW_ROWS
@@ -99,6 +100,6 @@ def _of_dials(policy: Policy, network: ActorCriticPolicy, digest: str) -> RuleSc
     """The rule that a model of dials was trained with, its dials set by the model."""
     policy.check_read("checkpoint")
     rule = Policy(DEFAULT_POLICY)
-    made = RuleScheduler(rule.named(policy.name), strategy_of(network, policy.settings.checkpoint))
+    made = RuleScheduler(rule.named(policy.name), strategy_of(network, opened(policy.settings.checkpoint)[0]))
     made.policy_id, made.reference = f"sb3-{digest}", rule
     return made

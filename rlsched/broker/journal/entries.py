@@ -56,6 +56,8 @@ class BrokerStarted(msgspec.Struct, frozen=True, kw_only=True, tag="broker_start
     """Jobs that may share GPUs do, where the policy says so; absent before version 7."""
     chosen: ChosenPolicy | None = None
     """The policy, where `rlsched policy set` chose it; None: the one that the broker was started with."""
+    goes_on: bool = False
+    """It is the choice of the start before, which is not written again: it may hold a checkpoint."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True, tag="restored"):

@@ -11,9 +11,10 @@ from typing import Any
 
 from rlsched.broker.compaction.base import BASE_KIND, base_at_the_head
 from rlsched.broker.journal import ended_table, marks
+from rlsched.broker.journal.choice import choice_at
 from rlsched.broker.journal.ended import EndedJob
 from rlsched.broker.journal.ended_table import EndedTable
-from rlsched.broker.journal.entries import BrokerStarted, ChosenPolicy, Entry, decode_entry
+from rlsched.broker.journal.entries import ChosenPolicy, Entry, decode_entry
 from rlsched.broker.journal.lock import locked
 from rlsched.broker.journal.rows import Row, Stored, checksum, read_rows, stored
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
@@ -327,14 +328,8 @@ class Journal:
         Raises:
             JournalError: the file or an entry is damaged.
         """
-        query = "SELECT max(n) FROM entries WHERE kind = 'broker_started' AND n >= ?"
         with clearly(self.path):
-            (found,) = self._db.execute(query, (self.first,)).fetchone()
-        if found is None:
-            base = base_at_the_head(self.rows())
-            return None if base is None else base.chosen
-        entry = next(iter(self.rows(found - 1))).entry
-        return entry.chosen if isinstance(entry, BrokerStarted) else None
+            return choice_at(self.path, self._db, self.first, self.last)
 
     def checksum_of(self, n: int) -> int | None:
         """The checksum of an entry, by which two journals are told apart; None where there is none."""

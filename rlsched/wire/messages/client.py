@@ -218,15 +218,31 @@ class ListAccounts(
     """The place in the order from which on they are told."""
 
 
+MAX_POLICY_BYTES = 960 << 10
+"""Most that a policy and its fallback are as TOML together. The journal keeps them in one entry, which has to
+fit a message to a standby."""
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Let another policy decide from now on, also after restarts of the broker."""
 
     policy: str
-    """As TOML."""
+    """As TOML; the content of files in its settings, see `rlsched.decide.files.to_send`."""
     name: str
     fallback: str = ""
     """The rule behind it, likewise; "": the one that it follows."""
     fallback_name: str = ""
+
+    def too_large(self) -> str:
+        """Why it is not sent, and not taken; "" where it fits."""
+        size = len(self.policy.encode()) + len(self.fallback.encode())
+        if size <= MAX_POLICY_BYTES:
+            return ""
+        return (
+            f"policy {self.name!r}: {size / 1024:,.0f} KiB with the files that it names; expected at most "
+            f"{MAX_POLICY_BYTES >> 10:,} KiB; copy the files to the broker's machine, and start the broker "
+            "with --policy"
+        )
 
 
 class ReadJournal(
