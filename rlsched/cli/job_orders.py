@@ -243,6 +243,7 @@ def requeue() -> Order:
     "-d", "--dependency", metavar="WHAT", help='Wait for these jobs, and for no others; "": for none.'
 )
 @click.option("--gpu-type", metavar="TYPE,...", help="GPUs of these types alone; any.")
+@click.option("--grace", metavar="TIME", help="Between SIGTERM and SIGKILL: 60s, 5m.")
 @click.option("--lost-after", metavar="TIME", help="As of `rlsched submit`.")
 @click.option("--share", type=click.Choice(["auto", "yes", "no"]), help="Likewise; its co-tenants stay.")
 @click.option(

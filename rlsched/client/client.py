@@ -166,7 +166,7 @@ class Client:
             tasks: Of an array, these tasks alone, also those that are no jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
                 `depends_on` and `singleton` (in place of what it waited for), `lost_after_s`, `array_limit`,
-                `gpu_types` (empty: any), `share`.
+                `gpu_types` (empty: any), `share`, `grace_s`.
 
         Raises:
             InputError: there is no such job, it is over, or something of it cannot change now.

@@ -323,6 +323,7 @@ class JobUpdated(msgspec.Struct, frozen=True, kw_only=True, tag="job_updated", o
     array_limit: int | None = None
     gpu_types: list[str] | None = None
     """Empty: any."""
+    grace_s: float | None = None
 
 
 class JobCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="job_cancelled"):

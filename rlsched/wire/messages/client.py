@@ -92,6 +92,7 @@ class Update(
     array_limit: int | None = None
     gpu_types: list[str] | None = None
     """Empty: any."""
+    grace_s: float | None = None
 
 
 class ListJobs(
