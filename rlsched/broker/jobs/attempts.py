@@ -61,7 +61,8 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Reasons for which a rank ended and its job is queued again, uncharged: in words."""
+"""Reasons for which a rank ended and its job is queued again, uncharged, unless it is done: in words."""
+_DONE = "and left exit code 0, which says that it is done"
 MAX_REASON_CHARACTERS = 300
 _WEIGHT = {"": 0, "queued": 1, PREEMPTED: 1, "failed": 2, "cancelled": 3}
 
@@ -288,9 +289,8 @@ class Attempts:
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
         ended = attempt.ranks[rank]
-        if ended.reason in _NOT_ITS_DOING and not attempt.ending:
-            why = f"node {ended.node} {_NOT_ITS_DOING[ended.reason]}"
-            self.end(job, "queued", why, charged=False)
+        if ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
+            self.end(job, "queued", _stopped_by(attempt), charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
             self.end(job, "queued", "was out of GPU memory beside others: it goes back alone", charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
@@ -356,6 +356,10 @@ class Attempts:
             outcome = "completed" if code == 0 else "failed"
             if attempt.first_failure:
                 reason = _how(*attempt.first_failure, job)
+            elif stopped := _stopped_by(attempt):
+                reason = f"{stopped}, {_DONE}"
+        elif outcome == "queued" and _is_done(attempt) and _stopped_by(attempt):
+            outcome, reason = "completed", f"{reason}, {_DONE}"
         elif outcome == "queued" and _has_come_to_its_own_end(attempt):
             outcome = "completed" if code == 0 else "failed"
             reason = _how(*attempt.first_failure, job) if attempt.first_failure else ""
@@ -481,6 +485,21 @@ class Attempts:
         return nearest_mhz(self._book.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
+def _is_done(attempt: Attempt) -> bool:
+    """Whether every rank has left exit code 0, in its grace too."""
+    return attempt.over and attempt.first_failure is None
+
+
+def _stopped_by(attempt: Attempt) -> str:
+    """What ended a rank that is not the job's doing: `node n0 was stopped`; "" where nothing did."""
+    found = (
+        f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
+        for one in attempt.ranks
+        if one.reason in _NOT_ITS_DOING
+    )
+    return next(found, "")
+
+
 def _has_come_to_its_own_end(attempt: Attempt) -> bool:
     """Whether an attempt was over before the order to end it arrived, on every node."""
     return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
@@ -494,8 +513,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[str, str]:
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)
-        done = f"it was {attempt.ending_reason}, and left exit code 0, which says that it is done"
-        return "completed", done if told else ""
+        return "completed", f"it was {attempt.ending_reason}, {_DONE}" if told else ""
     if _has_come_to_its_own_end(attempt):
         return "failed", _how(*attempt.first_failure, job)
     return "queued", attempt.ending_reason
