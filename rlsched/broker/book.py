@@ -175,7 +175,7 @@ class Book(Known):
             case AttemptEnding():
                 attempt = self._attempt(entry.job, entry.attempt)
                 attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
-                attempt.charged = entry.charged
+                attempt.charged, attempt.lost = entry.charged, entry.lost
             case AttemptOver():
                 self._attempt_over(entry, now_s)
             case QuotaSet():
@@ -364,6 +364,7 @@ class Book(Known):
         self.seats.over(job)
         if entry.outcome == "queued":
             job.retries += attempt.charged
+            job.losses = job.losses + 1 if attempt.lost else 0
             if attempt.ending == PREEMPTED:
                 job.preemptions += 1
                 if attempt.moved:

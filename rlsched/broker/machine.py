@@ -373,7 +373,9 @@ class Machine:
         if isinstance(message, Ended):
             job = self._attempts.current(message.job, message.attempt, message.rank, node)
             if job is not None:
-                self._attempts.lost(node, job, f"node {node} told its end in a way that nobody understands")
+                self._attempts.lost(
+                    node, job, f"node {node} told its end in a way that nobody understands", charged=True
+                )
             self._send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _tick(self) -> None:

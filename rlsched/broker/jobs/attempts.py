@@ -48,6 +48,8 @@ from rlsched.wire.messages import (
 )
 
 MAX_RETRIES = 3
+MAX_LOSSES = 3
+"""A job whose attempts end with a lost node more often than this in a row has failed: it may crash nodes."""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
@@ -243,12 +245,15 @@ class Attempts:
         ended_s: float | None = None,
         ran_s: float | None = None,
         usage: RankUsage | None = None,
+        *,
+        rebooted: bool = False,
     ) -> None:
         """A rank is over. Acknowledged even where it is news from the past.
 
         `ended_s`: when, by the node's clock, Unix seconds; the broker may have been away since.
         `ran_s`: how long it ran, seconds.
         `usage`: what it used.
+        `rebooted`: the node has been rebooted since it registered.
         """
         known = self.current(job, attempt, rank, node)
         if known is not None and known.attempt is not None and known.attempt.ranks[rank].state != "ended":
@@ -266,11 +271,14 @@ class Attempts:
                     usage=usage if usage is not None and usage.is_sound() else None,
                 )
             )
-            self._after_rank(known, known.attempt, rank)
+            self._after_rank(known, known.attempt, rank, rebooted=rebooted)
         self._send(node, EndedAck(job=job, attempt=attempt, rank=rank))
 
-    def lost(self, node: str, job: Job, why: str, outcome: str = "queued") -> None:
-        """The ranks of a job on this node are gone, and the job becomes `outcome`."""
+    def lost(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
+        """The ranks of a job on this node are gone, and the job is queued again.
+
+        `charged`: that is the job's doing. Else the node was lost, which costs no retry; see `MAX_LOSSES`.
+        """
         attempt = job.active
         if attempt is None:
             return
@@ -285,11 +293,13 @@ class Attempts:
                         reason="lost",
                     )
                 )
-        self.end(job, outcome, why)
+        self.end(job, "queued", why, charged=charged, lost=not charged)
 
-    def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
+    def _after_rank(self, job: Job, attempt: Attempt, rank: int, *, rebooted: bool) -> None:
         ended = attempt.ranks[rank]
-        if ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
+        if rebooted and ended.reason == NODE_STOPPED and ended.exit_code == VANISHED_EXIT_CODE:
+            self.end(job, "queued", f"node {ended.node} was rebooted", charged=False, lost=True)
+        elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
             self.end(job, "queued", _stopped_by(attempt), charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
             self.end(job, "queued", "was out of GPU memory beside others: it goes back alone", charged=False)
@@ -306,7 +316,7 @@ class Attempts:
 
     # ---- ending -----------------------------------------------------------------------------------
 
-    def end(self, job: Job, outcome: str, reason: str, *, charged: bool = True) -> None:
+    def end(self, job: Job, outcome: str, reason: str, *, charged: bool = True, lost: bool = False) -> None:
         """End what is left of a job's attempt; the job then becomes `outcome`.
 
         A user's cancel stands above everything, and a failure above another attempt.
@@ -317,7 +327,12 @@ class Attempts:
         if _WEIGHT[outcome] > _WEIGHT[attempt.ending]:
             self._note(
                 AttemptEnding(
-                    job=job.number, attempt=attempt.number, outcome=outcome, reason=reason, charged=charged
+                    job=job.number,
+                    attempt=attempt.number,
+                    outcome=outcome,
+                    reason=reason,
+                    charged=charged,
+                    lost=lost,
                 )
             )
             self.kill(job)
@@ -368,6 +383,10 @@ class Attempts:
             if attempt.charged and job.retries >= MAX_RETRIES:
                 outcome, code = "failed", LOST_EXIT_CODE
                 reason = f"given up after {job.retries + 1} attempts, the last one: {reason}"
+            elif attempt.lost and job.losses >= MAX_LOSSES:
+                outcome, code = "failed", LOST_EXIT_CODE
+                lost = f"{job.losses + 1} attempts in a row that ended with a lost node"
+                reason = f"given up after {lost}, the last one: {reason}"
         elif outcome == "cancelled":
             code = None
         elif outcome == PREEMPTED:

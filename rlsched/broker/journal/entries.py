@@ -410,6 +410,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_endi
     Attributes:
         outcome: `queued` (another attempt), `failed` or `cancelled`.
         charged: Whether this counts against the job's retries.
+        lost: Whether a node was lost with it; only several in a row count against the job.
     """
 
     job: int
@@ -417,6 +418,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_endi
     outcome: str
     reason: str
     charged: bool = True
+    lost: bool = False
 
 
 class AttemptOver(msgspec.Struct, frozen=True, kw_only=True, tag="attempt_over"):

@@ -352,7 +352,7 @@ class Members:
         current = {(report.job, report.attempt) for report in reports}
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
-            self._report(name, report)
+            self._report(name, report, rebooted=rebooted)
         self._settling.registered(name, now_s)
         self.settle(now_s)
 
@@ -548,7 +548,7 @@ class Members:
             else:
                 self._attempts.launch(job, node=name)
 
-    def _report(self, name: str, report: AttemptReport) -> None:
+    def _report(self, name: str, report: AttemptReport, *, rebooted: bool = False) -> None:
         if report.state == "ended":
             self._attempts.ended(
                 name,
@@ -560,6 +560,7 @@ class Members:
                 report.ended_s,
                 report.ran_s,
                 report.usage,
+                rebooted=rebooted,
             )
             return
         job = self._book.jobs[report.job]

@@ -342,7 +342,7 @@ def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(jour
     broker.says("n0", launched(1))
     out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
     assert [m.attempt for m in of_kind(out, Launch)] == [2]
-    assert broker.book.jobs[1].retries == 1
+    assert (broker.book.jobs[1].retries, broker.book.jobs[1].losses) == (0, 1)
 
 
 def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Journal) -> None:
