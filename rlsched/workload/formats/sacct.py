@@ -6,7 +6,7 @@ Fields, times and states: the manual page sacct(1) of Slurm 22.05.8, and what th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
@@ -36,6 +36,17 @@ NO_NODES = "None assigned"
 NO_QOS = "Unknown"
 """How sacct prints a QOS that is not in the database any more."""
 UNLIMITED = frozenset(("", "UNLIMITED", "Partition_Limit", "INVALID"))
+NO_BARS = frozenset(
+    (
+        *("JobIDRaw", "User", "UID", "Group", "GID", "Account", "Cluster", "Partition", "QOS", "QOSRAW"),
+        *("State", "ExitCode", "DerivedExitCode", "Priority", "Flags", "NodeList", "ReqNodes", "AllocNodes"),
+        *("Submit", "Eligible", "Start", "End", "Suspended", "Reserved", "Planned", "Restarts"),
+        *("Elapsed", "ElapsedRaw", "Timelimit", "TimelimitRaw", "CPUTime", "CPUTimeRAW", "TotalCPU"),
+        *("NNodes", "NCPUS", "NTasks", "AllocCPUS", "ReqCPUS", "ReqMem", "ReqTRES", "AllocTRES"),
+    )
+)
+"""Columns of a fixed form, and of names that administrators give: none holds the delimiter."""
+_ENDS_IN_JOB_ID = re.compile(r".*\d(?:\+\d+|_\d+|_\[[^]]*\])?(?:\.\w+)?", re.DOTALL)
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -91,7 +102,7 @@ def convert(request: Request) -> Conversion:
     for path in (request.path, *request.more):
         account = Account(path, request.strict, seen=accounts[0].seen if accounts else set())
         accounts.append(account)
-        rows = read_csv(path, REQUIRED, delimiter=DELIMITER, quotes=False)
+        rows = read_csv(path, REQUIRED, delimiter=DELIMITER, quotes=False, joined=_joined)
         account.read(_checked(rows, path), partial(use, account=account), Row.fields)
     jobs = Jobs(
         (
@@ -129,6 +140,22 @@ class _Times(Clock):
             return self.read(text, column, not_before_s)
         self._zone = self._zone or UTC
         return float(text)
+
+
+def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
+    """The fields of a line whose job name holds the delimiter, which sacct does not escape.
+
+    What is too much belongs to `JobName`, where that stands behind `JobID` and no other column can hold a
+    delimiter. One case looks alike: a line that was cut short, and the next one behind it. A part of the
+    name then ends with the number of another job, and the line is left as it is.
+    """
+    if tuple(header[:2]) != ("JobID", "JobName") or not NO_BARS.issuperset(header[2:]):
+        return None
+    behind = len(cells) - len(header) + 2
+    name = cells[1:behind]
+    if any(_ENDS_IN_JOB_ID.fullmatch(part) for part in name[:-1]):
+        return None
+    return [cells[0], DELIMITER.join(name), *cells[behind:]]
 
 
 def _checked(
