@@ -1,7 +1,8 @@
 """Accounts of this machine, looked up so that a directory service that hangs holds nothing else up.
 
-The lookup is a thread's. Whoever asks waits for it for a moment. Where it takes longer, the account is the
-one that was found last, or there is none for now.
+A thread does the lookup, and the caller waits `WAIT_S` for it. Where it takes longer, or fails, the account
+is the one that was found last. A name that was never found raises `AccountsAwayError`, and can be asked for
+again.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class Accounts:
             lookup = self._asked[name] = _Lookup(name)
         if lookup is not None and lookup.done.wait(0.0 if hanging else self._wait_s):
             del self._asked[name]
-            if lookup.found is None:
+            if lookup.found is not None:
+                self._known[name] = lookup.found
+            elif not lookup.failed:
                 self._known.pop(name, None)
                 raise KeyError(name)
-            self._known[name] = lookup.found
         found = self._known.get(name)
         if found is None:
             raise AccountsAwayError(
@@ -61,17 +63,27 @@ class Accounts:
 
 
 class _Lookup:
-    """One lookup, in a thread of its own; `found` is None where there is no such account."""
+    """One lookup, in a thread of its own.
+
+    Attributes:
+        done: Set at its end.
+        found: The account; None: there is no such account, or the lookup failed.
+        failed: Whether the machine could not say which.
+    """
 
     def __init__(self, name: str) -> None:
         self.done = threading.Event()
         self.found: pwd.struct_passwd | None = None
+        self.failed = False
         self._name = name
         threading.Thread(target=self._run, name="account", daemon=True).start()
 
     def _run(self) -> None:
         try:
             self.found = pwd.getpwnam(self._name)
-        except (KeyError, OSError):
-            self.found = None
-        self.done.set()
+        except (KeyError, ValueError):  # ValueError: a name that no account can have
+            pass
+        except Exception:
+            self.failed = True
+        finally:
+            self.done.set()

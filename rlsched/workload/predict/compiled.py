@@ -61,7 +61,9 @@ def survive(
     first = 0
     for level in range(len(levels)):
         row, starts, end = levels[level]
-        at_risk = out[level]  # what running jobs add to it, for now
+        at_risk = out[
+            level
+        ]  # scratch: what running jobs add to the jobs at risk, read before it is overwritten
         at_risk[:] = 0.0
         for job in range(first, end):
             outlived = bins_outlived(now_s - running[job, 0])
@@ -134,7 +136,7 @@ def become(
             at -= 1
         near[at], which[at] = away, job
         found = min(found + 1, most)
-    out[:] = 0.0  # the ends, for now
+    out[:] = 0.0  # weights of the ends, until they are divided by those at risk
     risk[:] = 0.0
     for at in range(found):
         job = int(which[at])

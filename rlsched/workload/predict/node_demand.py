@@ -1,7 +1,8 @@
 """How many nodes will be wanted: forecasts of the highest demand over the next slots of ten minutes.
 
 A forecast says, from the demand of the slots that have ended, how high demand will rise within its horizon.
-All share one interface: `peaks` over a whole series, `peak` for now; what has not ended yet reaches neither.
+All share one interface: `peaks` over a whole series, `peak` after its last slot. Neither sees a slot
+before it has ended.
 
 What beats what, on the Philly node series (420 nodes, `python -m studies.power_down.ces_replay`): for one
 slot, half an hour to six hours ahead, persistence beats gradient boosting; for a quantile of the highest
