@@ -54,6 +54,7 @@ from rlsched.broker.troubles import Troubles
 from rlsched.broker.vitals import TimedCommits, Vitals, journal_report
 from rlsched.decide.drift import unlike
 from rlsched.decide.files import missing_code
+from rlsched.decide.own import is_own
 from rlsched.decide.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
 from rlsched.wire.messages import (
@@ -248,6 +249,8 @@ class Broker:
             )
             settings = _with_policy(self.settings, asked_for)
             chosen = None if _digest(settings) == self._given else asked_for
+            if chosen == self._machine.book.chosen and not _has_code(settings):
+                return Ok()  # a client repeats what was not answered soon, as while a policy is compiled
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
             machine, fits, held = self._begun(settings, chosen=chosen)
@@ -512,6 +515,12 @@ def _digest(settings: Settings) -> str:
     """By which two choices of policy and fallback are told apart."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
+
+
+def _has_code(settings: Settings) -> bool:
+    """Whether policy or fallback are Python files, which may have changed under the same name."""
+    both = (settings.policy, settings.fallback)
+    return any(one is not None and is_own(Policy.of(one).settings.rule) for one in both)
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:

@@ -77,7 +77,7 @@ def test_what_a_client_names_is_read_by_the_client_alone(cluster: Cluster, tmp_p
     """The broker has no way to the client's folder: it is removed before the broker is asked again."""
     shutil.copytree(default_checkpoint(), tmp_path / "net")
     (tmp_path / "mine.py").write_text("")
-    with cluster.client(timeout_s=60.0) as client:
+    with cluster.client(timeout_s=300.0) as client:  # it may be compiled first
         client.set_policy(Policy.of(f"ppo:{tmp_path / 'net'}"))
         assert client.stats().policy == f"ppo:{tmp_path / 'net'}"
         code = Policy.of(f"{tmp_path / 'mine.py'}:Rule")

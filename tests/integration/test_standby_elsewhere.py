@@ -289,7 +289,7 @@ def test_both_may_be_started_alike(cluster: Apart) -> None:
 @pytest.mark.slow
 def test_a_copy_has_the_checkpoint_of_a_policy_that_was_set(cluster: Apart, tmp_path: Path) -> None:
     shutil.copytree(default_checkpoint(), tmp_path / "net")
-    cluster.stand_by("b", "broker", "--take-over-after-s", "3")
+    cluster.stand_by("b", "broker", "--take-over-after-s", "20")  # more than the policy may take to compile
     with cluster.client(timeout_s=DEADLINE_S) as client:
         client.set_policy(Policy.of(f"ppo:{tmp_path / 'net'}"))
         shutil.rmtree(tmp_path / "net")
