@@ -79,6 +79,7 @@ class Attempt:
         ending_reason: Why.
         moved: Whether it is ended so that the job goes on elsewhere, its GPUs being needed together.
         charged: Whether another attempt counts against the job's retries.
+        lost: Whether it ends because one of its nodes was lost.
         first_failure: The first exit code that was not 0, and its reason.
     """
 
@@ -90,6 +91,7 @@ class Attempt:
     ending: Ending = ""
     ending_reason: str = ""
     charged: bool = True
+    lost: bool = False
     first_failure: tuple[int, str] | None = None
     seated_s: float = math.inf
     leaving: set[tuple[int, int]] = field(default_factory=set)
@@ -171,6 +173,7 @@ class Job:
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
         retries: Attempts that ended without its doing, and were charged.
+        losses: Number of its latest attempts in a row that ended with a lost node.
         preemptions: Attempts that were ended for another job's sake.
         moves: Those of them after which it was to go on elsewhere at once.
         last_move: By which decision and for whom that was last, "" if never.
@@ -191,6 +194,7 @@ class Job:
     state: JobState
     attempt: Attempt | None = None
     retries: int = 0
+    losses: int = 0
     preemptions: int = 0
     moves: int = 0
     last_move: str = ""

@@ -237,7 +237,7 @@ def test_a_lost_node_ends_both(journal: Journal) -> None:
     broker = preempted(journal)
     broker.wait(LIMITS.lease_s)
     assert (state(broker, 1), state(broker, 2)) == ("queued", "queued")
-    assert [broker.book.jobs[job].retries for job in (1, 2)] == [0, 1]
+    assert [broker.book.jobs[job].losses for job in (1, 2)] == [0, 1]
     out = broker.says("n0", hello("n0", cluster="c1"))
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(1, 2)], (
         "waiting counts for 2"
