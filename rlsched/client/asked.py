@@ -54,3 +54,4 @@ class Changes(TypedDict, total=False):
     share: Share
     array_limit: int
     gpu_types: list[str]
+    grace_s: float

@@ -166,7 +166,7 @@ class Client:
             tasks: Only these tasks of an array, also tasks that are not jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
                 `depends_on` and `singleton` (instead of earlier ones), `lost_after_s`, `array_limit`,
-                `gpu_types` (empty: any), `share`.
+                `gpu_types` (empty: any), `share`, `grace_s`.
 
         Raises:
             InputError: there is no such job, it has finished, or a change is not possible now.
@@ -401,25 +401,25 @@ class Client:
     def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
         """Switch to another policy now; it is kept over restarts of the broker.
 
-        The strategy file that a policy names is sent along; other files that it names must exist where the
-        broker runs.
+        The strategy and the checkpoint that a policy names are sent with it. A Python file is not sent: it
+        must exist where the broker runs, under the same path.
 
         Args:
             policy: Policy that decides.
             fallback: Rule if the policy fails; None: the rule that the policy follows.
 
         Raises:
-            InputError: the strategy cannot be read, or the broker cannot serve the policy; the current policy
-                stays.
+            InputError: a file cannot be read, the policy is too large to send, or the broker cannot serve it;
+                the current policy stays.
         """
         from rlsched.decide.policies.files import to_send
 
         policy, fallback = to_send(policy), None if fallback is None else to_send(fallback)
         behind, name = ("", "") if fallback is None else (fallback.toml, fallback.name)
-        self._ask(
-            messages.SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name),
-            messages.Ok,
-        )
+        asked = messages.SetPolicy(policy=policy.toml, name=policy.name, fallback=behind, fallback_name=name)
+        if refusal := asked.too_large():
+            raise InputError(refusal)
+        self._ask(asked, messages.Ok)
 
     def why(self, job: int) -> messages.Explanation:
         """Return why a job waits, or runs where it does."""

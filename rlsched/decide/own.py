@@ -22,9 +22,13 @@ NO_PATHS: Final = ("", "default", "untrained")
 """Values of `checkpoint` and `dials` that name no file."""
 
 
-def is_inline(dials: str) -> bool:
-    """Whether a policy's setting `dials` is the text of a strategy instead of a path."""
-    return dials.lstrip().startswith("{")
+INLINE_ZIP: Final = "data:application/zip;base64,"
+"""Prefix of a setting `checkpoint` that is the content of a checkpoint: a URL of RFC 2397."""
+
+
+def is_inline(text: str) -> bool:
+    """Whether a policy's setting `dials` or `checkpoint` is the content of a file instead of a path."""
+    return text.lstrip().startswith("{") or text.startswith(INLINE_ZIP)
 
 
 def is_own(rule: str) -> bool:

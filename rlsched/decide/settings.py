@@ -190,7 +190,7 @@ class Settings(_Part, frozen=True, kw_only=True):
         types: Choice of the GPU type of a job.
         profile: Cost of a profiler.
         checkpoint: `ppo`: `default`, `untrained`, or the path of a checkpoint. `sb3`: the path of a model of
-            Stable-Baselines3.
+            Stable-Baselines3. Instead of a path, the zip itself as `data:application/zip;base64,...`.
         search: `ppo`: look-ahead.
         samples: `rollout`: futures per decision.
         plain_without_models: On a cluster without models, jobs start on free GPUs at full clock, with the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -29,16 +30,18 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a policy decides from now on.
+    """Record that a policy decides from now on, unless it is the last one of the record.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or what is there cannot be read.
     """
-    line = msgspec.json.encode(
-        Decider(since_s=since_s, policy=policy.name, toml=with_whole_paths(policy).toml)
-    )
+    toml, path = with_whole_paths(policy).toml, folder / DECIDERS_FILE
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / DECIDERS_FILE).open("ab") as file:
+    last = _deciders(path)[-1:] if path.exists() else []
+    if any((one.policy, one.toml) == (policy.name, toml) for one in last):
+        return
+    line = msgspec.json.encode(Decider(since_s=since_s, policy=policy.name, toml=toml))
+    with path.open("ab") as file:
         file.write(line + b"\n")
 
 
@@ -49,20 +52,26 @@ def decider_at(folder: Path, at_s: float) -> Policy:
         InputError: the store does not contain it.
     """
     try:
-        lines = (folder / DECIDERS_FILE).read_bytes().splitlines()
+        known = _deciders(folder / DECIDERS_FILE)
     except OSError as error:
         raise InputError(
             f"{folder}: it is not known which policy decided ({DECIDERS_FILE}: {error.strerror}); "
             "a broker writes it when it starts"
         ) from error
-    found: Decider | None = None
-    for line in lines:
-        try:
-            one = msgspec.json.decode(line, type=Decider)
-        except msgspec.MsgspecError:  # cut short by a full disk
-            continue
-        if one.since_s <= at_s:
-            found = one
-    if found is None:
+    found = [one for one in known if one.since_s <= at_s]
+    if not found:
         raise InputError(f"{folder}: it is not known which policy decided then; {DECIDERS_FILE} begins later")
-    return Policy.parse(found.toml, name=found.policy, where=str(folder / DECIDERS_FILE))
+    return Policy.parse(found[-1].toml, name=found[-1].policy, where=str(folder / DECIDERS_FILE))
+
+
+def _deciders(path: Path) -> list[Decider]:
+    """All lines of a file, in order, without lines that a full disk cut short.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    found = []
+    for line in path.read_bytes().splitlines():
+        with suppress(msgspec.MsgspecError):
+            found.append(msgspec.json.decode(line, type=Decider))
+    return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ import pytest
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.journal.reading import read_journal
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
+from rlsched.decide.own import INLINE_ZIP
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
+from rlsched_agents.runtime.checkpoint import default_checkpoint
 from tests.support.online.cluster import Cluster, all_up, until
 
 
@@ -70,6 +73,25 @@ def test_one_that_cannot_be_served_is_refused_and_the_one_before_goes_on(
         assert client.wait(client.submit(["true"])).state == "completed"
 
 
+def test_what_a_client_names_is_read_by_the_client_alone(cluster: Cluster, tmp_path: Path) -> None:
+    """The broker has no way to the client's folder: it is removed before the broker is asked again."""
+    shutil.copytree(default_checkpoint(), tmp_path / "net")
+    (tmp_path / "mine.py").write_text("")
+    with cluster.client(timeout_s=300.0) as client:  # it may be compiled first
+        client.set_policy(Policy.of(f"ppo:{tmp_path / 'net'}"))
+        assert client.stats().policy == f"ppo:{tmp_path / 'net'}"
+        code = Policy.of(f"{tmp_path / 'mine.py'}:Rule")
+        shutil.rmtree(tmp_path)
+        with pytest.raises(InputError, match=r"'Rule' is Python code, which is not sent: .* as .*mine\.py$"):
+            client.set_policy(code)
+        all_up(client)
+        assert client.wait(client.submit(["true"])).state == "completed"
+    started = [row.entry for row in read_journal(cluster.journal) if isinstance(row.entry, BrokerStarted)]
+    chosen = started[-1].chosen
+    assert chosen is not None
+    assert Policy.parse(chosen.policy).settings.checkpoint.startswith(INLINE_ZIP)
+
+
 def test_setting_a_policy_begins_an_epoch_and_not_the_process(cluster: Cluster) -> None:
     with cluster.client() as client:
         before = client.stats()
@@ -81,14 +103,30 @@ def test_setting_a_policy_begins_an_epoch_and_not_the_process(cluster: Cluster) 
     assert after.uptime_s >= before.uptime_s
 
 
+def with_strategy(folder: Path) -> str:
+    """A policy file that names a strategy; the file's name, and what it leaves."""
+    weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
+    Strategy.of(weights).write(folder / "mine.json")
+    (folder / "mine.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "mine.json"\n')
+    return "mine without dials"
+
+
+def with_checkpoint(folder: Path) -> str:
+    """A policy file that names the folder of a checkpoint."""
+    shutil.copytree(default_checkpoint(), folder / "net")
+    (folder / "mine.toml").write_text('rule = "ppo"\ncheckpoint = "net"\n')
+    return "reference"
+
+
 @pytest.mark.slow
-def test_a_policy_file_is_sent_with_its_strategy_and_outlives_the_broker(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [with_strategy, with_checkpoint])
+def test_a_policy_file_is_sent_with_what_it_names_and_outlives_the_broker(
+    write: Callable[[Path], str], tmp_path: Path
+) -> None:
     """The broker runs in another directory, and never reads the files."""
     mine = tmp_path / "mine"
     mine.mkdir()
-    weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
-    Strategy.of(weights).write(mine / "mine.json")
-    (mine / "mine.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "mine.json"\n')
+    behind = write(mine)
     cluster = Cluster(
         tmp_path, nodes=("n0",), broker_options=("--policy", "fifo-backfill", "--forecaster", "none")
     )
@@ -108,9 +146,8 @@ def test_a_policy_file_is_sent_with_its_strategy_and_outlives_the_broker(tmp_pat
             timeout=120,
         )
         assert (said.returncode, said.stderr) == (0, "")
-        assert said.stdout == "policy mine decides, mine without dials behind it\n"
-        for file in (mine / "mine.toml", mine / "mine.json"):
-            file.unlink()
+        assert said.stdout == f"policy mine decides, fallback {behind}\n"
+        shutil.rmtree(mine)
         cluster.kill("broker")
         cluster.start("broker")
         with cluster.client() as client:

@@ -18,7 +18,9 @@ import pytest
 from rlsched.broker.base.entries import BrokerStarted, JobSubmitted, Restored
 from rlsched.broker.journal.reading import read_journal
 from rlsched.client.client import Client
+from rlsched.decide.policies.policy import Policy
 from rlsched.transport.keys import KeyHome
+from rlsched_agents.runtime.checkpoint import default_checkpoint
 from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, until
 from tests.support.ports import free_addresses
 
@@ -282,6 +284,19 @@ def test_both_may_be_started_alike(cluster: Apart) -> None:
         assert client.stats().epoch == epoch + 1, "it had taken over, so it serves again"
         cluster.begin("broker", *a, says="copied as far as it goes")
         assert client.job(first).state == "completed"
+
+
+@pytest.mark.slow
+def test_a_copy_has_the_checkpoint_of_a_policy_that_was_set(cluster: Apart, tmp_path: Path) -> None:
+    shutil.copytree(default_checkpoint(), tmp_path / "net")
+    cluster.stand_by("b", "broker", "--take-over-after-s", "20")  # more than the policy may take to compile
+    with cluster.client(timeout_s=DEADLINE_S) as client:
+        client.set_policy(Policy.of(f"ppo:{tmp_path / 'net'}"))
+        shutil.rmtree(tmp_path / "net")
+        cluster.copied("b", "broker")
+        cluster.kill("broker")
+        until(lambda: client.stats().epoch > 1_000, "the copy is taken over")
+        assert client.stats().policy == f"ppo:{tmp_path / 'net'}"
 
 
 @pytest.mark.slow

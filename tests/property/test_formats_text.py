@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,7 @@ SHAPES = (
 )  # fmt: skip
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 NAMES = ("nan", "NaN", "none", "None", "null", "NULL", "NA", "N/A", "n/a", "Unknown", "NaT", "-1", "0")
+DIGIT = re.compile(r"\d")
 SIGNS = st.characters(codec="utf-8").filter(str.isprintable)
 TEXT = st.one_of(st.sampled_from(NAMES), st.text(SIGNS, min_size=1, max_size=12)).filter(str.strip)
 
@@ -225,8 +227,12 @@ def convert(shape: Shape, rows: list[Row], folder: str, **options: object) -> Co
 def test_any_text_survives_conversion_and_reading_back(
     shape: Shape, data: st.DataObject, suffix: str
 ) -> None:
-    text = TEXT.filter(lambda one: "|" not in one) if shape.name == "sacct" else TEXT
-    row = st.fixed_dictionaries(dict.fromkeys(shape.text, text))
+    row = st.fixed_dictionaries(dict.fromkeys(shape.text, TEXT))
+    if shape.name == "sacct":  # which escapes nothing: a bar may stand in the name of a job, behind no digit
+        plain = TEXT.filter(lambda one: "|" not in one)
+        barred = st.tuples(plain.filter(lambda one: not DIGIT.search(one)), TEXT).map("|".join)
+        names = st.one_of(plain, barred.filter(lambda one: not DIGIT.search(one.rpartition("|")[0])))
+        row = st.fixed_dictionaries(dict.fromkeys(shape.text, plain) | {"JobName": names})
     changes = data.draw(st.lists(row, min_size=1, max_size=4))
     with tempfile.TemporaryDirectory() as folder:
         conversion = convert(shape, jobs(shape, *changes), folder, strict=True)

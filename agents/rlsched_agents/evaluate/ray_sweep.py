@@ -28,7 +28,8 @@ import ray
 import rlsched
 import rlsched_agents
 import rlsched_envs
-from rlsched.decide.own import file_of, is_own, moved
+from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, moved
+from rlsched.decide.policies.files import SERVED
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, RlschedError
 from rlsched_agents.evaluate.recording import put_store, store_files
@@ -263,8 +264,9 @@ _FILE_NAMES: Final = {"checkpoint": "policy.zip", "rule": "own_rule.py"}
 def _files_of(policy: Policy) -> dict[str, bytes]:
     """Contents of the files that a policy names; the default checkpoint is installed on all nodes."""
     settings = policy.settings
-    if policy.scheduler in ("ppo", "sb3") and settings.checkpoint not in ("default", "untrained"):
-        return {"checkpoint": checkpoint_file(settings.checkpoint).read_bytes()}
+    checkpoint = settings.checkpoint
+    if policy.scheduler in SERVED and checkpoint not in NO_PATHS and not is_inline(checkpoint):
+        return {"checkpoint": checkpoint_file(checkpoint).read_bytes()}
     return {"rule": file_of(settings.rule).read_bytes()} if is_own(settings.rule) else {}
 
 

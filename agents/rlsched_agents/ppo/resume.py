@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from sb3_contrib import MaskablePPO
 
+from rlsched.decide.policies.files import read_members
 from rlsched.errors import CheckpointError
 from rlsched_agents.ppo.average import WeightAverage
 from rlsched_agents.ppo.normalize import ReturnNormalizer
-from rlsched_agents.runtime.checkpoint import read_members
 
 MAX_RUN_BYTES = 1 << 30
 _MEMBERS = ("train/progress.json", "train/arrays.npz", "train/optimizer.pt", "train/env.pkl")

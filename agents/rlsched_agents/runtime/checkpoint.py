@@ -19,14 +19,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from rlsched.decide.policies.files import POLICY_FILE, SERVED, opened, read_members, zip_of
 from rlsched.decide.schema import SCHEMA, FeatureSchema
 from rlsched.errors import CheckpointError
 from rlsched_agents.runtime.card import CARD_FORMAT, Card
 from rlsched_agents.runtime.network import Weights
 
-POLICY_FILE = "policy.zip"
 CARD_FILE = "CARD.md"
-MAX_MEMBER_BYTES = 64 << 20
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -54,8 +53,7 @@ def default_checkpoint() -> Path:
 
 def checkpoint_file(path: str | Path) -> Path:
     """The zip of a path: `default`, a zip, or a folder with `policy.zip`."""
-    folder_or_file = default_checkpoint() if str(path) == "default" else Path(path)
-    return folder_or_file / POLICY_FILE if folder_or_file.is_dir() else folder_or_file
+    return zip_of(default_checkpoint() if str(path) == "default" else path)
 
 
 def save_checkpoint(
@@ -100,14 +98,15 @@ def load_checkpoint(path: str | Path = "default") -> Checkpoint:
     """Read the parts of a checkpoint that do not require trust.
 
     Args:
-        path: `default`, a zip, or a folder with `policy.zip`.
+        path: `default`, a zip, a folder with `policy.zip`, or the content of a zip
+            (`rlsched.decide.policies.files.to_send`).
 
     Raises:
         CheckpointError: the file is missing, damaged, made for another feature schema, or has wrong shapes or
             non-finite values.
     """
-    file = checkpoint_file(path)
-    members = read_members(file, ("card.json", "schema.json", "weights.npz"))
+    file, content = opened(default_checkpoint() if str(path) == "default" else path)
+    members = read_members(file, SERVED["ppo"].members, content=content)
     try:
         card = msgspec.json.decode(members["card.json"], type=Card)
     except msgspec.MsgspecError as error:
@@ -124,36 +123,6 @@ def load_checkpoint(path: str | Path = "default") -> Checkpoint:
             "damaged or changed; copy it again"
         )
     return Checkpoint(file, card, _unpack_weights(file, card, members["weights.npz"]))
-
-
-def read_members(
-    file: Path, names: tuple[str, ...], *, limit_bytes: int = MAX_MEMBER_BYTES
-) -> dict[str, bytes]:
-    """Bytes of the named members of a checkpoint, each of at most `limit_bytes`.
-
-    Raises:
-        CheckpointError: no such file, not a zip, a member missing, damaged or too large.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in names:
-                if archive.getinfo(name).file_size > limit_bytes:
-                    raise CheckpointError(
-                        f"{file}: {name} is larger than {limit_bytes >> 20} MiB; "
-                        "this is not a checkpoint of rlsched"
-                    )
-            return {name: archive.read(name) for name in names}
-    except OSError as error:
-        raise CheckpointError(
-            f"{file}: cannot read this checkpoint: {error.strerror or error}; give the "
-            "path of a file that `rlsched train-rows --out` wrote"
-        ) from error
-    except KeyError as error:
-        raise CheckpointError(f"{file}: not a checkpoint of rlsched: {error.args[0]}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{file}: expected a zip written by `rlsched train-rows`, got a damaged or other file: {error}"
-        ) from error
 
 
 def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:

@@ -24,12 +24,13 @@ import torch
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 
+from rlsched.decide.policies.files import SERVED, opened
 from rlsched.errors import CheckpointError
 from rlsched_envs.training.dial_env import spaces
 from rlsched_envs.training.vector import row_spaces
 
 MAX_BYTES: Final = 1 << 28
-_DATA, _WEIGHTS = "data", "policy.pth"
+_DATA, _WEIGHTS = SERVED["sb3"].members
 _TRUSTED: Final = ("sb3_contrib.", "stable_baselines3.", "torch.nn.", "torch.optim.")
 _NETWORKS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _CALLS: Final = frozenset(
@@ -58,17 +59,19 @@ _ROWS: Final = _Trained(
 _DIALS: Final = _Trained("rlsched/Cluster-v0", *spaces(), ActorCriticPolicy, "PPO (stable_baselines3)")
 
 
-def read_model(path: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriticPolicy, str]:
+def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriticPolicy, str]:
     """Read the network of a model, and the first digits of the hash of its weights.
 
-    A model trained on `rlsched/Rows-v0` has a `MaskableActorCriticPolicy`, a model trained on
-    `rlsched/Cluster-v0` an `ActorCriticPolicy`.
+    `model` is the path of a model, or its content (`rlsched.decide.policies.files.to_send`). A model trained
+    on `rlsched/Rows-v0` has a `MaskableActorCriticPolicy`, a model trained on `rlsched/Cluster-v0` an
+    `ActorCriticPolicy`.
 
     Raises:
         CheckpointError: the file cannot be read, has another algorithm or environment, or contains code of
             its own.
     """
-    members = _members(Path(path))
+    path, content = opened(model)
+    members = _members(path, content)
     data = _settings(members[_DATA], path)
     on = _environment(data, path)
     kind = _unpickled(data.get("policy_class"), path, "its policy")
@@ -96,12 +99,10 @@ def _digest(weights: bytes) -> str:
     return hashlib.sha256(weights).hexdigest()[:12]
 
 
-def _members(path: Path) -> dict[str, bytes]:
+def _members(path: Path, content: io.BytesIO | None) -> dict[str, bytes]:
     """The two relevant members of the file."""
-    if not path.is_file() and path.suffix != ".zip":
-        path = path.with_name(f"{path.name}.zip")  # as named by `save`
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path if content is None else content) as archive:
             sizes = [archive.getinfo(name).file_size for name in (_DATA, _WEIGHTS)]
             if sum(sizes) > MAX_BYTES:
                 raise CheckpointError(f"{path}: expected a model of at most {MAX_BYTES:,} bytes")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+from rlsched.decide.policies.files import opened
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
@@ -99,6 +100,6 @@ def _of_dials(policy: Policy, network: ActorCriticPolicy, digest: str) -> RuleSc
     """The rule that a model of dials was trained with, with the model's dials."""
     policy.check_read("checkpoint")
     rule = Policy(DEFAULT_POLICY)
-    made = RuleScheduler(rule.named(policy.name), strategy_of(network, policy.settings.checkpoint))
+    made = RuleScheduler(rule.named(policy.name), strategy_of(network, opened(policy.settings.checkpoint)[0]))
     made.policy_id, made.reference = f"sb3-{digest}", rule
     return made

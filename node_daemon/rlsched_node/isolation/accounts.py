@@ -1,7 +1,8 @@
 """Looks up accounts of this machine without letting a hanging directory service block the daemon.
 
-Each lookup runs in its own thread, and the caller waits for it for a limited time. If the lookup takes
-longer, the caller gets the account that was found last, or `AccountsAwayError`.
+Each lookup runs in its own thread, and the caller waits for it for a limited time. If the lookup fails or
+takes longer, the caller gets the account that was found last. For a name that was never found it gets
+`AccountsAwayError`, and can ask again.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class Accounts:
             lookup = self._asked[name] = _Lookup(name)
         if lookup is not None and lookup.done.wait(0.0 if hanging else self._wait_s):
             del self._asked[name]
-            if lookup.found is None:
+            if lookup.found is not None:
+                self._known[name] = lookup.found
+            elif not lookup.failed:
                 self._known.pop(name, None)
                 raise KeyError(name)
-            self._known[name] = lookup.found
         found = self._known.get(name)
         if found is None:
             raise AccountsAwayError(
@@ -61,17 +63,27 @@ class Accounts:
 
 
 class _Lookup:
-    """One lookup in its own thread; `found` is None if there is no such account."""
+    """One lookup in its own thread.
+
+    Attributes:
+        done: Set when the lookup has ended.
+        found: The account; None if there is no such account, or the lookup failed.
+        failed: Whether the lookup failed, so that it is unknown whether there is such an account.
+    """
 
     def __init__(self, name: str) -> None:
         self.done = threading.Event()
         self.found: pwd.struct_passwd | None = None
+        self.failed = False
         self._name = name
         threading.Thread(target=self._run, name="account", daemon=True).start()
 
     def _run(self) -> None:
         try:
             self.found = pwd.getpwnam(self._name)
-        except (KeyError, OSError):
-            self.found = None
-        self.done.set()
+        except (KeyError, ValueError):  # ValueError: a name that no account can have
+            pass
+        except Exception:
+            self.failed = True
+        finally:
+            self.done.set()

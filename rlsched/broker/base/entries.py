@@ -71,6 +71,8 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     """Whether jobs that allow it share GPUs, if the policy supports sharing; absent before version 7."""
     chosen: ChosenPolicy | None = None
     """The policy that `rlsched policy set` chose; None: the policy that the broker was started with."""
+    goes_on: bool = False
+    """Whether the choice of the start before is kept. It is not repeated: it may contain a checkpoint."""
 
 
 class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
@@ -354,6 +356,7 @@ class JobUpdated(Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaul
     array_limit: int | None = None
     gpu_types: list[str] | None = None
     """Empty: any type."""
+    grace_s: float | None = None
 
 
 class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
@@ -433,6 +436,7 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
     Attributes:
         outcome: `queued` (another attempt), `failed` or `cancelled`.
         charged: Whether this counts against the job's retries.
+        lost: Whether the attempt ends with a lost node; only several in a row count against the job.
     """
 
     job: int
@@ -440,6 +444,7 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
     outcome: Ending
     reason: str
     charged: bool = True
+    lost: bool = False
 
 
 class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):

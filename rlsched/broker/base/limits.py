@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.wire.messages import DEFAULT_GRACE_S, Submit
+from rlsched.wire.messages import DEFAULT_GRACE_S, Submit, Update
 
 MAX_LOST_AFTER_S: Final = 1e9
 
@@ -49,8 +49,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 
-    def wrong_time(self, message: Submit) -> str:
-        """Return the error of a submission's times in one line; "" if they are valid."""
+    def wrong_time(self, message: Submit | Update) -> str:
+        """Return the error of the times in a submission or a change, in one line; "" if they are valid."""
         grace_s = message.grace_s
         if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
             return (

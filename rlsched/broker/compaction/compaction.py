@@ -16,6 +16,7 @@ from typing import Final
 
 from rlsched.broker.base.entries import BasePart, BrokerStarted, JobSubmitted
 from rlsched.broker.base.rows import CheckedRow, Row
+from rlsched.broker.journal.choice import choice_at
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
@@ -67,10 +68,9 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
     """
     with reading(path) as journal:
         cut = min(_last_before(journal, before_s), (journal.last or 0) - keep_entries)
-        start = _start_at(journal, cut)
         if cut - journal.first < _WORTH:
             return None
-    scheduler = _scheduler(start)
+        scheduler = _scheduler(journal, cut)
     noting = Noting()
     book = Book(noting, scheduler.order, half_life_s)
     book.over = lambda _: forget_some(book)
@@ -137,7 +137,7 @@ def _last_before(journal: Reading, before_s: float) -> int:
     return min(last, journal.ended_at or 0)
 
 
-def _start_at(journal: Reading, cut: int) -> BrokerStarted | None:
+def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
     """The last start of a broker up to the cut, or the first one after it."""
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
@@ -146,19 +146,20 @@ def _start_at(journal: Reading, cut: int) -> BrokerStarted | None:
         ).fetchone()
         if found is not None:
             [row] = journal.rows_after(int(found[0]) - 1, 1)
-            assert isinstance(row.entry, BrokerStarted)
-            return row.entry
+            return row
     return None
 
 
-def _scheduler(start: BrokerStarted | None) -> Scheduler:
+def _scheduler(journal: Reading, cut: int) -> Scheduler:
     """Policy of a start; if it cannot be loaded any more, its dials and bursts start at their defaults."""
+    start = _start_at(journal, cut)
     if start is None:
         return load_scheduler("fifo")
+    assert isinstance(start.entry, BrokerStarted)
+    chosen = choice_at(journal.path, journal.db, journal.first, start.n)
     try:
-        chosen = start.chosen
         return load_scheduler(
-            start.policy if chosen is None else Policy.parse(chosen.policy, name=chosen.name)
+            start.entry.policy if chosen is None else Policy.parse(chosen.policy, name=chosen.name)
         )
     except (RlschedError, ImportError, OSError):
         return load_scheduler("fifo")

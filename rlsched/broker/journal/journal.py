@@ -9,10 +9,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy, Entry, decode_entry
+from rlsched.broker.base.entries import ChosenPolicy, Entry, decode_entry
 from rlsched.broker.base.rows import Row, Stored, checksum, read_rows, stored
 from rlsched.broker.base.sqlite_errors import clear_error, clearly
 from rlsched.broker.journal import marks
+from rlsched.broker.journal.choice import choice_at
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.journal.wal import check_wal
@@ -329,14 +330,8 @@ class Journal:
         Raises:
             JournalError: the file or an entry is damaged.
         """
-        query = "SELECT max(n) FROM entries WHERE kind = 'broker_started' AND n >= ?"
         with clearly(self.path):
-            (found,) = self._db.execute(query, (self.first,)).fetchone()
-        if found is None:
-            base = base_at_the_head(self.rows())
-            return None if base is None else base.chosen
-        entry = next(iter(self.rows(found - 1))).entry
-        return entry.chosen if isinstance(entry, BrokerStarted) else None
+            return choice_at(self.path, self._db, self.first, self.last)
 
     def checksum_of(self, n: int) -> int | None:
         """Return the checksum of an entry, which identifies a journal; None if there is no such entry."""

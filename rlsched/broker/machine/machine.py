@@ -344,7 +344,8 @@ class Machine:
         if isinstance(message, Ended):
             job = self._attempts.current(node, message.key)
             if job is not None:
-                self._attempts.lost(node, job, f"could not process the exit report from node {node}")
+                why = f"could not process the exit report from node {node}"
+                self._attempts.lost(node, job, why, charged=True)
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:

@@ -222,7 +222,7 @@ class JobOrders:
             )
         if order.array_limit is not None and not spec.tasks:
             raise InputError(f"job {number} is no array: {WORDS['array_limit']} is that of an array")
-        refusal = wrong_change(order) or self._limits.wrong_lost_after(order.lost_after_s)
+        refusal = wrong_change(order) or self._limits.wrong_time(order)
         if refusal:
             raise InputError(refusal)
         types = None if order.gpu_types is None else types_asked(order.gpu_types)
@@ -247,6 +247,7 @@ class JobOrders:
             share=order.share,
             array_limit=order.array_limit,
             gpu_types=types,
+            grace_s=order.grace_s,
         )
 
     def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:

@@ -52,6 +52,8 @@ from rlsched.wire.messages import (
 from rlsched.wire.states import RankState
 
 MAX_RETRIES = 3
+MAX_LOSSES = 3
+"""A job fails if more attempts in a row than this end with a lost node: it may crash its nodes."""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
@@ -65,7 +67,8 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Ends of a rank after which the job is queued again without counting a retry, in words."""
+"""Ends of a rank after which the job is queued again without counting a retry, unless the job is done."""
+_DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
 
 
@@ -219,8 +222,11 @@ class Attempts:
         why = f"{node} refused to start rank {message.rank}: {why}"
         self.end(job, "queued", why, charged=charged and not has_held)
 
-    def ended(self, node: str, message: Ended) -> None:
-        """A rank has ended. The report is acknowledged even if the attempt is no longer known."""
+    def ended(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
+        """A rank has ended. The report is acknowledged even if the attempt is no longer known.
+
+        `rebooted`: the node was rebooted after it last registered.
+        """
         found = self._in_state(node, message.key, "launching", "running")
         if found is not None:
             job, attempt, _ = found
@@ -238,11 +244,15 @@ class Attempts:
                     usage=usage if usage is not None and usage.is_sound() else None,
                 )
             )
-            self._after_rank(job, attempt, message.rank)
+            self._after_rank(job, attempt, message.rank, rebooted=rebooted)
         self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
-    def lost(self, node: str, job: Job, why: str, outcome: Ending = "queued") -> None:
-        """Record the ranks of a job on this node as lost; the job becomes `outcome`."""
+    def lost(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
+        """Record the ranks of a job on this node as lost; the job is queued again.
+
+        `charged`: the job caused it, and it costs a retry. By default the node was lost, which costs no
+        retry; see `MAX_LOSSES`.
+        """
         attempt = job.active
         if attempt is None:
             return
@@ -257,13 +267,14 @@ class Attempts:
                         reason="lost",
                     )
                 )
-        self.end(job, outcome, why)
+        self.end(job, "queued", why, charged=charged, lost=not charged)
 
-    def _after_rank(self, job: Job, attempt: Attempt, rank: int) -> None:
+    def _after_rank(self, job: Job, attempt: Attempt, rank: int, *, rebooted: bool) -> None:
         ended = attempt.ranks[rank]
-        if ended.reason in _NOT_ITS_DOING and not attempt.ending:
-            why = f"node {ended.node} {_NOT_ITS_DOING[ended.reason]}"
-            self.end(job, "queued", why, charged=False)
+        if rebooted and ended.reason == NODE_STOPPED and ended.exit_code == VANISHED_EXIT_CODE:
+            self.end(job, "queued", f"node {ended.node} was rebooted", charged=False, lost=True)
+        elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
+            self.end(job, "queued", _stopped_by(attempt), charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
             self.end(job, "queued", "was out of GPU memory on shared GPUs: it shares no more", charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
@@ -279,7 +290,9 @@ class Attempts:
 
     # ---- ending -----------------------------------------------------------------------------------
 
-    def end(self, job: Job, outcome: Ending, reason: str, *, charged: bool = True) -> None:
+    def end(
+        self, job: Job, outcome: Ending, reason: str, *, charged: bool = True, lost: bool = False
+    ) -> None:
         """End what is left of a job's attempt; the job then becomes `outcome`.
 
         A user's cancel stands above everything, and a failure above another attempt.
@@ -290,7 +303,12 @@ class Attempts:
         if PRECEDENCE[outcome] > PRECEDENCE[attempt.ending]:
             self._out.record(
                 AttemptEnding(
-                    job=job.number, attempt=attempt.number, outcome=outcome, reason=reason, charged=charged
+                    job=job.number,
+                    attempt=attempt.number,
+                    outcome=outcome,
+                    reason=reason,
+                    charged=charged,
+                    lost=lost,
                 )
             )
             self.kill(job)
@@ -437,6 +455,21 @@ class Attempts:
         return nearest_mhz(self._book.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
+def _is_done(attempt: Attempt) -> bool:
+    """Whether all ranks have ended with exit code 0, also in their grace."""
+    return attempt.over and attempt.first_failure is None
+
+
+def _stopped_by(attempt: Attempt) -> str:
+    """Cause of a rank's end outside of the job, such as `node n0 was stopped`; "" if there is none."""
+    found = (
+        f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
+        for one in attempt.ranks
+        if one.reason in _NOT_ITS_DOING
+    )
+    return next(found, "")
+
+
 def _has_come_to_its_own_end(attempt: Attempt) -> bool:
     """Whether an attempt ended by itself on every node, before the order to end it arrived."""
     return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
@@ -455,8 +488,14 @@ def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
         case "preempted":
             return _preempted_outcome(job, attempt)
         case "queued":
+            if _is_done(attempt) and _stopped_by(attempt):
+                return "completed", 0, f"{attempt.ending_reason}, {_DONE}"
             if _has_come_to_its_own_end(attempt):
                 return _own_end(job, attempt)
+            if attempt.lost and job.losses >= MAX_LOSSES:
+                lost = f"{job.losses + 1} attempts in a row that ended with a lost node"
+                reason = f"given up after {lost}, the last one: {attempt.ending_reason}"
+                return "failed", LOST_EXIT_CODE, reason
             if attempt.charged and job.retries >= MAX_RETRIES:
                 reason = f"given up after {job.retries + 1} attempts, the last one: {attempt.ending_reason}"
                 return "failed", LOST_EXIT_CODE, reason
@@ -466,7 +505,8 @@ def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
     """Return the same for an attempt that was not ended by an order."""
     if attempt.first_failure is None:
-        return "completed", 0, ""
+        stopped = _stopped_by(attempt)
+        return "completed", 0, f"{stopped}, {_DONE}" if stopped else ""
     return "failed", attempt.first_failure[0], _how(*attempt.first_failure, job)
 
 
@@ -478,8 +518,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)
-        done = f"it was {attempt.ending_reason}, and left exit code 0, which says that it is done"
-        return "completed", 0, done if told else ""
+        return "completed", 0, f"it was {attempt.ending_reason}, {_DONE}" if told else ""
     if _has_come_to_its_own_end(attempt):
         return _own_end(job, attempt)
     return "queued", None, attempt.ending_reason

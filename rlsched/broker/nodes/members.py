@@ -239,7 +239,7 @@ class Members:
         current = {(report.job, report.attempt) for report in reports}
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
-            self._report(name, report)
+            self._report(name, report, rebooted=rebooted)
         self._settling.registered(name, now_s)
         self.settle(now_s)
 
@@ -432,10 +432,10 @@ class Members:
             else:
                 self._attempts.launch(job, node=name)
 
-    def _report(self, name: str, report: AttemptReport) -> None:
+    def _report(self, name: str, report: AttemptReport, *, rebooted: bool = False) -> None:
         """Treat a rank that a node reports as it registers like the message that it may have missed."""
         if report.state == "ended":
-            self._attempts.ended(name, report.as_ended())
+            self._attempts.ended(name, report.as_ended(), rebooted=rebooted)
             return
         job = self._book.jobs[report.job]
         if job.active is not None and job.active.ending:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -49,6 +50,8 @@ from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.book import Book
 from rlsched.decide.drift import unlike
+from rlsched.decide.own import is_own
+from rlsched.decide.policies.files import missing_code
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
 from rlsched.files.space import low_disk_mib
@@ -189,6 +192,7 @@ class Broker:
         warm = self._warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
         book = self._recovered(warm)
+        goes_on = chosen is not None and chosen == book.chosen
         self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
         self._clock = Clock(book.now_s)
         self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
@@ -201,7 +205,8 @@ class Broker:
             order=scheduler.order.name,
             speed_energy=settings.speed_energy,
             shares=settings.shares,
-            chosen=chosen,
+            chosen=None if goes_on else chosen,
+            goes_on=goes_on,
         )
         machine = Machine(
             book,
@@ -232,6 +237,8 @@ class Broker:
         """Continue as after a restart with another policy: from the journal, in a new epoch."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
+        if refusal := asked.too_large():
+            return Refused(message=refusal)
         try:
             asked_for = ChosenPolicy(
                 policy=asked.policy,
@@ -242,6 +249,8 @@ class Broker:
             )
             settings = _with_policy(self.settings, asked_for)
             chosen = None if _digest(settings) == self._given else asked_for
+            if chosen == self._machine.book.chosen and not _has_code(settings):
+                return Ok()  # a client repeats a request that is answered late, as while a policy compiles
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
             machine, fits, held = self._begun(settings, chosen=chosen)
@@ -489,18 +498,29 @@ def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
     """The same settings with another policy.
 
     Raises:
-        InputError: a setting of it is unknown or wrong.
+        InputError: a setting is unknown or wrong, or the policy is Python code that is not on this machine.
     """
+    policy = Policy.parse(chosen.policy, name=chosen.name)
     fallback = Policy.parse(chosen.fallback, name=chosen.fallback_name) if chosen.fallback else None
-    return msgspec.structs.replace(
-        settings, policy=Policy.parse(chosen.policy, name=chosen.name), fallback=fallback
-    )
+    for one in (policy, fallback):
+        if one is not None and (file := missing_code(one)):
+            raise InputError(
+                f"policy {one.name!r} is Python code, which is not sent: put its file on the broker's "
+                f"machine, {socket.gethostname()}, as {file}"
+            )
+    return msgspec.structs.replace(settings, policy=policy, fallback=fallback)
 
 
 def _digest(settings: Settings) -> str:
     """Return a digest that identifies the policy and the fallback."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
+
+
+def _has_code(settings: Settings) -> bool:
+    """Whether policy or fallback is a Python file, which may have changed under the same name."""
+    both = (settings.policy, settings.fallback)
+    return any(one is not None and is_own(Policy.of(one).settings.rule) for one in both)
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:

@@ -107,13 +107,14 @@ class Shipping:
         is_all = False
         if asked.ended_after >= 0 and not is_other and not rows:  # entries bring rows of their jobs
             ended, is_all = self._journal.ended.page(asked.ended_after, PAGE_BYTES)
+        is_full = sum(len(row[3]) for row in rows) > PAGE_BYTES  # a single entry, of `policy set`
         return JournalRows(
             cluster=self._cluster,
             epoch=self._epoch,
             last=self._journal.last,
             rows=rows,
             is_other=is_other,
-            access=None if asked.access == self._digest else self._files,
+            access=None if asked.access == self._digest or is_full else self._files,
             ended=ended,
             is_ended_all=is_all,
         )

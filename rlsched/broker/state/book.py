@@ -165,7 +165,8 @@ class Book(Known):
                 self.gates.review(now_s)
 
     def _on_broker_started(self, entry: BrokerStarted) -> None:
-        self.epoch, self.identity, self.chosen = entry.epoch, entry.cluster, entry.chosen
+        self.epoch, self.identity = entry.epoch, entry.cluster
+        self.chosen = self.chosen if entry.goes_on else entry.chosen
         self.models.weigh(entry.speed_energy)
         self.models.share(entry.shares)
 
@@ -213,7 +214,7 @@ class Book(Known):
     def _on_attempt_ending(self, entry: AttemptEnding) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
         attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
-        attempt.charged = entry.charged
+        attempt.charged, attempt.lost = entry.charged, entry.lost
 
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
@@ -396,6 +397,7 @@ class Book(Known):
         self.seats.over(job)
         if entry.outcome == "queued":
             job.retries += attempt.charged
+            job.losses = job.losses + 1 if attempt.lost else 0
             if attempt.ending == PREEMPTED:
                 job.preemptions += 1
                 if attempt.moved:

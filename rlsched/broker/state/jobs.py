@@ -81,6 +81,7 @@ class Attempt:
         moved: Whether it is ended so that the job continues elsewhere, because its GPUs are needed as a
             block.
         charged: Whether another attempt counts against the job's retries.
+        lost: Whether it ends because one of its nodes was lost.
         first_failure: The first exit code that was not 0, and its reason.
     """
 
@@ -92,6 +93,7 @@ class Attempt:
     ending: Ending = ""
     ending_reason: str = ""
     charged: bool = True
+    lost: bool = False
     first_failure: tuple[int, str] | None = None
     seated_s: float = math.inf
     leaving: set[tuple[int, int]] = field(default_factory=set)
@@ -174,6 +176,7 @@ class Job:
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
         retries: Attempts that ended through no fault of the job, and were charged.
+        losses: Number of its latest attempts in a row that ended with a lost node.
         preemptions: Number of attempts that were ended for another job.
         moves: Number of preempted attempts after which it was to continue elsewhere at once.
         last_move: Decision of the last move, and the job that it was for; "" if never moved.
@@ -194,6 +197,7 @@ class Job:
     state: JobState
     attempt: Attempt | None = None
     retries: int = 0
+    losses: int = 0
     preemptions: int = 0
     moves: int = 0
     last_move: str = ""

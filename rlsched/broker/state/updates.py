@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WHILE_RUNNING: Final = ("name", "priority", "share")
 """Fields of a job with GPUs that may change: its processes do not depend on them. Co-tenants stay."""
-OF_TASKS: Final = ("name", "priority", "time_limit_s", "lost_after_s", "gpu_types", "share")
+OF_TASKS: Final = ("name", "priority", "time_limit_s", "lost_after_s", "gpu_types", "share", "grace_s")
 """Fields of single tasks that may change before they are jobs."""
 CHANGEABLE: Final = (*OF_TASKS, "begin_s", "depends_on", "array_limit")
 WORDS: Final = {
@@ -27,6 +27,7 @@ WORDS: Final = {
     "time_limit_s": "--time-limit",
     "lost_after_s": "--lost-after",
     "share": "--share",
+    "grace_s": "--grace",
     "begin_s": "--begin",
     "depends_on": "--dependency",
     "array_limit": "--array-limit",

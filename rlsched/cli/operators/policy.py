@@ -39,13 +39,14 @@ def set_policy(
     """Switch to another policy now. Jobs continue; for admins.
 
     The policy is stored in the journal: a restarted broker keeps it, until another one is set or its --policy
-    is changed. A strategy that the policy file names is sent along. If the broker cannot serve a policy, it
-    rejects it in one line and keeps the current one. The first use of a policy compiles it, which can take a
-    minute: raise --timeout-s.
+    is changed. The strategy and the checkpoint that a policy names are sent with it, up to 960 KiB; Python
+    files are not. If the broker cannot serve a policy, it rejects it in one line and keeps the current one.
+    The first use of a policy compiles it, which can take a minute: raise --timeout-s.
 
     \b
     Example:
       rlsched policy set gittins
+      rlsched policy set ppo:runs/1
       rlsched policy set tuned --set share.max_jobs=2
     """
     from rlsched.client.client import Client

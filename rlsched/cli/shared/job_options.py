@@ -251,6 +251,8 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
         found["gpu_types"] = types_named(asked["gpu_type"], "--gpu-type")
     if asked["lost_after"] is not None:
         found["lost_after_s"] = lost_after_time_s(asked["lost_after"])
+    if asked["grace"] is not None:
+        found["grace_s"] = grace_s(asked["grace"])
     for name in ("name", "priority", "share", "array_limit"):
         if asked[name] is not None:
             found[name] = asked[name]

@@ -245,6 +245,7 @@ def requeue() -> Order:
     "-d", "--dependency", metavar="WHAT", help='Wait for these jobs, instead of earlier ones; "": for none.'
 )
 @click.option("--gpu-type", metavar="TYPE,...", help="Only these GPU types; any.")
+@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL: 60s, 5m.")
 @click.option("--lost-after", metavar="TIME", help="Same as for `rlsched submit`.")
 @click.option(
     "--share",

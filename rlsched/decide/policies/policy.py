@@ -212,9 +212,10 @@ class Policy:
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}
         for name, value in as_table(self.settings).items():
             if name not in ("rule", *names) and value != usual.get(name):
+                got = "the content of a file" if isinstance(value, str) and is_inline(value) else repr(value)
                 raise InputError(
                     f"policy {self.name!r}: {name}: {self.scheduler!r} chooses by itself and does not read "
-                    f"it; leave it out, got {value!r}"
+                    f"it; leave it out, got {got}"
                 )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -261,8 +262,9 @@ def _find_files(table: dict[str, Any], directory: Path) -> None:
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials and not is_inline(dials):
         table["dials"] = str(directory / dials)
-    if isinstance(checkpoint, str) and checkpoint not in NO_PATHS and (directory / checkpoint).exists():
-        table["checkpoint"] = str(directory / checkpoint)
+    names_file = isinstance(checkpoint, str) and checkpoint not in NO_PATHS and not is_inline(checkpoint)
+    if names_file and (directory / str(checkpoint)).exists():
+        table["checkpoint"] = str(directory / str(checkpoint))
     if isinstance(rule, str) and is_own(rule) and (directory / file_of(rule)).is_file():
         table["rule"] = moved(rule, directory / file_of(rule))
 

@@ -92,6 +92,7 @@ class Update(
     array_limit: int | None = None
     gpu_types: list[str] | None = None
     """Empty: any."""
+    grace_s: float | None = None
 
 
 class ListJobs(
@@ -220,15 +221,31 @@ class ListAccounts(
     """First position to list."""
 
 
+MAX_POLICY_BYTES = 960 << 10
+"""Maximum size of a policy and its fallback together, as TOML. The journal keeps them in one entry, which
+must fit in a message to a standby."""
+
+
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
     """Replace the policy that decides, also after restarts of the broker."""
 
     policy: str
-    """As TOML."""
+    """As TOML, with the content of files in its settings (`rlsched.decide.policies.files.to_send`)."""
     name: str
     fallback: str = ""
     """The fallback rule, as TOML; "": the rule in use."""
     fallback_name: str = ""
+
+    def too_large(self) -> str:
+        """Error text if it is too large to send and to accept, else ""."""
+        size = len(self.policy.encode()) + len(self.fallback.encode())
+        if size <= MAX_POLICY_BYTES:
+            return ""
+        return (
+            f"policy {self.name!r}: {size / 1024:,.0f} KiB with the files that it names; expected at most "
+            f"{MAX_POLICY_BYTES >> 10:,} KiB; copy the files to the broker's machine, and start the broker "
+            "with --policy"
+        )
 
 
 class ReadJournal(

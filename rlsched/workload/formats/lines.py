@@ -6,7 +6,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -134,6 +134,7 @@ def read_csv(
     columns: Sequence[str] = (),
     delimiter: str = ",",
     quotes: bool = True,
+    joined: Callable[[Sequence[str], list[str]], list[str] | None] | None = None,
 ) -> Rows:
     """Read the rows of a table with a header, or, with `columns`, of a table without one.
 
@@ -145,6 +146,9 @@ def read_csv(
         columns: The columns of a file that has no header line.
         delimiter: Separator of the fields.
         quotes: Whether fields may be in double quotes. False: a quote is an ordinary character.
+        joined: Function of the header and the fields of a line with too many fields, as text contains the
+            delimiter. It returns the right fields, or None if they cannot be determined. By default such a
+            line is malformed.
 
     Raises:
         TraceError: the file cannot be read, is empty, or its header lacks a column.
@@ -163,6 +167,8 @@ def read_csv(
         if required and required[0] in text and set(required).issubset(names := _names(cells)):
             header, index = names, {name: names.index(name) for name in names}
             continue
+        if joined is not None and len(cells) > len(header):
+            cells = joined(header, cells) or cells
         if len(cells) != len(header):
             expected = f"expected {len(header)} fields, got {len(cells)}"
             yield number, MalformedError("number of fields", expected)

@@ -6,7 +6,7 @@ Fields, times and states: the manual page sacct(1) of Slurm 22.05.8, and the out
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from functools import partial
@@ -36,6 +36,17 @@ NO_NODES = "None assigned"
 NO_QOS = "Unknown"
 """A QOS that is no longer in the database, in the output of sacct."""
 UNLIMITED = frozenset(("", "UNLIMITED", "Partition_Limit", "INVALID"))
+NO_BARS = frozenset(
+    (
+        *("JobIDRaw", "User", "UID", "Group", "GID", "Account", "Cluster", "Partition", "QOS", "QOSRAW"),
+        *("State", "ExitCode", "DerivedExitCode", "Priority", "Flags", "NodeList", "ReqNodes", "AllocNodes"),
+        *("Submit", "Eligible", "Start", "End", "Suspended", "Reserved", "Planned", "Restarts"),
+        *("Elapsed", "ElapsedRaw", "Timelimit", "TimelimitRaw", "CPUTime", "CPUTimeRAW", "TotalCPU"),
+        *("NNodes", "NCPUS", "NTasks", "AllocCPUS", "ReqCPUS", "ReqMem", "ReqTRES", "AllocTRES"),
+    )
+)
+"""Columns with a fixed form or names given by administrators: none contains the delimiter."""
+_ENDS_IN_JOB_ID = re.compile(r".*\d(?:\+\d+|_\d+|_\[[^]]*\])?(?:\.\w+)?", re.DOTALL)
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -92,7 +103,7 @@ def convert(request: Request) -> Conversion:
     for path in (request.path, *request.more):
         account = Account(path, request.strict, seen=accounts[0].seen if accounts else set())
         accounts.append(account)
-        rows = read_csv(path, REQUIRED, delimiter=DELIMITER, quotes=False)
+        rows = read_csv(path, REQUIRED, delimiter=DELIMITER, quotes=False, joined=_joined)
         account.read(_checked(rows, path), partial(use, account=account), Row.fields)
     jobs = Jobs(
         (
@@ -130,6 +141,22 @@ class _Times(Clock):
             return self.read(text, column, not_before_s)
         self._zone = self._zone or UTC
         return float(text)
+
+
+def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
+    """The fields of a line whose job name contains the delimiter, which sacct does not escape.
+
+    All surplus fields belong to `JobName`, if `JobName` follows `JobID` and no other column can contain the
+    delimiter. A truncated line that is joined with the next line has the same form. Part of the name then
+    ends with the number of another job, so such a line stays malformed.
+    """
+    if tuple(header[:2]) != ("JobID", "JobName") or not NO_BARS.issuperset(header[2:]):
+        return None
+    behind = len(cells) - len(header) + 2
+    name = cells[1:behind]
+    if any(_ENDS_IN_JOB_ID.fullmatch(part) for part in name[:-1]):
+        return None
+    return [cells[0], DELIMITER.join(name), *cells[behind:]]
 
 
 def _checked(

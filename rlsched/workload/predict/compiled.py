@@ -61,7 +61,7 @@ def survive(
     first = 0
     for level in range(len(levels)):
         row, starts, end = levels[level]
-        at_risk = out[level]  # temporarily the contribution of running jobs
+        at_risk = out[level]  # scratch: contribution of running jobs, read before it is overwritten
         at_risk[:] = 0.0
         for job in range(first, end):
             outlived = bins_outlived(now_s - running[job, 0])
@@ -134,7 +134,7 @@ def become(
             at -= 1
         near[at], which[at] = away, job
         found = min(found + 1, most)
-    out[:] = 0.0  # temporarily the counts of ends
+    out[:] = 0.0  # weights of the ends, until they are divided by the numbers at risk
     risk[:] = 0.0
     for at in range(found):
         job = int(which[at])

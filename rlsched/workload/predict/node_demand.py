@@ -1,8 +1,8 @@
 """Forecasts of the number of nodes needed: the highest demand over the next slots of ten minutes.
 
 A forecast predicts, from the demand of the slots that have ended, how high demand will rise within its
-horizon. All share one interface: `peaks` over a whole series, `peak` for now; neither uses slots that have
-not ended.
+horizon. All share one interface: `peaks` over a whole series, `peak` after its last slot. Neither uses a slot
+before it has ended.
 
 Results on the Philly node series (420 nodes, `python -m studies.power_down.ces_replay`): for one slot, half
 an hour to six hours ahead, persistence beats gradient boosting. For a quantile of the highest demand of three

@@ -152,6 +152,21 @@ def test_a_stopped_daemon_leaves_its_jobs_and_one_with_end_jobs_does_not(
     assert shim.start_ticks(pid) is None
 
 
+def test_the_exit_code_of_a_job_that_ends_by_itself_in_the_grace_of_its_node_is_its_own(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    node = start_node("--gpus", "4", "--simulated", "--end-jobs-on-exit")
+    broker.greet()
+    script = f"trap 'exit 0' TERM; touch {tmp_path / 'ready'}; while :; do sleep 0.05; done"
+    broker.launch("sh", "-c", script)
+    broker.receive(Launched)
+    until((tmp_path / "ready").exists)
+    node.process.send_signal(signal.SIGTERM)
+    end = broker.end_of(1)
+    assert (end.exit_code, end.reason) == (0, "node_stopped"), "by which the broker knows that it is done"
+    assert node.process.wait(DEADLINE_S) == 0
+
+
 def test_a_shim_whose_daemon_is_gone_runs_its_rank_all_the_same(tmp_path: Path) -> None:
     """The daemon was stopped between starting the shim and the shim's claim: the pipe has no reader."""
     directory = AttemptStore(tmp_path).at(AttemptKey(1, 1, 0, "c1"))

@@ -37,6 +37,7 @@ NOTHING = dict.fromkeys(
         "array_limit",
         "gpu_type",
         "share",
+        "grace",
     )
 )
 
@@ -73,6 +74,9 @@ def test_changes_are_what_was_typed_and_nothing_else() -> None:
     }
     assert changes_asked({**NOTHING, "dependency": ""}, 0.0) == {"depends_on": [], "singleton": False}
     assert changes_asked({**NOTHING, "array_limit": 0}, 0.0) == {"array_limit": 0}
+    assert changes_asked({**NOTHING, "grace": "5m"}, 0.0) == {"grace_s": 300.0}
+    with pytest.raises(InputError, match="--grace 'long': expected seconds"):
+        changes_asked({**NOTHING, "grace": "long"}, 0.0)
     assert changes_asked({**NOTHING, "share": "no"}, 0.0) == {"share": "no"}
     with pytest.raises(InputError, match="expected something to change"):
         changes_asked(NOTHING, 0.0)

@@ -206,6 +206,51 @@ def test_a_malformed_line_is_named(line: str, message: str, tmp_path: Path) -> N
         convert_lines(tmp_path, line, good, strict=True)
 
 
+@pytest.mark.parametrize("name", ["a|b", "|", "||a", "lr|1e-3", "a b| c", "tra.x|2"])
+def test_bars_in_a_job_name_are_part_of_it(name: str, tmp_path: Path) -> None:
+    line = f"1|{name}|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1,gres/gpu=2"
+    trace = convert_lines(tmp_path, line, "1.batch|a|b||COMPLETED|@09:00:00|@09:00:00|@09:01:00|").trace
+    assert (trace.job_name.tolist(), trace.user.tolist(), trace.num_gpus.tolist()) == ([name], ["ann"], [2])
+
+
+ONE = "1|train|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"
+
+
+@pytest.mark.parametrize("job", ["102", "102_7", "102_[1-9]", "102.batch", "102_7.0", "9+1", "9+1.extern"])
+def test_a_line_that_was_cut_short_with_the_next_one_behind_it_is_malformed(job: str, tmp_path: Path) -> None:
+    """... and never a job with a long name."""
+    after = f"{job}|other|bob|COMPLETED|@10:00:00|@10:00:00|@10:01:00|cpu=1,gres/gpu=4"
+    good = "2|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"
+    lines = [ONE[:cut] + after for cut in range(len("1|"), len(ONE))]
+    conversion = convert_lines(tmp_path, *lines, good)
+    assert conversion.trace.job_id.tolist() == ["2"]
+    skipped = {reason: tally.count for reason, tally in conversion.accounts[0].skipped.items()}
+    assert skipped == {"malformed: number of fields": len(lines)}
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        (f"{HEADER}|Comment", "1|a|b|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1|x"),
+        (f"{HEADER}|Constraints", "1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1|a100|h100"),
+        (
+            HEADER.replace("JobName|User", "User|JobName"),
+            "1|ann|a|b|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1",
+        ),
+        (HEADER.replace("JobName|", ""), "1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"),
+        (HEADER, "1|run1|b|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"),
+    ],
+)
+def test_bars_that_may_belong_elsewhere_are_not_guessed(header: str, line: str, tmp_path: Path) -> None:
+    good = "|".join(
+        "2" if name == "JobID" else "@09:00:00" if name in ("Submit", "Start", "End") else "cpu=1"
+        for name in header.split("|")
+    )
+    conversion = convert_lines(tmp_path, line, good, header=header)
+    assert conversion.trace.job_id.tolist() == ["2"]
+    assert list(conversion.accounts[0].skipped) == ["malformed: number of fields"]
+
+
 def test_parts_of_a_heterogeneous_job_are_jobs(tmp_path: Path) -> None:
     lines = [f"9+{part}|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|gres/gpu={part + 1}" for part in (0, 1)]
     trace = convert_lines(tmp_path, *lines).trace

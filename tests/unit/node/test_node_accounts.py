@@ -22,10 +22,13 @@ class Service:
         self.answers.set()
         self.asked = 0
         self.known = {"ada": ADA}
+        self.error: Exception | None = None
 
     def look_up(self, name: str) -> pwd.struct_passwd:
         self.asked += 1
         assert self.answers.wait(30.0)
+        if self.error is not None:
+            raise self.error
         return self.known[name]
 
 
@@ -45,6 +48,27 @@ def test_it_answers(service: Service) -> None:
     del service.known["ada"]
     with pytest.raises(KeyError):
         accounts.of("ada")  # nobody goes on as an account that was removed
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
+def test_a_lookup_that_fails_says_nothing_of_the_account(service: Service, error: Exception) -> None:
+    accounts = Accounts()
+    assert accounts.of("ada") == ADA
+    service.error = error
+    assert accounts.of("ada") == ADA, "the one that was found last"
+    with pytest.raises(AccountsAwayError):
+        accounts.of("eve")
+    service.error = None
+    with pytest.raises(KeyError):
+        accounts.of("eve")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_account_can_have_is_none(name: str) -> None:
+    accounts = Accounts(wait_s=30.0)
+    for _ in range(2 * MOST_HANGING):
+        with pytest.raises(KeyError):
+            accounts.of(name)
 
 
 def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.policies.files import to_send
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
@@ -51,6 +52,22 @@ def saved(source: EpisodeSource, path: Path, *, oracle: bool = False, **kwargs: 
 @pytest.fixture(scope="module")
 def model(source: EpisodeSource, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(source, tmp_path_factory.mktemp("model") / "m.zip", **KWARGS)
+
+
+def test_its_content_is_sent_without_the_optimiser_and_served_by_itself(model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "m.zip"
+    copy.write_bytes(model.read_bytes())
+    before = load_scheduler(Policy.of(f"sb3:{copy}"))
+    sent = [to_send(Policy.of(f"sb3:{text}")) for text in (copy, copy.with_suffix(""))]
+    copy.unlink()
+    assert sent[0] == sent[1]
+    assert str(tmp_path) not in sent[0].toml
+    assert len(sent[0].toml) < model.stat().st_size * 4 / 3, "base64, and less of it"
+    served = load_scheduler(Policy.parse(sent[0].toml, name=sent[0].name))
+    assert (served.name, served.policy_id) == (before.name, before.policy_id)
+    cut = sent[0].with_settings(checkpoint=sent[0].settings.checkpoint[:-400])
+    with pytest.raises(CheckpointError, match="the checkpoint that was sent: expected a model that"):
+        load_scheduler(cut)
 
 
 def crowded(policy: Policy) -> list[DecisionRecord]:

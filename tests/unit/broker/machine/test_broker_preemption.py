@@ -144,7 +144,7 @@ def test_a_job_that_finished_in_its_grace_is_finished(journal: Journal) -> None:
     assert [launch.job for launch in of_kind(out, Launch)] == [2]
     assert broker.book.jobs[1].preemptions == 0
     assert broker.book.jobs[1].reason == (
-        "it was preempted by decision 1 for job 2, and left exit code 0, which says that it is done"
+        "it was preempted by decision 1 for job 2, and left exit code 0: the job is done"
     )
 
 
@@ -237,7 +237,7 @@ def test_a_lost_node_ends_both(journal: Journal) -> None:
     broker = preempted(journal)
     broker.wait(LIMITS.lease_s)
     assert (state(broker, 1), state(broker, 2)) == ("queued", "queued")
-    assert [broker.book.jobs[job].retries for job in (1, 2)] == [0, 1]
+    assert [broker.book.jobs[job].losses for job in (1, 2)] == [0, 1]
     out = broker.says("n0", hello("n0", cluster="c1"))
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(1, 2)], (
         "waiting counts for 2"

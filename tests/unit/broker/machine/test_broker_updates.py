@@ -17,7 +17,7 @@ from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Ranks
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
-from rlsched.wire.messages import DependsOn, Hold, Launch, Ok, Release, Tasks, Update
+from rlsched.wire.messages import DependsOn, Hold, Launch, ListJobs, Ok, Release, Tasks, Update
 from tests.support.broker.gated import ADMIN, POLICY, ask, finish, new, on, reason, refused
 from tests.support.broker.hand import TICK, make, state
 from tests.support.broker.job_arrays import array, info, job_of, settle
@@ -31,12 +31,13 @@ def update(broker: HandBroker, job: int, by: Peer | None = None, **changes: obje
 def test_a_waiting_job_is_launched_as_it_was_changed(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker, job = new(broker, num_gpus=4), new(broker, time_limit_s=60.0)
-    update(broker, job, name="other", time_limit_s=90.0, lost_after_s=0.0)
+    update(broker, job, name="other", time_limit_s=90.0, lost_after_s=0.0, grace_s=120.0)
     spec = broker.book.jobs[job].spec
+    assert ask(broker, ListJobs(job=job)).jobs[0].grace_s == 120.0  # type: ignore[union-attr]
     assert (spec.name, spec.time_limit_s, spec.lost_after_s) == ("other", 90.0, 0.0)
     finish(broker, blocker)
     launch = next(o for _, o in broker.sent.orders if isinstance(o, Launch) and o.job == job)
-    assert launch.time_limit_s == 90.0
+    assert (launch.time_limit_s, launch.grace_s) == (90.0, 120.0)
     other = new(broker, num_gpus=4, time_limit_s=60.0)
     update(broker, other, time_limit_s=math.inf)
     assert broker.book.jobs[other].spec.time_limit_s is None
@@ -100,6 +101,9 @@ def test_nobody_waits_for_itself(journal: Journal) -> None:
         ({"name": "a\nb"}, "control characters"),
         ({"time_limit_s": 0.0}, "time_limit_s must be above 0"),
         ({"begin_s": 1e15}, "begin_s must be a time"),
+        ({"grace_s": 301.0}, "grace_s must be 0 to 300 s (the broker's --max-grace-s), got 301 s"),
+        ({"grace_s": -1.0}, "grace_s must be 0 to 300 s"),
+        ({"grace_s": math.nan}, "grace_s must be 0 to 300 s"),
         ({"array_limit": 3}, "is no array: --array-limit"),
         ({"tasks": [Tasks(1, 1)]}, "is no array: it has no tasks"),
     ],
@@ -119,6 +123,8 @@ def test_of_a_running_job_few_things_change(journal: Journal) -> None:
     assert broker.book.jobs[job].spec.name == "better"
     said = refused(broker, Update(job=job, begin_s=5e9))
     assert said.startswith(f"job {job} has GPUs: --begin can change only while a job waits")
+    said = refused(broker, Update(job=job, grace_s=60.0))  # its processes know RLSCHED_GRACE_S
+    assert said.startswith(f"job {job} has GPUs: --grace can change only while a job waits")
     assert "alice's" in refused(broker, Update(job=job, name="x"), Peer("user", "bob", "bob"))
     finish(broker, job)
     assert f"job {job} has ended already" in refused(broker, Update(job=job, name="x"))
@@ -130,13 +136,13 @@ def test_an_array_changes_with_all_that_is_to_come_of_it(journal: Journal) -> No
     many = array(broker, "0-99%1", name="sweep")
     settle(broker)
     running = job_of(broker, many, 0)
-    update(broker, many, array_limit=3, name="wide", time_limit_s=30.0)
+    update(broker, many, array_limit=3, name="wide", time_limit_s=30.0, grace_s=5.0)
     settle(broker)
     assert info(broker, many).name == "wide"
     assert [state(broker, job_of(broker, many, task)) for task in (0, 1, 2)] == ["launching"] * 3
     assert broker.book.jobs[running].spec.name == "sweep"
     spec = broker.book.jobs[job_of(broker, many, 2)].spec
-    assert (spec.name, spec.time_limit_s) == ("wide", 30.0)
+    assert (spec.name, spec.time_limit_s, spec.grace_s) == ("wide", 30.0, 5.0)
 
 
 def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journal) -> None:

@@ -211,6 +211,43 @@ def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journ
     assert broker.book.jobs[1].retries == 0
 
 
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("node_stopped", "node n0 was stopped"),
+        ("fenced", "node n0 had no answer from a broker for its --lost-after"),
+    ],
+)
+def test_a_job_that_leaves_exit_code_0_in_the_grace_of_its_node_is_done(
+    journal: Journal, reason: str, why: str
+) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit())
+    broker.says("n0", launched(1))
+    broker.says("n0", Leaving(name="n0"))
+    broker.says("n0", ended(1, exit_code=0, reason=reason))
+    job = broker.book.jobs[1]
+    assert (job.state, job.exit_code, job.retries) == ("completed", 0, 0)
+    assert job.reason == f"{why}, and left exit code 0: the job is done"
+    broker.says("n0", hello("n0"))
+    assert make(journal).book.jobs[1].state == "completed"
+
+
+@pytest.mark.parametrize(("code", "then"), [(0, "completed"), (143, "queued")])
+def test_a_gang_is_done_where_all_of_it_left_exit_code_0(journal: Journal, code: int, then: str) -> None:
+    """The ranks on other nodes get the order to end, as in a preemption."""
+    broker = make(journal, nodes=2)
+    broker.ask(submit(8))
+    for rank in (0, 1):
+        broker.says(f"n{rank}", launched(1, rank=rank))
+    broker.says("n0", Leaving(name="n0"))
+    out = broker.says("n0", ended(1, exit_code=0, reason="node_stopped"))
+    assert [order.rank for order in of_kind(out, Kill)] == [1]  # type: ignore[attr-defined]
+    assert state(broker, 1) == "running"
+    broker.says("n1", ended(1, rank=1, exit_code=code, reason="killed"))
+    assert (state(broker, 1), broker.book.jobs[1].retries) == (then, 0)
+
+
 def test_a_node_cannot_belong_to_a_vc_called_shared(broker: HandBroker) -> None:
     (refused,) = broker.says("n0", hello("n0", vc="shared"))
     assert isinstance(refused, Refused)
@@ -305,7 +342,7 @@ def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(jour
     broker.says("n0", launched(1))
     out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
     assert [m.attempt for m in of_kind(out, Launch)] == [2]
-    assert broker.book.jobs[1].retries == 1
+    assert (broker.book.jobs[1].retries, broker.book.jobs[1].losses) == (0, 1)
 
 
 def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Journal) -> None:

@@ -8,6 +8,7 @@ import pytest
 from rlsched.broker.base.entries import AttemptOver
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.nodes.attempts import MAX_LOSSES
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -18,9 +19,11 @@ from rlsched.wire.messages import (
     HeartbeatAck,
     Hello,
     Launch,
+    LaunchRefused,
     Leaving,
     Ok,
     Refused,
+    RemoveNode,
     Submitted,
     Welcome,
 )
@@ -81,7 +84,7 @@ def test_a_node_that_stays_silent_is_lost_and_its_job_goes_elsewhere(journal: Jo
     out = broker.wait(2.0, "n1")
     assert [(launch.attempt, launch.nodes) for launch in of_kind(out, Launch)] == [(2, ["n1"])]
     assert states(broker)["n0"] == "unreachable"
-    assert broker.book.jobs[1].retries == 1
+    assert (broker.book.jobs[1].retries, broker.book.jobs[1].losses) == (0, 1), "it is not its doing"
     assert reasons(journal) == ["node n0 was unreachable for its --lost-after of 100 s"]
 
 
@@ -127,7 +130,7 @@ def test_a_job_without_a_time_goes_on_however_long_its_node_is_unreachable(journ
     assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
     assert broker.book.jobs[1].attempt.number == 1  # type: ignore[union-attr]
     broker.says("n0", hello("n0", 4, cluster="c1", epoch=1))
-    assert broker.book.jobs[1].retries == 1, "its node says that it is gone"
+    assert broker.book.jobs[1].attempt.number == 2, "its node does not report it"  # type: ignore[union-attr]
 
 
 def test_a_job_has_the_brokers_time_or_its_own(journal: Journal) -> None:
@@ -202,6 +205,72 @@ def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
     broker.says("n0", msgspec.structs.replace(hello("n0", cluster="c1", epoch=1), boot_id="another"))
     assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
     assert reasons(journal) == ["node n0 was rebooted"]
+
+
+def rebooted(broker: HandBroker, attempt: int, *, code: int | None = None) -> None:
+    """n0 is back from a reboot in which it lost job 1; `code`: with which its daemon found it."""
+    report = AttemptReport(
+        job=1, attempt=attempt, rank=0, state="ended", exit_code=code, reason="node_stopped", ended_s=1_001.0
+    )
+    said = hello("n0", 4, *([] if code is None else [report]), cluster="c1", epoch=1)
+    broker.says("n0", msgspec.structs.replace(said, boot_id=f"boot-{attempt}"))
+
+
+def lose(broker: HandBroker, attempt: int, how: str) -> None:
+    broker.says("n0", launched(1, attempt))
+    if how == "down":
+        broker.says("n0", Leaving(name="n0"))
+        assert broker.ask(DownNode(node="n0")) == Ok()
+        broker.says("n0", hello("n0", cluster="c1", epoch=1))
+    elif how == "removed":
+        broker.says("n0", Leaving(name="n0"))
+        assert broker.ask(RemoveNode(node="n0")) == Ok()
+        broker.says("n0", hello("n0", cluster="c1", epoch=1))
+    else:
+        rebooted(broker, attempt, code=137 if how == "found dead" else None)
+
+
+@pytest.mark.parametrize("how", ["down", "removed", "rebooted", "found dead"])
+def test_a_job_that_loses_its_node_is_not_charged_until_it_does_so_again_and_again(
+    journal: Journal, how: str
+) -> None:
+    """A job that crashes its nodes does not do so for ever."""
+    broker = make(journal, nodes=1)
+    broker.ask(submit(4))
+    for attempt in range(1, MAX_LOSSES + 1):
+        lose(broker, attempt, how)
+        job = broker.book.jobs[1]
+        assert (job.state, job.retries, job.losses) == ("launching", 0, attempt)
+    assert make(journal).book.jobs[1].losses == MAX_LOSSES, "a broker that is started again counts on"
+    lose(broker, MAX_LOSSES + 1, how)
+    job = broker.book.jobs[1]
+    assert (job.state, job.exit_code) == ("failed", 255)
+    assert job.reason.startswith(
+        f"given up after {MAX_LOSSES + 1} attempts in a row that ended with a lost node, the last one: node"
+    )
+
+
+@pytest.mark.parametrize("between", ["node_stopped", "refused", "stopped in order"])
+def test_only_lost_nodes_in_a_row_count(journal: Journal, between: str) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(4))
+    for attempt in range(1, MAX_LOSSES + 1):
+        lose(broker, attempt, "rebooted")
+    attempt = MAX_LOSSES + 1
+    if between == "refused":
+        broker.says("n0", LaunchRefused(job=1, attempt=attempt, rank=0, message="disk full"))
+        while state(broker, 1) == "queued":
+            broker.wait(1.0, "n0")
+    elif between == "node_stopped":
+        broker.says("n0", launched(1, attempt))
+        broker.says("n0", ended(1, attempt, exit_code=143, reason="node_stopped"))
+    else:  # its daemon was stopped with its jobs, and then the machine was rebooted
+        broker.says("n0", launched(1, attempt))
+        rebooted(broker, attempt, code=143)
+    assert broker.book.jobs[1].losses == 0
+    for more in range(attempt + 1, attempt + 1 + MAX_LOSSES):
+        lose(broker, more, "rebooted")
+    assert (state(broker, 1), broker.book.jobs[1].losses) == ("launching", MAX_LOSSES)
 
 
 # ---- who speaks for a node --------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def test_what_attempts_used_is_journalled_added_up_and_there_after_a_restart(bro
     over(broker, 1, BUSY, exit_code=0)
     broker.ask(submit(1))
     broker.says("n0", launched(2))
-    broker.says("n0", Ended(job=2, attempt=1, rank=0, exit_code=0, reason="node_stopped", usage=BUSY))
+    broker.says("n0", Ended(job=2, attempt=1, rank=0, exit_code=143, reason="node_stopped", usage=BUSY))
     broker.says("n0", launched(2, attempt=2))
     broker.says("n0", Ended(job=2, attempt=2, rank=0, exit_code=0, usage=BUSY))
     broker.ask(submit(1))

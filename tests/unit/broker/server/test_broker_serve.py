@@ -168,6 +168,17 @@ def test_a_policy_that_was_set_outlives_restarts_and_a_compaction(tmp_path: Path
     assert decides(tmp_path)[0] == "fifo", "and that has ended the choice"
 
 
+def test_a_repeated_request_for_a_policy_changes_nothing(tmp_path: Path) -> None:
+    """A client asks again where no answer comes, as while the policy is compiled."""
+    with closing(Broker(settings(tmp_path))) as broker:
+        asked = SetPolicy(policy=Policy("fifo-backfill").toml, name="mine")
+        for _ in range(3):
+            assert broker._set_policy(asked) == Ok()
+            assert (broker.started.policy, broker.started.epoch) == ("mine", 2)
+        assert broker._set_policy(SetPolicy(policy=asked.policy, name="other")) == Ok()
+        assert (broker.started.policy, broker.started.epoch) == ("other", 3)
+
+
 def test_setting_what_a_broker_was_started_with_ends_a_choice(tmp_path: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
         for policy in (Policy("fifo-backfill"), Policy("fifo")):

@@ -1,0 +1,36 @@
+"""Finds the policy that `rlsched policy set` chose, by the starts of brokers in a journal."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy
+from rlsched.broker.base.rows import read_rows, rows_after
+from rlsched.broker.state.base import base_at_the_head
+
+_STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n <= ? ORDER BY n DESC"
+
+
+def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
+    """The choice in use at the last start of a broker up to an entry; None if there is no choice or no start.
+
+    A start that keeps the choice of the start before does not repeat it. If all starts after a base keep it,
+    it is in the base.
+
+    Args:
+        path: Path of the journal, for error messages.
+        db: The open journal.
+        first: Number of the first entry of the journal.
+        last: Number of the entry.
+
+    Raises:
+        JournalError: an entry is missing or damaged.
+    """
+    for (n,) in db.execute(_STARTS, (first, last)).fetchall():
+        [row] = rows_after(path, db, n - 1, 1)
+        assert isinstance(row.entry, BrokerStarted)
+        if not row.entry.goes_on:
+            return row.entry.chosen
+    base = base_at_the_head(read_rows(path, db, last, after=first - 1))
+    return None if base is None else base.chosen
